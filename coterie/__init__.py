@@ -1,0 +1,26 @@
+"""Coterie: clustered federated learning. Finds the groups among clients, trains a model for each, says how sure it is."""
+
+from importlib.metadata import version
+
+from coterie.core.population import Population
+from coterie.errors import ConfigError, CoterieError, InputError, RunError, TrainingError
+from coterie.fitting import fit, resume
+from coterie.result import Result, load
+from coterie.scenarios import from_arrays, scenario
+
+__version__ = version("coterie")
+
+__all__ = [
+    "ConfigError",
+    "CoterieError",
+    "InputError",
+    "Population",
+    "Result",
+    "RunError",
+    "TrainingError",
+    "fit",
+    "from_arrays",
+    "load",
+    "resume",
+    "scenario",
+]

@@ -1,0 +1,1 @@
+"""What runs beside the data. Nothing here knows the server."""

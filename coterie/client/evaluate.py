@@ -1,0 +1,94 @@
+"""How well models fit a client's own data: for choosing a start, for the report, for newcomers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.blocks import Block, cut
+from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.shard import Positions, Shard
+from coterie.learners.base import Learner
+
+CERTAIN = 99.0
+"""The margin reported when every sample prefers the same model by the same amount."""
+
+
+def score(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
+    """Rows: the client's mean training loss under every model it was sent, (m, S)."""
+    table = torch.zeros(len(shard), _held(broadcast), dtype=torch.float64)
+    for block in _blocks(shard, broadcast):
+        places = torch.from_numpy(block.positions)
+        table[places] = _table(learner, broadcast, block, places).double().cpu()
+    return Reply(clients=shard.ids, rows={"losses": table})
+
+
+def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast) -> Reply:
+    """Rows for each client, of its own model (`own` in the broadcast) on these samples.
+
+    `score`: accuracy, or mean squared error for numbers. `loss`: mean loss. With `margin` in the settings also
+    `losses` under every model and `margin`: by how many standard errors its own model beats the next best.
+    """
+    own = broadcast.each["own"]
+    first, back = _distinct(shard, own)
+    part, own = shard.take(first), own[torch.from_numpy(first)]
+    columns = {name: torch.zeros(len(part), dtype=torch.float64) for name in ("score", "loss")}
+    if task.settings.get("margin"):
+        columns |= {
+            "margin": torch.zeros(len(part), dtype=torch.float64),
+            "losses": torch.zeros(len(part), _held(broadcast), dtype=torch.float64),
+        }
+    for block in _blocks(part, broadcast):
+        places = torch.from_numpy(block.positions)
+        for name, value in _measure(learner, broadcast, block, own[places], "margin" in columns).items():
+            columns[name][places] = value.double().cpu()
+    return Reply(clients=shard.ids, rows={name: value[back] for name, value in columns.items()})
+
+
+def _held(broadcast: Broadcast) -> int:
+    return int(next(iter(broadcast.clusters.params.values())).shape[0])
+
+
+def _blocks(shard: Shard, broadcast: Broadcast) -> list[Block]:
+    bytes_ = broadcast.clusters.slot_bytes + broadcast.clusters.body_bytes
+    return list(cut(shard, shard.hashes, bytes_))
+
+
+def _distinct(shard: Shard, own: Tensor) -> tuple[Positions, Tensor]:
+    """Clients that share both test set and model are evaluated once: who stands for whom."""
+    triples = np.stack([shard.starts, shard.stops, own.numpy()], axis=1)
+    _, first, back = np.unique(triples, axis=0, return_index=True, return_inverse=True)
+    return first.astype(np.int64), torch.from_numpy(back.reshape(-1))
+
+
+def _table(learner: Learner, broadcast: Broadcast, block: Block, places: Tensor) -> Tensor:
+    """Mean loss of each client under each model held, (B, S)."""
+    if broadcast.only is None:
+        return block.mean(learner.losses_of_all(broadcast.clusters.all_models(), block))
+    theta = broadcast.clusters.at(broadcast.only[places, 0])
+    own = block.mean(learner.losses(theta, block.x, block.y))
+    return own[:, None]
+
+
+def _measure(learner: Learner, broadcast: Broadcast, block: Block, own: Tensor, margin: bool) -> dict[str, Tensor]:
+    theta = broadcast.clusters.at(own)
+    outputs = learner.outputs(theta, block.x)
+    hit = (outputs - block.y) ** 2 if learner.classes is None else (outputs.argmax(dim=-1) == block.y).double()
+    values = {"score": block.mean(hit), "loss": block.mean(learner.losses(theta, block.x, block.y))}
+    if margin:
+        each = learner.losses_of_all(broadcast.clusters.all_models(), block).double()
+        values |= {"losses": block.mean(each), "margin": _margin(each, own, block)}
+    return values
+
+
+def _margin(each: Tensor, own: Tensor, block: Block) -> Tensor:
+    """Paired differences to every other model, (B, n, K): the least mean over its standard error, (B,)."""
+    mine = own.to(each.device)[:, None, None].expand(-1, each.shape[1], 1)
+    gap = each - each.gather(2, mine)
+    mean = block.mean(gap)
+    variance = block.mean((gap - mean[:, None]) ** 2) * (block.sizes / (block.sizes - 1).clamp_min(1))[:, None]
+    error = (variance / block.sizes[:, None]).sqrt()
+    ratio = torch.where(error > 0, mean / error, torch.sign(mean) * CERTAIN).clamp(-CERTAIN, CERTAIN)
+    ratio = torch.where((block.sizes > 1)[:, None], ratio, 0.0)  # one sample says nothing about spread
+    return ratio.scatter(1, own.to(each.device)[:, None], torch.inf).amin(dim=1)

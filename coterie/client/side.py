@@ -1,0 +1,40 @@
+"""The client side of one exchange: looks a task up by name and serves it for a shard of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.client.evaluate import evaluate, score
+from coterie.client.round import local_round
+from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.shard import Positions, Shard
+from coterie.errors import unknown_name
+from coterie.learners.base import Learner
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """One or many clients that live together, and the learner they use."""
+
+    learner: Learner
+    train: Shard
+    test: Shard | None
+
+    def take(self, positions: Positions) -> ClientSide:
+        """Only these clients."""
+        test = None if self.test is None else self.test.take(positions)
+        return ClientSide(self.learner, self.train.take(positions), test)
+
+    def serve(self, task: Task, broadcast: Broadcast) -> Reply:
+        """Do the task for every client of the shard. Row i of `broadcast.only` is for client i."""
+        if task.name not in TASKS:
+            raise unknown_name("client task", task.name, TASKS)
+        return TASKS[task.name](self, task, broadcast)
+
+
+TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
+    "local-round": lambda side, task, broadcast: local_round(side.learner, side.train, task, broadcast),
+    "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),
+    "evaluate": lambda side, task, broadcast: evaluate(side.learner, side.test or side.train, task, broadcast),
+}

@@ -1,0 +1,172 @@
+"""Options: one name everywhere (Python keyword, TOML key, command-line flag), one place that says what it means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from coterie.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: what may be given, what it means."""
+
+    name: str
+    kind: type
+    """int, float, str or bool."""
+    help: str
+    default: object = None
+    choices: tuple[str, ...] = ()
+    low: float = -math.inf
+    """Least value allowed."""
+    above: float = -math.inf
+    """Values must be greater than this."""
+    high: float = math.inf
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def check(self, value: object) -> object:
+        """The value in its own type; an error that says what was expected otherwise."""
+        if value is None:
+            return None
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, self.kind) or (self.kind is not bool and isinstance(value, bool)):
+            raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
+        if self.choices and value not in self.choices:
+            raise unknown_name(f"{self.name}", str(value), self.choices)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not (self.low <= value <= self.high) or value <= self.above:
+                raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
+        return value
+
+    def wanted(self) -> str:
+        """The allowed values in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        noun = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[self.kind]
+        limits = []
+        if self.above > -math.inf:
+            limits.append(f"above {self.above:g}")
+        if self.low > -math.inf:
+            limits.append(f"at least {self.low:g}")
+        if self.high < math.inf:
+            limits.append(f"at most {self.high:g}")
+        return " ".join([noun, " and ".join(limits)]).strip()
+
+
+COMMON: tuple[Option, ...] = (
+    Option("clusters", int, "how many clusters to train (K)", low=1),
+    Option("learner", str, "model family with settings, such as linear, logistic:l2=0.01, mlp:hidden=200, cnn"),
+    Option("rounds", int, "rounds of communication (T)", 50, low=1),
+    Option("local_steps", int, "gradient steps a client takes in a round (tau)", 10, low=1),
+    Option("local_epochs", int, "passes over a client's data in a round, instead of local_steps", low=1),
+    Option("batch_size", int, "samples a step; without it every step uses all of a client's samples", low=1),
+    Option("lr", float, "step size of the local steps (gamma)", 0.1, above=0),
+    Option("lr_decay", float, "factor on lr after every round", 1.0, above=0, high=1),
+    Option("server_lr", float, "factor on the averaged change before the server applies it", 1.0, above=0),
+    Option(
+        "exchange", str, "what clients send: the change of their model, or one gradient", "model", ("model", "gradient")
+    ),
+    Option(
+        "averaging",
+        str,
+        "divide a cluster's summed changes by the mass of its members, or of all clients; "
+        "`responsibility` is `members` by samples for methods with hard groups",
+        None,
+        ("members", "all", "responsibility"),
+    ),
+    Option("client_weight", str, "whether a client counts n_i times or once", None, ("samples", "uniform")),
+    Option("participation", float, "share of clients asked in each round", 1.0, above=0, high=1),
+    Option("restarts", int, "random starts trained side by side; the least training loss wins", 1, low=1),
+    Option("start", str, "where the models start: random, or a run folder whose models are taken", "random"),
+    Option("shared", str, "parameters common to all clusters, as name prefixes separated by commas (layer0)"),
+    Option(
+        "engine",
+        str,
+        "simulated: all clients at once; sequential: one at a time, through bytes",
+        "simulated",
+        ("simulated", "sequential"),
+    ),
+    Option("device", str, "where torch computes: cpu, cuda, cuda:1", "cpu"),
+    Option(
+        "dtype",
+        str,
+        "floating type; by default float64 for linear and logistic, float32 for networks",
+        None,
+        ("float32", "float64"),
+    ),
+    Option("seed", int, "the one source of all randomness", 0, low=0),
+    Option("evaluate_every", int, "rounds between evaluations on held-out data", 1, low=1),
+    Option("checkpoint_every", int, "rounds between checkpoints", 10, low=1),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The common options of one run, all settled. `own` holds what only the method knows."""
+
+    clusters: int
+    learner: str
+    rounds: int
+    local_steps: int | None
+    local_epochs: int | None
+    batch_size: int | None
+    lr: float
+    lr_decay: float
+    server_lr: float
+    exchange: str
+    averaging: str
+    client_weight: str
+    participation: float
+    restarts: int
+    start: str
+    shared: str | None
+    engine: str
+    device: str
+    dtype: str
+    seed: int
+    evaluate_every: int
+    checkpoint_every: int
+    own: Mapping[str, Any]
+
+    def flat(self) -> dict[str, object]:
+        """One flat dict, as it is written to TOML; what is not set is left out."""
+        common = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
+        return {k: v for k, v in (common | dict(self.own)).items() if v is not None}
+
+
+def check_all(given: Mapping[str, object], options: Iterable[Option], owner: str) -> dict[str, object]:
+    """Check names and values; an unknown name gets the nearest valid one."""
+    known = {option.name: option for option in options}
+    for name in given:
+        if name not in known:
+            raise unknown_name(f"option of {owner}", name, known)
+    return {name: known[name].check(value) for name, value in given.items() if value is not None}
+
+
+def settle(
+    given: Mapping[str, object],
+    recommended: Mapping[str, object],
+    method_defaults: Mapping[str, object],
+) -> dict[str, Any]:
+    """What the user said, else what suits the data, else what suits the method, else the common default."""
+    layers = [{option.name: option.default for option in COMMON}, dict(method_defaults), dict(recommended), dict(given)]
+    if given.get("local_steps") is not None and given.get("local_epochs") is not None:
+        raise ConfigError("local_steps and local_epochs both say how long to train: give one of them")
+    values: dict[str, Any] = {}
+    for layer in layers:
+        # a layer that counts epochs overrules steps from the layers below it, and the other way round
+        if layer.get("local_epochs") is not None:
+            values["local_steps"] = None
+        elif layer.get("local_steps") is not None:
+            values["local_epochs"] = None
+        values |= {name: value for name, value in layer.items() if value is not None or name not in values}
+    if values["exchange"] == "gradient" and not {"local_steps", "local_epochs"} & given.keys():
+        values |= {"local_steps": 1, "local_epochs": None}
+    return values

@@ -1,0 +1,85 @@
+"""Cutting a shard into blocks that a learner can work on at once.
+
+Clients of like size are stacked into dense (B, n, ...) arrays. Sizes are rounded up to one of a few classes
+(at most a quarter of padding, masked out), never to the largest client's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.keys import Words
+from coterie.core.shard import Positions, Shard
+
+BLOCK_BYTES = 4 << 20
+"""Features of one block: small enough to stay in the cache between scoring and training."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """B clients of like size."""
+
+    positions: Positions
+    """Their places in the shard, shape (B,)."""
+    x: Tensor
+    """(B, n, ...); rows past a client's size repeat its first sample and are masked."""
+    y: Tensor
+    """(B, n)."""
+    sizes: Tensor
+    """n_i, shape (B,), int64."""
+    mask: Tensor | None
+    """(B, n) True for real samples; None when there is no padding."""
+    keys: Words
+    """One key a client for what is drawn this round, shape (B,)."""
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over each client's own samples: (B, n, ...) to (B, ...)."""
+        if self.mask is None:
+            return values.mean(dim=1)
+        mask = self.mask.reshape(self.mask.shape + (1,) * (values.dim() - 2))
+        total = torch.where(mask, values, 0).sum(dim=1)
+        return total / self.sizes.reshape(-1, *(1,) * (values.dim() - 2))
+
+
+def size_class(sizes: Positions) -> Positions:
+    """Round sizes up to multiples of a quarter of their leading power of two: padding stays under 25 %."""
+    step = np.maximum(1, 2 ** np.maximum(0, np.floor(np.log2(sizes)).astype(np.int64) - 2))
+    rounded: Positions = -(-sizes // step) * step
+    return rounded
+
+
+def cut(shard: Shard, keys: Words, model_bytes: int) -> Iterator[Block]:
+    """The shard's clients in blocks, by size class; `model_bytes` is what one client's work copies of models."""
+    sizes = shard.sizes
+    classes = size_class(sizes)
+    row = max(1, shard.x[:1].numel() * shard.x.element_size())
+    for width in np.unique(classes):
+        group = np.flatnonzero(classes == width)
+        per_client = max(int(width) * row, model_bytes // 4)
+        count = max(1, BLOCK_BYTES // per_client)
+        for first in range(0, len(group), count):
+            yield _block(shard, group[first : first + count], int(width), keys)
+
+
+def _block(shard: Shard, positions: Positions, width: int, keys: Words) -> Block:
+    starts, sizes = shard.starts[positions], shard.sizes[positions]
+    device = shard.x.device
+    exact = bool((sizes == width).all())
+    if exact and bool((np.diff(starts) == width).all()):  # neighbours in memory: a view, no copy
+        rows = slice(int(starts[0]), int(starts[0]) + width * len(positions))
+        x = shard.x[rows].reshape(len(positions), width, *shard.x.shape[1:])
+        y = shard.y[rows].reshape(len(positions), width)
+    else:
+        columns = np.arange(width)
+        inside = columns[None, :] < sizes[:, None]
+        index = torch.from_numpy(np.where(inside, starts[:, None] + columns, starts[:, None])).to(device)
+        x, y = shard.x[index], shard.y[index]
+    mask = None
+    if not exact:
+        mask = torch.from_numpy(np.arange(width)[None, :] < sizes[:, None]).to(device)
+    return Block(positions, x, y, torch.from_numpy(sizes).to(device), mask, keys[positions])

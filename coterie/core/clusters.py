@@ -1,0 +1,79 @@
+"""The models of a run: K clusters, possibly in several independent lanes, possibly over one shared body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+
+
+def row_bytes(arrays: Mapping[str, Tensor]) -> int:
+    """Bytes of one row (one slot, one client) over all named arrays."""
+    return sum(a[:1].numel() * a.element_size() for a in arrays.values())
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Parameters of K clusters in R lanes.
+
+    A *lane* is an independent start of the same method; all lanes share every message. Model k of lane r has
+    the *slot* r K + k. A server holds all slots; a client may have been sent only some of them.
+    """
+
+    params: Params
+    """{name: (S, ...)}, theta_k of the papers, one row for each slot held."""
+    K: int
+    lanes: int = 1
+    body: Params | None = None
+    """{name: (R, ...)}, the parameters that all clusters of a lane share; None without weight sharing."""
+    slots: Tensor | None = None
+    """Which slots the rows are, ascending, shape (S,); None: all of them."""
+
+    @property
+    def shared(self) -> Params:
+        """The body, empty where nothing is shared."""
+        return self.body or {}
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one cluster's own parameters."""
+        return row_bytes(self.params)
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of one lane's shared body."""
+        return row_bytes(self.shared)
+
+    def at(self, slots: Tensor) -> Params:
+        """Whole models for the given slots, of any shape: {name: slots.shape + (...)}."""
+        rows = slots if self.slots is None else torch.searchsorted(self.slots, slots)
+        lanes = torch.div(slots, self.K, rounding_mode="floor")
+        own = {name: p[rows] for name, p in self.params.items()}
+        return own | {name: p[lanes] for name, p in self.shared.items()}
+
+    def all_models(self) -> Params:
+        """Whole models of every slot held, {name: (S, ...)}; a view where there is no body."""
+        if not self.shared:
+            return self.params
+        count = next(iter(self.params.values())).shape[0]
+        return self.at(torch.arange(count) if self.slots is None else self.slots)
+
+    def keep(self, slots: Tensor) -> Clusters:
+        """Only these slots (ascending), as they are sent to a client that needs no others."""
+        return replace(self, params={n: p[slots] for n, p in self.params.items()}, slots=slots)
+
+    def lane(self, index: int) -> Clusters:
+        """One lane on its own."""
+        rows = slice(index * self.K, (index + 1) * self.K)
+        params = {name: p[rows] for name, p in self.params.items()}
+        body = {name: p[index : index + 1] for name, p in self.shared.items()} or None
+        return Clusters(params=params, K=self.K, body=body)
+
+    def models(self) -> list[Params]:
+        """One dict of named tensors for each cluster; only for a single lane."""
+        whole = self.all_models()
+        return [{name: p[k] for name, p in whole.items()} for k in range(self.K)]

@@ -1,0 +1,40 @@
+"""The clients that can be asked, wherever they live. The one verb is `ask`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from coterie.core.keys import Words
+from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.shard import ClientId, Positions
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What came back from an ask, and what it cost."""
+
+    reply: Reply
+    bytes_up: int
+    bytes_down: int
+
+
+class Federation(Protocol):
+    """The clients that can be asked, wherever they live."""
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]: ...
+
+    @property
+    def hashes(self) -> Words:
+        """One word a client, from its id."""
+        ...
+
+    @property
+    def sizes(self) -> Positions:
+        """n_i, shape (m,)."""
+        ...
+
+    def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
+        """Ask these clients (by position). Not all need answer: `reply.clients` says who did."""
+        ...

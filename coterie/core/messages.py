@@ -1,0 +1,210 @@
+"""All that goes down (Task, Broadcast) and all that comes up (Reply), and how many bytes it is.
+
+Payloads are named arrays and plain scalars. Bytes are counted from the message: array bytes plus 8 for a
+scalar or a slot index, the same in every engine. A task's settings are agreed once, before the first round,
+and are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from safetensors.torch import load as safetensors_load
+from safetensors.torch import save as safetensors_save
+from torch import Tensor
+
+from coterie.core.clusters import Clusters, Params, row_bytes
+from coterie.core.shard import ClientId, Positions
+
+Plain = str | int | float | bool | None | Sequence["Plain"] | Mapping[str, "Plain"]
+"""What a task's settings may hold: JSON, nothing else."""
+
+ALL = -1
+"""In `Broadcast.only`: this client gets every model."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the clients are asked to do: a name that the client side looks up, and plain settings."""
+
+    name: str
+    settings: Mapping[str, Plain] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """All that goes down in one exchange."""
+
+    round: int
+    clusters: Clusters
+    only: Tensor | None = None
+    """(m, R) the one slot a client is sent in each lane, or `ALL`; None: everybody gets every model."""
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    each: Params = field(default_factory=dict)
+    """A small part for each client, one row a client: {name: (m, ...)}."""
+
+    def to(self, positions: Positions) -> Broadcast:
+        """The part that goes to these of the m asked clients: no model that none of them is sent."""
+        chosen = torch.from_numpy(positions)
+        part = replace(self, each={name: rows[chosen] for name, rows in self.each.items()})
+        if self.only is None:
+            return part
+        only = self.only[chosen]
+        if bool((only == ALL).any()):
+            return replace(part, only=only)
+        return replace(part, only=only, clusters=self.clusters.keep(torch.unique(only)))
+
+    def bytes_for(self, count: int) -> int:
+        """Bytes down if each of `count` clients gets its own message."""
+        clusters = self.clusters
+        fixed = 8 * (1 + len(self.scalars)) + clusters.lanes * clusters.body_bytes + row_bytes(self.each)
+        every = clusters.lanes * clusters.K * clusters.slot_bytes
+        if self.only is None:
+            return count * (fixed + every)
+        alone = clusters.lanes * (clusters.slot_bytes + 8)
+        sent_all = int((self.only == ALL).any(dim=1).sum())
+        return count * fixed + sent_all * every + (count - sent_all) * alone
+
+
+@dataclass(frozen=True)
+class Slotted:
+    """A sum with a slot axis of which each client fills only its own slots.
+
+    Only those slots travel and are counted; the index is visible to the server.
+    """
+
+    slots: Tensor
+    """(S,) ascending."""
+    arrays: Params
+    """{name: (S, ...)}, added over clients."""
+    counts: Tensor
+    """(S,) how many contributions went into each slot."""
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.counts.sum()) * (row_bytes(self.arrays) + 8)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """All that comes up from one or many clients in one exchange. Nothing here has a sample axis."""
+
+    clients: tuple[ClientId, ...]
+    """Who answered and was accepted, in order of the rows."""
+    sums: Mapping[str, Tensor] = field(default_factory=dict)
+    """Added over clients."""
+    slotted: Mapping[str, Slotted] = field(default_factory=dict)
+    """Added over clients, slot by slot."""
+    rows: Params = field(default_factory=dict)
+    """One row a client: {name: (m, ...)}. A method declares every name it uses here."""
+    rejected: tuple[ClientId, ...] = ()
+    """Whose contribution was not finite, and so left out."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes up, as if each client had sent its own message."""
+        sums = sum(s.numel() * s.element_size() for s in self.sums.values())
+        rows = sum(r.numel() * r.element_size() for r in self.rows.values())
+        return len(self.clients) * sums + rows + sum(s.nbytes for s in self.slotted.values())
+
+
+def merge_slotted(parts: Sequence[Slotted]) -> Slotted:
+    """Add slotted sums that may hold different slots."""
+    if len(parts) == 1:
+        return parts[0]
+    slots, where = torch.unique(torch.cat([p.slots for p in parts]), return_inverse=True)
+    counts = torch.zeros(len(slots), dtype=torch.int64).index_add_(0, where, torch.cat([p.counts for p in parts]))
+    arrays = {}
+    for name, first in parts[0].arrays.items():
+        total = torch.zeros((len(slots), *first.shape[1:]), dtype=first.dtype, device=first.device)
+        arrays[name] = total.index_add_(0, where.to(first.device), torch.cat([p.arrays[name] for p in parts]))
+    return Slotted(slots, arrays, counts)
+
+
+def merge(replies: Sequence[Reply]) -> Reply:
+    """One reply for many: sums added in the given order, rows put one after the other."""
+    answered = [r for r in replies if r.clients]
+    rejected = tuple(c for r in replies for c in r.rejected)
+    if not answered:
+        return Reply(clients=(), rejected=rejected)
+    first = answered[0]
+    return Reply(
+        clients=tuple(c for r in answered for c in r.clients),
+        sums={name: torch.stack([r.sums[name] for r in answered]).sum(dim=0) for name in first.sums},
+        slotted={name: merge_slotted([r.slotted[name] for r in answered]) for name in first.slotted},
+        rows={name: torch.cat([r.rows[name] for r in answered]) for name in first.rows},
+        rejected=rejected,
+    )
+
+
+# ---- through bytes: safetensors for arrays, JSON for the rest; nothing is ever pickled ----------------------
+
+_JSON = "coterie"
+
+
+def _pack(header: Mapping[str, object], arrays: Mapping[str, Tensor]) -> bytes:
+    contiguous = {name: a.detach().cpu().contiguous() for name, a in arrays.items()}
+    return safetensors_save(contiguous, metadata={_JSON: json.dumps(header)})
+
+
+def _unpack(data: bytes) -> tuple[dict[str, Any], Params]:
+    length = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+    return json.loads(metadata[_JSON]), safetensors_load(data)
+
+
+def _named(prefix: str, arrays: Mapping[str, Tensor]) -> Params:
+    return {f"{prefix}/{name}": a for name, a in arrays.items()}
+
+
+def _under(prefix: str, arrays: Params) -> Params:
+    return {name.removeprefix(f"{prefix}/"): a for name, a in arrays.items() if name.startswith(f"{prefix}/")}
+
+
+def encode_broadcast(broadcast: Broadcast) -> bytes:
+    """A broadcast as bytes."""
+    c = broadcast.clusters
+    header = {"round": broadcast.round, "K": c.K, "lanes": c.lanes, "scalars": dict(broadcast.scalars)}
+    arrays = _named("params", c.params) | _named("body", c.shared) | _named("each", broadcast.each)
+    if c.slots is not None:
+        arrays["slots"] = c.slots
+    if broadcast.only is not None:
+        arrays["only"] = broadcast.only
+    return _pack(header, arrays)
+
+
+def decode_broadcast(data: bytes) -> Broadcast:
+    """The inverse of `encode_broadcast`."""
+    header, arrays = _unpack(data)
+    clusters = Clusters(
+        params=_under("params", arrays),
+        body=_under("body", arrays) or None,
+        K=header["K"],
+        lanes=header["lanes"],
+        slots=arrays.get("slots"),
+    )
+    return Broadcast(header["round"], clusters, arrays.get("only"), header["scalars"], _under("each", arrays))
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """A reply as bytes."""
+    header = {"clients": reply.clients, "rejected": reply.rejected, "slotted": list(reply.slotted)}
+    arrays = _named("sums", reply.sums) | _named("rows", reply.rows)
+    for name, s in reply.slotted.items():
+        arrays |= _named(f"slotted/{name}", s.arrays)
+        arrays |= {f"slots/{name}": s.slots, f"counts/{name}": s.counts}
+    return _pack(header, arrays)
+
+
+def decode_reply(data: bytes) -> Reply:
+    """The inverse of `encode_reply`."""
+    header, arrays = _unpack(data)
+    names = header["slotted"]
+    slotted = {n: Slotted(arrays[f"slots/{n}"], _under(f"slotted/{n}", arrays), arrays[f"counts/{n}"]) for n in names}
+    return Reply(
+        tuple(header["clients"]), _under("sums", arrays), slotted, _under("rows", arrays), tuple(header["rejected"])
+    )

@@ -1,0 +1,74 @@
+"""The clients' data where it lies in this process, with what is known about it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coterie.core.shard import ClientId, Shard
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a server may know before the first round: shapes, kind of task, sizes. No sample."""
+
+    features: tuple[int, ...]
+    """Shape of one sample."""
+    classes: int | None
+    """C for classification; None for regression."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """Clients in memory: training data, optional held-out data, optional true groups."""
+
+    name: str
+    train: Shard
+    test: Shard | None = None
+    """Held-out samples of the same clients in the same order; ranges may coincide."""
+    truth: npt.NDArray[np.int64] | None = None
+    """The true group of each client, shape (m,)."""
+    true_models: npt.NDArray[np.float64] | None = None
+    """The true parameters of each group, shape (groups, d), for synthetic data."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """The scenario's options, so that it can be made again; empty for a user's own arrays."""
+    recommended: Mapping[str, object] = field(default_factory=dict)
+    """Run options that suit this data; used where the user says nothing."""
+    group_names: tuple[str, ...] = ()
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        return self.train.ids
+
+    @property
+    def profile(self) -> Profile:
+        y = self.train.y
+        labels = [y] if self.test is None else [y, self.test.y]
+        classes = None if y.is_floating_point() else int(max(int(v.max()) for v in labels)) + 1
+        return Profile(tuple(self.train.x.shape[1:]), classes)
+
+    def fingerprint(self) -> str:
+        """A digest of ids, sizes and training data: the same data gives the same text."""
+        digest = hashlib.sha256("\n".join(self.train.ids).encode())
+        for array in (self.train.starts, self.train.stops, self.train.x.numpy(), self.train.y.numpy()):
+            digest.update(str((array.dtype, array.shape)).encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        sizes = self.train.sizes
+        groups = "unknown" if self.truth is None else str(len(np.unique(self.truth)))
+        return (
+            f"Population({self.name!r}, clients={len(sizes)}, samples={int(sizes.sum())} "
+            f"({sizes.min()} to {sizes.max()} each), features={tuple(self.train.x.shape[1:])}, true groups: {groups})"
+        )
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """`float32` or `float64` as torch knows it."""
+    return {"float32": torch.float32, "float64": torch.float64}[name]

@@ -1,0 +1,57 @@
+"""A shard: the samples of one or many clients, ragged sizes, flat arrays with ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie.core.keys import Words
+
+ClientId = str
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Samples of m clients. Client i owns rows `starts[i]:stops[i]` of `x` and `y`.
+
+    Training ranges are disjoint. Test ranges may coincide, so that the clients of one group can share one
+    held-out set without a copy each.
+    """
+
+    ids: tuple[ClientId, ...]
+    hashes: Words
+    """One 64-bit word a client, shape (m,): where its randomness comes from."""
+    x: Tensor
+    """Features, shape (N, ...)."""
+    y: Tensor
+    """Labels (int64) or targets (floating), shape (N,)."""
+    starts: Positions
+    stops: Positions
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def sizes(self) -> Positions:
+        """n_i, shape (m,)."""
+        return self.stops - self.starts
+
+    def take(self, positions: Positions) -> Shard:
+        """The same arrays, only these clients."""
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in positions),
+            hashes=self.hashes[positions],
+            starts=self.starts[positions],
+            stops=self.stops[positions],
+        )
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Shard:
+        """Features, and targets if they are floating, in `dtype` on `device`; shares memory where it can."""
+        y = self.y.to(device=device, dtype=dtype) if self.y.is_floating_point() else self.y.to(device)
+        return replace(self, x=self.x.to(device=device, dtype=dtype), y=y)

@@ -1,0 +1,68 @@
+"""Figures that the clients themselves have to compute: one ask, rows of scalars back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie.core.clusters import Clusters
+from coterie.core.federation import Federation
+from coterie.core.messages import Broadcast, Task
+from coterie.core.shard import Positions
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How each client's own model does, on its held-out samples if it has any, else on its training samples."""
+
+    positions: Positions
+    """Which clients answered, ascending."""
+    score: Floats
+    """Accuracy in [0, 1], or root mean squared error; shape (answered,)."""
+    loss: Floats
+    margin: Floats | None = None
+    """By how many standard errors the own model beats the next best."""
+    losses: Floats | None = None
+    """Mean loss under every cluster's model, (answered, K)."""
+
+
+def scores(
+    federation: Federation, clusters: Clusters, own: Tensor, round_: int, regression: bool, *, margin: bool = False
+) -> Scores:
+    """Ask every client that has a cluster; `own` (m,) holds it, or a negative number. One lane only.
+
+    With `margin` every model goes to every client, since it takes all of them to see how far ahead the own one is.
+    """
+    asked = np.flatnonzero((own >= 0).numpy())
+    rows = own[torch.from_numpy(asked)]
+    broadcast = Broadcast(round_, clusters, only=None if margin else rows[:, None], each={"own": rows})
+    reply = federation.ask(Task("evaluate", {"margin": margin}), broadcast, asked).reply
+    values = {name: value.numpy() for name, value in reply.rows.items()}
+    return Scores(
+        positions=_positions(federation, reply.clients),
+        score=np.sqrt(values["score"]) if regression else values["score"],
+        loss=values["loss"],
+        margin=values.get("margin"),
+        losses=values.get("losses"),
+    )
+
+
+def training_losses(
+    federation: Federation, clusters: Clusters, groups: Tensor | None, round_: int
+) -> tuple[Positions, Floats]:
+    """Who answered, and each one's mean training loss under every model (answered, S), or its own (answered, 1)."""
+    only = None if groups is None else groups[:, None]
+    everybody = np.arange(len(federation.clients))
+    reply = federation.ask(Task("score"), Broadcast(round_, clusters, only=only), everybody).reply
+    return _positions(federation, reply.clients), reply.rows["losses"].numpy()
+
+
+def _positions(federation: Federation, clients: tuple[str, ...]) -> Positions:
+    place = {client: i for i, client in enumerate(federation.clients)}
+    return np.array([place[c] for c in clients], dtype=np.int64)

@@ -1,0 +1,44 @@
+"""Figures that need no federation."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+SURE = 1.645
+"""Margin, in standard errors, from which a client counts as sure of its group (one-sided 95 %)."""
+
+
+def agreement(truth: Ints, found: Ints) -> dict[str, float]:
+    """Adjusted Rand index (0 by chance, 1 when equal up to names) and normalised mutual information."""
+    return {
+        "ari": float(adjusted_rand_score(truth, found)),
+        "nmi": float(normalized_mutual_info_score(truth, found)),
+    }
+
+
+def worst_tenth(values: Floats, higher_is_better: bool) -> float:
+    """Mean over the worst-off tenth of the clients (at least one of them)."""
+    ordered = np.sort(values) if higher_is_better else np.sort(values)[::-1]
+    return float(ordered[: max(1, round(len(values) / 10))].mean())
+
+
+def parameter_error(true: Floats, found: Floats) -> float:
+    """d(theta, theta*) of Su, Xu, Yang (eq. 6): the largest distance under the best matching of the models.
+
+    true (k, d), found (K, d). With K = k the matching is one to one and makes the largest distance as small as can be;
+    otherwise every true model is compared with the nearest one found.
+    """
+    distance = np.linalg.norm(true[:, None] - found[None], axis=2)
+    if len(true) != len(found):
+        return float(distance.min(axis=1).max())
+    for limit in np.unique(distance):
+        rows, columns = linear_sum_assignment(distance > limit)
+        if not (distance[rows, columns] > limit).any():
+            return float(limit)
+    raise AssertionError("the largest distance always allows a matching")

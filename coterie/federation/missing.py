@@ -1,0 +1,20 @@
+"""Clients that do not answer: a log of them, which a simulation can replay."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from coterie.core.shard import ClientId, Positions
+
+Missing = Mapping[int, Collection[ClientId]]
+"""Who was asked and did not answer, by round."""
+
+
+def answering(clients: tuple[ClientId, ...], asked: Positions, round_: int, missing: Missing) -> Positions:
+    """Those of the asked that answer in this round, according to the log, as places in `asked`."""
+    absent = missing.get(round_, ())
+    if not absent:
+        return np.arange(len(asked))
+    return np.array([place for place, i in enumerate(asked) if clients[i] not in absent], dtype=np.int64)

@@ -1,0 +1,368 @@
+"""From options to a result: settle the options, build the federation, run the loop, look at what came out."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.client.side import ClientSide
+from coterie.config import Options, check_all, settle
+from coterie.core.clusters import Clusters
+from coterie.core.federation import Federation
+from coterie.core.population import Population, torch_dtype
+from coterie.errors import ConfigError, RunError
+from coterie.evaluate.clients import Scores, scores, training_losses
+from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
+from coterie.federation.sequential import Sequential
+from coterie.federation.simulated import Simulated
+from coterie.learners import LearnerChoice, make_learner
+from coterie.learners.base import Learner
+from coterie.methods import find_method
+from coterie.methods.base import Entry
+from coterie.result import Result, load
+from coterie.runs.folder import Record, RunFolder
+from coterie.scenarios import SCENARIOS, scenario
+from coterie.server.loop import Round, ServerState, rounds
+from coterie.server.loop import settle as settle_lane
+from coterie.server.start import Model, given_start, random_start
+from coterie.tiers.method import Method
+
+Start = str | Sequence[Model] | Result
+OnRound = Callable[[Record], None]
+
+DETAILED = 500
+"""Up to so many clients a record holds every client's cluster; beyond, only sizes and moves."""
+
+
+def fit(
+    data: Population,
+    method: str = "ifca",
+    *,
+    learner: LearnerChoice | None = None,
+    start: Start = "random",
+    out: str | Path | None = None,
+    on_round: OnRound | None = None,
+    **options: Any,
+) -> Result:
+    """Find the groups and train a model for each.
+
+    data: from `from_arrays` or `scenario`.
+    method: a name from `coterie methods`; its options follow as keywords (`coterie describe NAME` lists them).
+    learner: a name with settings ("mlp:hidden=200") or a function that returns a torch.nn.Module.
+    start: "random", a run folder, an earlier result, or K models as dicts of named arrays.
+    out: a folder to write the run to; it must not exist yet.
+    on_round: called with each round's record.
+    """
+    plan = prepare(data, method, learner, start, options)
+    folder = RunFolder.create(Path(out), plan.config, data.fingerprint()) if out is not None else None
+    return _execute(plan, folder, on_round or (lambda record: None), plan.first_state(), [])
+
+
+def resume(
+    folder: str | Path,
+    data: Population | None = None,
+    *,
+    learner: LearnerChoice | None = None,
+    on_round: OnRound | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Result:
+    """Go on with an interrupted run; it ends as if it had never stopped.
+
+    data: needed only for arrays of one's own; checked against the digest stored with the run.
+    """
+    run = RunFolder.open(Path(folder))
+    if run.finished:
+        return load(folder, learner=learner)
+    config = run.config
+    data = _data_again(config, data, run.path)
+    if data.fingerprint() != run.fingerprint:
+        raise RunError(f"{folder}: the data is not that of the run; resume needs the same clients and samples")
+    options = {name: value for name, value in config.items() if name not in ("scenario", "method", "learner", "start")}
+    own = set(data.options)
+    options = {name: value for name, value in options.items() if name not in own}
+    plan = prepare(data, config["method"], learner or config["learner"], config["start"], options)
+    state, records = run.last_state(warn)
+    return _execute(plan, run, on_round or (lambda record: None), state or plan.first_state(), records)
+
+
+def _data_again(config: Mapping[str, Any], data: Population | None, path: Path) -> Population:
+    if data is not None:
+        return data
+    name = config["scenario"]
+    if name not in SCENARIOS:
+        raise RunError(
+            f"{path} was run on arrays: use coterie.resume(folder, federation) in Python with the same arrays"
+        )
+    known = {option.name for option in SCENARIOS[name].options}
+    return scenario(name, seed=config["seed"], **{k: v for k, v in config.items() if k in known})
+
+
+# ---- settling ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is fully decided and has touched nothing yet."""
+
+    data: Population
+    entry: Entry
+    options: Options
+    method: Method
+    learner: Learner
+    federation: Federation
+    groups: Tensor | None
+    """(m,) the given cluster of each client, for assigned methods."""
+    start: Start
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What config.toml holds: enough to run it again."""
+        return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **self.options.flat()}
+
+    def first_state(self) -> ServerState:
+        """The server before the first round."""
+        dtype, device = torch_dtype(self.options.dtype), torch.device(self.options.device)
+        if self.start == "random":
+            clusters = random_start(self.method, self.learner, self.options.seed, dtype, device)
+        else:
+            clusters = given_start(self.method, self.learner, _start_models(self.start), dtype, device)
+        return ServerState.fresh(clusters, len(self.data.clients))
+
+
+def prepare(
+    data: Population, method: str, learner: LearnerChoice | None, start: Start, given: Mapping[str, Any]
+) -> Plan:
+    """Check and settle everything; an error here has written nothing."""
+    if not isinstance(data, Population):
+        raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
+    entry = find_method(method)
+    if start != "random":
+        given = {**given, "start": start if isinstance(start, str) else "given"}
+    said = check_all(_refused(entry, given), entry.accepts, f"method {entry.name}")
+    recommended = {k: v for k, v in data.recommended.items() if k not in entry.refuses}
+    values = settle(said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults(said)))
+    groups, K = _groups(entry, data, values)
+    chosen = learner or values["learner"] or ("linear" if data.profile.classes is None else "logistic")
+    built = make_learner(chosen, data.profile)
+    dtype = values["dtype"] or str(built.dtype).removeprefix("torch.")
+    values |= {"clusters": K, "learner": built.spec, "dtype": dtype}
+    own = {option.name for option in entry.options}
+    options = Options(
+        **{name: value for name, value in values.items() if name not in own},  # type: ignore[arg-type]
+        own={name: values.get(name) for name in own},
+    )
+    _check_device(options.device)
+    composed = entry.compose(options)
+    return Plan(data, entry, options, composed, built, _federation(data, built, options), groups, start)
+
+
+def _refused(entry: Entry, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in given:
+        if name in entry.refuses:
+            raise ConfigError(f"{name} means nothing to method {entry.name} ({entry.summary}): leave it out")
+    return given
+
+
+def _groups(entry: Entry, data: Population, values: Mapping[str, Any]) -> tuple[Tensor | None, int]:
+    """The given clusters, if any, and their number."""
+    m = len(data.clients)
+    if entry.groups == "self":
+        return torch.arange(m), m
+    if entry.groups == "one":
+        return None, 1
+    if entry.groups == "truth":
+        if data.truth is None:
+            raise ConfigError(
+                "oracle needs the true groups: pass truth= to from_arrays, or use a method that finds them"
+            )
+        return torch.from_numpy(data.truth), int(data.truth.max()) + 1
+    K = int(values["clusters"])
+    if m < K:
+        raise ConfigError(f"clusters={K} but there are only {m} clients: choose at most {m}")
+    return None, K
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def _federation(data: Population, learner: Learner, options: Options) -> Federation:
+    dtype, device = torch_dtype(options.dtype), torch.device(options.device)
+    test = None if data.test is None else data.test.to(dtype, device)
+    side = ClientSide(learner, data.train.to(dtype, device), test)
+    return Sequential(side) if options.engine == "sequential" else Simulated(side)
+
+
+def _start_models(start: Start) -> Sequence[Model]:
+    if isinstance(start, Result):
+        return start.models
+    if isinstance(start, str):
+        return load(start).models
+    return start
+
+
+# ---- running -------------------------------------------------------------------------------------------------
+
+
+def _execute(
+    plan: Plan, folder: RunFolder | None, on_round: OnRound, state: ServerState, records: list[Record]
+) -> Result:
+    options = plan.options
+    begun = time.perf_counter()
+    with torch.no_grad():
+        for done in rounds(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups):
+            state = done.state
+            record = _record(plan, done, time.perf_counter() - begun)
+            records.append(record)
+            if folder is not None:
+                folder.append(record)
+                if state.round % options.checkpoint_every == 0 or state.round == options.rounds:
+                    folder.checkpoint(state)
+            on_round(record)
+            begun = time.perf_counter()
+        result = _conclude(plan, state, records)
+    if folder is not None:
+        folder.finish(result.parameters, result.summary())
+    return result
+
+
+def _record(plan: Plan, done: Round, seconds: float) -> Record:
+    """One JSON-ready dict; with several starts its figures are those of the one that leads."""
+    lane = int(done.loss.nan_to_num(nan=torch.inf).argmin())
+    choice = done.state.choice[:, lane]
+    known = choice >= 0
+    K = done.state.clusters.K
+    sizes = torch.bincount(choice[known], minlength=K).tolist()
+    record: Record = {
+        "round": done.state.round - 1,
+        "seconds": round(seconds, 6),
+        "loss": _finite(done.loss[lane]),
+        "clusters": sum(size > 0 for size in sizes),
+        "moved": int(done.moved[lane]),
+        "answered": done.answered,
+        "missing": list(done.missing),
+        "rejected": list(done.rejected),
+        "bytes_up": done.bytes_up,
+        "bytes_down": done.bytes_down,
+    }
+    if plan.entry.groups != "self":
+        record["sizes"] = sizes
+        if len(choice) <= DETAILED:
+            record["assignments"] = choice.tolist()
+    if plan.method.lanes > 1:
+        record |= {"start": lane, "start_losses": [_finite(value) for value in done.loss]}
+    last = done.state.round == plan.options.rounds
+    if plan.data.test is not None and (done.state.round % plan.options.evaluate_every == 0 or last):
+        held_out = scores(
+            plan.federation, done.state.clusters.lane(lane), choice, done.state.round - 1, plan.learner.classes is None
+        )
+        record |= _score_figures(plan, held_out)
+    if plan.data.truth is not None and bool(known.any()):
+        rows = known.numpy()
+        record["ari"] = agreement(plan.data.truth[rows], choice.numpy()[rows])["ari"]
+    return record
+
+
+def _finite(value: Tensor) -> float | None:
+    """A number for JSON; None when a start has diverged."""
+    return float(value) if bool(value.isfinite()) else None
+
+
+def _score_figures(plan: Plan, found: Scores) -> dict[str, float]:
+    """The mean over clients, and over the worst-off tenth of them."""
+    name = score_name(plan.learner)
+    return {name: float(found.score.mean()), "worst_tenth": worst_tenth(found.score, name == "accuracy")}
+
+
+def score_name(learner: Learner) -> str:
+    """`accuracy` for classes, `rmse` for numbers."""
+    return "rmse" if learner.classes is None else "accuracy"
+
+
+def _conclude(plan: Plan, state: ServerState, records: list[Record]) -> Result:
+    """Ask everybody once more: which start won, who belongs where, how well does it do."""
+    last = state.round - 1
+    positions, table = training_losses(plan.federation, state.clusters, plan.groups, last)
+    sizes = plan.federation.sizes[positions]
+    own, lane, start_losses = _who_belongs_where(plan, state.clusters, positions, table, sizes)
+    clusters = settle_lane(state, lane).clusters
+    chooses = plan.method.weights.needs_scores and clusters.K > 1
+    found = scores(plan.federation, clusters, own, last, plan.learner.classes is None, margin=chooses)
+    rows = _client_rows(plan, own, found)
+    metrics = _metrics(plan, records, own, found, clusters, float(start_losses[lane]))
+    if plan.method.lanes > 1:
+        metrics |= {"start": lane, "start_losses": [float(v) if np.isfinite(v) else None for v in start_losses]}
+    return Result(
+        plan.config, plan.data.profile, plan.learner, clusters.models(), records, metrics, rows, plan.data.fingerprint()
+    )
+
+
+def _who_belongs_where(
+    plan: Plan, clusters: Clusters, positions: np.ndarray, table: np.ndarray, sizes: np.ndarray
+) -> tuple[Tensor, int, np.ndarray]:
+    """Each client's final cluster (m,), the best lane, and each lane's mean training loss (R,)."""
+    own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
+    rows = torch.from_numpy(positions)
+    if plan.groups is not None:
+        own[rows] = plan.groups[rows]
+        return own, 0, np.array([np.average(table[:, 0], weights=sizes)])
+    by_lane = np.where(np.isfinite(table), table, np.inf).reshape(len(table), clusters.lanes, clusters.K)
+    losses = np.average(by_lane.min(axis=2), axis=0, weights=sizes)
+    lane = int(np.argmin(losses))
+    own[rows] = torch.from_numpy(by_lane[:, lane].argmin(axis=1))
+    return own, lane, losses
+
+
+def _client_rows(plan: Plan, own: Tensor, found: Scores) -> list[dict[str, Any]]:
+    rows = []
+    for at, i in enumerate(found.positions):
+        row: dict[str, Any] = {
+            "id": plan.data.clients[i],
+            "n": int(plan.federation.sizes[i]),
+            "cluster": int(own[i]),
+            "score": float(found.score[at]),
+            "loss": float(found.loss[at]),
+        }
+        if plan.data.truth is not None:
+            row["truth"] = plan.data.group_names[plan.data.truth[i]]
+        if found.margin is not None and found.losses is not None:
+            row |= {"margin": float(found.margin[at]), "losses": [float(v) for v in found.losses[at]]}
+        rows.append(row)
+    return rows
+
+
+def _metrics(
+    plan: Plan, records: list[Record], own: Tensor, found: Scores, clusters: Clusters, loss: float
+) -> dict[str, Any]:
+    known = own.numpy()[found.positions]
+    metrics: dict[str, Any] = {
+        "loss": loss,
+        "clusters": len(np.unique(known)),
+        "clients": len(known),
+        **_score_figures(plan, found),
+        "evaluated_on": "training data" if plan.data.test is None else "held-out data",
+        "rounds": len(records),
+        "bytes_up": sum(record["bytes_up"] for record in records),
+        "bytes_down": sum(record["bytes_down"] for record in records),
+        "seconds": round(sum(record["seconds"] for record in records), 3),
+    }
+    if found.margin is not None:
+        metrics["sure"] = int((found.margin >= SURE).sum())
+    if plan.data.truth is not None:
+        metrics |= agreement(plan.data.truth[found.positions], known)
+    if plan.data.true_models is not None and set(clusters.params) == {"weight"}:
+        weights = clusters.params["weight"].double().cpu().numpy()
+        if weights.shape[1:] == plan.data.true_models.shape[1:]:
+            metrics["parameter_error"] = parameter_error(plan.data.true_models, weights)
+    return metrics

@@ -1,0 +1,75 @@
+"""Model families with their local optimisation. A learner is a name with settings, or any module factory."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+
+from coterie.core.population import Profile
+from coterie.errors import ConfigError, unknown_name
+from coterie.learners.base import Learner
+from coterie.learners.cnn import cnn
+from coterie.learners.linear import linear
+from coterie.learners.logistic import logistic
+from coterie.learners.mlp import mlp
+from coterie.learners.module import Factory, module
+
+LearnerChoice = str | Factory
+"""What a user passes: `"mlp"`, `"mlp:hidden=200-100"`, or a function that returns a torch.nn.Module."""
+
+LEARNERS: dict[str, Callable[..., Learner]] = {"linear": linear, "logistic": logistic, "mlp": mlp, "cnn": cnn}
+
+
+def make_learner(choice: LearnerChoice, profile: Profile) -> Learner:
+    """The learner for data of this profile."""
+    if not isinstance(choice, str):
+        if not callable(choice):
+            raise ConfigError(
+                f"learner must be one of {', '.join(LEARNERS)} or a function that returns a torch.nn.Module; "
+                f"got {type(choice).__name__}"
+            )
+        name = getattr(choice, "__qualname__", type(choice).__name__)
+        return module(profile, choice, spec=f"module:{name}")
+    name, _, text = choice.partition(":")
+    if name == "module":
+        raise ConfigError(f"{choice!r} was made from a function of yours: pass that function again as learner=")
+    if name not in LEARNERS:
+        raise unknown_name("learner", name, LEARNERS)
+    build = LEARNERS[name]
+    return build(profile, **_parse(name, text, learner_options(name)))
+
+
+def learner_options(name: str) -> dict[str, inspect.Parameter]:
+    """The settings of a named learner, with types and defaults."""
+    signature = inspect.signature(LEARNERS[name], eval_str=True)
+    return {p.name: p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
+def _parse(learner: str, text: str, options: dict[str, inspect.Parameter]) -> dict[str, object]:
+    """`hidden=200-100,l2=0.1` into keyword arguments."""
+    settings: dict[str, object] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if key not in options:
+            raise unknown_name(f"setting of learner {learner}", key, options)
+        kind = options[key].annotation
+        try:
+            settings[key] = _read(kind, value)
+        except ValueError:
+            wanted = getattr(kind, "__name__", str(kind))
+            raise ConfigError(f"learner {learner}: {key} must be {wanted}, got {value or equals!r}") from None
+    return settings
+
+
+def _read(kind: object, value: str) -> object:
+    if kind is bool:
+        if value not in ("true", "false"):
+            raise ValueError(value)
+        return value == "true"
+    if isinstance(kind, types.GenericAlias) and typing.get_origin(kind) is tuple:
+        return tuple(int(v) for v in value.split("-"))
+    if kind is int:
+        return int(value)
+    return float(value)

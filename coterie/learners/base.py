@@ -1,0 +1,56 @@
+"""The one small protocol that every model family follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.core.blocks import Block
+from coterie.core.clusters import Params
+from coterie.learners.descent import LocalWork
+
+
+class Learner(Protocol):
+    """A model family with its local optimisation.
+
+    Parameters are values: dicts of named tensors with leading batch axes, one model for each entry. B is a
+    number of clients, L of tracks (models that one client trains), S of slots.
+    """
+
+    @property
+    def spec(self) -> str:
+        """The text that builds this learner again, such as `mlp:hidden=64`."""
+        ...
+
+    @property
+    def classes(self) -> int | None:
+        """C for classification; None for regression."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The default floating type: float64 for linear models, float32 for networks."""
+        ...
+
+    def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
+        """A random model for each key: {name: (len(keys), ...)}."""
+        ...
+
+    def outputs(self, theta: Params, x: Tensor) -> Tensor:
+        """Model b on batch b: {name: (B, ...)}, (B, n, ...) to logits (B, n, C) or predictions (B, n)."""
+        ...
+
+    def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
+        """Model b on batch b: the loss of each sample, (B, n)."""
+        ...
+
+    def losses_of_all(self, models: Params, block: Block) -> Tensor:
+        """Every model on every sample of a block: (B, n, S)."""
+        ...
+
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
+        """The change of each client's models by its local steps: {name: (B, L, ...)}, in and out."""
+        ...

@@ -1,0 +1,44 @@
+"""A small convolutional network for images, as a module of its own."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from coterie.core.population import Profile
+from coterie.errors import ConfigError
+from coterie.learners.module import ModuleLearner, module
+
+
+class SmallCNN(nn.Module):
+    """Two 3x3 convolutions with ReLU and 2x2 max pooling, then two fully connected layers."""
+
+    def __init__(self, inputs: int, height: int, width: int, channels: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
+        self.fc1 = nn.Linear(2 * channels * (height // 4) * (width // 4), hidden)
+        self.fc2 = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, H, W) or (n, channels, H, W) to (n, outputs)."""
+        h = x[:, None] if x.dim() == 3 else x
+        h = nn.functional.max_pool2d(nn.functional.relu(self.conv1(h)), 2)
+        h = nn.functional.max_pool2d(nn.functional.relu(self.conv2(h)), 2)
+        out: Tensor = self.fc2(nn.functional.relu(self.fc1(h.flatten(1))))
+        return out
+
+
+def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64) -> ModuleLearner:
+    """Two convolutions and two fully connected layers on images (H, W) or (channels, H, W), at least 4x4."""
+    shape = profile.features if len(profile.features) == 3 else (1, *profile.features)
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ConfigError(
+            f"cnn needs images of shape (H, W) or (channels, H, W), at least 4x4, not {profile.features}: use mlp"
+        )
+    inputs, height, width = shape
+    outputs = profile.classes or 1
+    return module(
+        profile,
+        lambda: SmallCNN(inputs, height, width, channels, hidden, outputs),
+        spec=f"cnn:channels={channels},hidden={hidden}",
+    )

@@ -1,0 +1,128 @@
+"""Linear regression, with or without a bias and a polynomial feature map; local steps in closed form.
+
+loss = (1/2) (y - <phi(x), theta>)^2 by default; `half=false` drops the 1/2, so the gradient doubles (the
+convention of the IFCA paper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.blocks import Block
+from coterie.core.clusters import Params
+from coterie.core.keys import generator
+from coterie.core.population import Profile
+from coterie.errors import ConfigError
+from coterie.learners.descent import Batch, LocalWork, descend_each_track
+from coterie.learners.losses import squared
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A model is {"weight": (p,)} plus "bias" () if asked for; p monomials of the d features."""
+
+    width: int
+    """d, the number of raw features."""
+    bias: bool = False
+    degree: int = 1
+    half: bool = True
+    scale: float = 1.0
+    """A random start is scale * N(0, I/p)."""
+
+    classes: int | None = None
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def spec(self) -> str:
+        return f"linear:bias={self.bias},degree={self.degree},half={self.half},scale={self.scale:g}".lower()
+
+    def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
+        terms = self.features(torch.zeros(1, 1, self.width)).shape[-1] - self.bias
+        rows = [generator(key).standard_normal(terms) * self.scale / np.sqrt(terms) for key in keys]
+        params = {"weight": torch.from_numpy(np.stack(rows)).to(dtype)}
+        return params | {"bias": torch.zeros(len(keys), dtype=dtype)} if self.bias else params
+
+    def features(self, x: Tensor) -> Tensor:
+        """phi(x), (B, n, ...) to (B, n, p), with a last column of ones if there is a bias."""
+        flat = x.flatten(2)
+        columns = [flat]
+        for degree in range(2, self.degree + 1):
+            chosen = torch.tensor(list(combinations_with_replacement(range(flat.shape[2]), degree)))
+            columns.append(flat[..., chosen].prod(dim=-1))
+        if self.bias:
+            columns.append(torch.ones_like(flat[..., :1]))
+        return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)
+
+    def _vector(self, theta: Params) -> Tensor:
+        """Weight and bias as one vector, (..., p)."""
+        return torch.cat([theta["weight"], theta["bias"][..., None]], dim=-1) if self.bias else theta["weight"]
+
+    def _named(self, vector: Tensor) -> Params:
+        return {"weight": vector[..., :-1], "bias": vector[..., -1]} if self.bias else {"weight": vector}
+
+    def outputs(self, theta: Params, x: Tensor) -> Tensor:
+        return torch.matmul(self.features(x), self._vector(theta)[..., None]).squeeze(-1)
+
+    def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
+        return squared(self.outputs(theta, x), y, self.half)
+
+    def losses_of_all(self, models: Params, block: Block) -> Tensor:
+        phi = self.features(block.x)
+        return squared(
+            (phi.flatten(0, 1) @ self._vector(models).T).reshape(*block.y.shape, -1), block.y[..., None], self.half
+        )
+
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
+        steps = work.full_batch_steps
+        if steps is None:
+            return descend_each_track(self._objective, theta, block, work, lr)
+        phi, start = self.features(block.x), self._vector(theta).transpose(1, 2)  # (B, n, p), (B, p, L)
+        residual = torch.baddbmm(-block.y[..., None], phi, start)
+        if block.mask is not None:
+            phi = phi * block.mask[..., None]
+            residual = residual * block.mask[..., None]
+        rate = (lr * (1 if self.half else 2) / block.sizes)[:, None, None].to(phi.dtype)
+        if phi.shape[1] <= phi.shape[2]:
+            change = _steps_in_sample_space(phi, residual, rate, lr * work.prox, steps)
+        else:
+            change = _steps_in_feature_space(phi, residual, rate, lr * work.prox, steps)
+        return self._named(change.transpose(1, 2))
+
+    def _objective(self, theta: Params, batch: Batch) -> Tensor:
+        return (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
+
+
+def _steps_in_sample_space(phi: Tensor, residual: Tensor, rate: Tensor, pull: float, steps: int) -> Tensor:
+    """The change is phi^T u; the residual moves by the Gram matrix phi phi^T (n x n) and theta is never touched."""
+    u = -rate * residual
+    if steps > 1:
+        gram = phi @ phi.transpose(1, 2)
+        for _ in range(steps - 1):
+            u = (1 - pull) * u - rate * torch.baddbmm(residual, gram, u)
+    return phi.transpose(1, 2) @ u
+
+
+def _steps_in_feature_space(phi: Tensor, residual: Tensor, rate: Tensor, pull: float, steps: int) -> Tensor:
+    """More samples than features: the gradient moves by the moment matrix phi^T phi (p x p)."""
+    gradient = phi.transpose(1, 2) @ residual
+    change = -rate * gradient
+    if steps > 1:
+        moment = phi.transpose(1, 2) @ phi
+        for _ in range(steps - 1):
+            change = (1 - pull) * change - rate * torch.baddbmm(gradient, moment, change)
+    return change
+
+
+def linear(profile: Profile, *, bias: bool = False, degree: int = 1, half: bool = True, scale: float = 1.0) -> Linear:
+    """Least squares on the raw features, or on all their monomials up to `degree`."""
+    if degree < 1:
+        raise ConfigError(f"linear: degree must be at least 1, got {degree}")
+    if profile.classes is not None:
+        raise ConfigError("linear predicts numbers but the labels are classes: use logistic, or pass float targets")
+    return Linear(int(np.prod(profile.features)), bias=bias, degree=degree, half=half, scale=scale)

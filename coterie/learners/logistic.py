@@ -1,0 +1,60 @@
+"""Logistic regression, binary and multinomial, with an L2 penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.clusters import Params
+from coterie.core.keys import generator
+from coterie.core.population import Profile
+from coterie.errors import ConfigError
+from coterie.learners.network import Network
+
+
+@dataclass(frozen=True)
+class Logistic(Network):
+    """Two classes: {"weight": (d,), "bias": ()}, one logit. C classes: {"weight": (C, d), "bias": (C,)}."""
+
+    width: int
+    bias: bool
+
+    @property
+    def binary(self) -> bool:
+        return self.classes == 2
+
+    def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
+        shape = (self.width,) if self.binary else (int(self.classes or 0), self.width)
+        rows = [generator(key).standard_normal(shape) / np.sqrt(self.width) for key in keys]
+        params = {"weight": torch.from_numpy(np.stack(rows)).to(dtype)}
+        if self.bias:
+            params["bias"] = torch.zeros((len(keys), *shape[:-1]), dtype=dtype)
+        return params
+
+    def outputs(self, theta: Params, x: Tensor) -> Tensor:
+        weight = theta["weight"][:, None, :] if self.binary else theta["weight"]
+        logits = x.flatten(2) @ weight.transpose(1, 2)
+        if self.bias:
+            bias = theta["bias"][:, None] if self.binary else theta["bias"]
+            logits = logits + bias[:, None, :]
+        return torch.cat([torch.zeros_like(logits), logits], dim=-1) if self.binary else logits
+
+
+def logistic(profile: Profile, *, l2: float = 0.0, bias: bool = True) -> Logistic:
+    """Softmax regression on the flattened features; one logit when there are two classes."""
+    if profile.classes is None:
+        raise ConfigError("logistic predicts classes but the targets are numbers: use linear, or pass integer labels")
+    if l2 < 0:
+        raise ConfigError(f"logistic: l2 must not be negative, got {l2}")
+    return Logistic(
+        classes=max(2, profile.classes),
+        spec=f"logistic:l2={l2:g},bias={bias}".lower(),
+        dtype=torch.float64,
+        l2=l2,
+        width=int(np.prod(profile.features)),
+        bias=bias,
+    )

@@ -1,0 +1,57 @@
+"""What all learners that autograd differentiates share: they only say how they start and what they output."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.blocks import Block
+from coterie.core.clusters import Params
+from coterie.learners.descent import Batch, LocalWork, descend_each_track
+from coterie.learners.losses import cross_entropy, squared
+
+
+@dataclass(frozen=True)
+class Network(ABC):
+    """Cross-entropy for classes, (1/2) squared error for numbers."""
+
+    classes: int | None
+    spec: str
+    dtype: torch.dtype
+    l2: float
+    """objective = mean loss + (l2/2) ||weights||^2; biases are free, and the penalty is no part of the loss."""
+
+    @abstractmethod
+    def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
+        """A random model for each key: {name: (len(keys), ...)}."""
+
+    @abstractmethod
+    def outputs(self, theta: Params, x: Tensor) -> Tensor:
+        """Model b on batch b: {name: (B, ...)}, (B, n, ...) to logits (B, n, C) or predictions (B, n)."""
+
+    def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
+        """Model b on batch b: the loss of each sample, (B, n)."""
+        outputs = self.outputs(theta, x)
+        return squared(outputs, y, half=True) if self.classes is None else cross_entropy(outputs, y)
+
+    def losses_of_all(self, models: Params, block: Block) -> Tensor:
+        """Every model on every sample, (B, n, S), as one large batch a model."""
+        x, y = block.x.flatten(0, 1)[None], block.y.flatten(0, 1)[None]
+        count = next(iter(models.values())).shape[0]
+        columns = [self.losses({name: p[s : s + 1] for name, p in models.items()}, x, y)[0] for s in range(count)]
+        return torch.stack(columns, dim=-1).reshape(*block.y.shape, count)
+
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
+        """Gradient steps for all clients of the block at once, one track after the other."""
+        return descend_each_track(self._objective, theta, block, work, lr)
+
+    def _objective(self, theta: Params, batch: Batch) -> Tensor:
+        value = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
+        if self.l2 > 0:
+            weights = [p for name, p in theta.items() if name.endswith("weight")]
+            value = value + self.l2 / 2 * torch.stack([(w**2).flatten(1).sum(dim=1) for w in weights]).sum(dim=0)
+        return value

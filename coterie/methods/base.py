@@ -1,0 +1,58 @@
+"""What a registered method tells about itself, and the parts that its file composes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.config import COMMON, Option, Options
+from coterie.learners.descent import LocalWork
+from coterie.tiers.method import Averaging, Method
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published method, as users see it."""
+
+    name: str
+    summary: str
+    paper: str
+    compose: Callable[[Options], Method]
+    refuses: frozenset[str] = frozenset()
+    """Common options that mean nothing to this method."""
+    options: tuple[Option, ...] = ()
+    """Options of its own."""
+    defaults: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda given: {}
+    """Its own defaults for common options, given what the user said."""
+    twin: str | None = None
+    """The method it equals with K=1; None with the reason in `no_twin`."""
+    no_twin: str = ""
+    reveals: Mapping[str, str] = field(default_factory=dict)
+    """Rows of its replies and what each tells the server about a single client."""
+    groups: str = "found"
+    """Where the clusters come from: found, one, truth, self."""
+
+    @property
+    def accepts(self) -> tuple[Option, ...]:
+        """Every option this method takes, common ones first."""
+        return tuple(o for o in COMMON if o.name not in self.refuses) + self.options
+
+
+def parts(options: Options) -> dict[str, Any]:
+    """The parts that are not tiers, from the options: keyword arguments of `Method`."""
+    responsibility = options.averaging == "responsibility"
+    return {
+        "work": LocalWork(options.local_steps, options.local_epochs, options.batch_size),
+        "averaging": Averaging(
+            over="all" if options.averaging == "all" else "members",
+            client_weight="samples" if responsibility or options.client_weight == "samples" else "uniform",
+        ),
+        "exchange": options.exchange,
+        "lr": options.lr,
+        "lr_decay": options.lr_decay,
+        "server_lr": options.server_lr,
+        "participation": options.participation,
+        "lanes": options.restarts,
+        "shared": tuple(options.shared.split(",")) if options.shared else (),
+    }

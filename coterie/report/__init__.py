@@ -1,0 +1,1 @@
+"""Pages and tables. Reads records and results only."""

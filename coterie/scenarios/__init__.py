@@ -1,0 +1,82 @@
+"""Reproducible federations with known truth, and the door for a user's own arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.config import Option, check_all
+from coterie.core.population import Population
+from coterie.errors import unknown_name
+from coterie.scenarios.arrays import from_arrays
+from coterie.scenarios.mixed_regression import mixed_regression
+from coterie.scenarios.rotated_digits import rotated_digits
+
+__all__ = ["SCENARIOS", "ScenarioEntry", "find_scenario", "from_arrays", "scenario"]
+
+
+@dataclass(frozen=True)
+class ScenarioEntry:
+    """A scenario as users see it."""
+
+    name: str
+    summary: str
+    build: Callable[..., Population]
+    options: tuple[Option, ...]
+
+
+_CLIENTS = "number of clients (m)"
+
+SCENARIOS: dict[str, ScenarioEntry] = {
+    entry.name: entry
+    for entry in (
+        ScenarioEntry(
+            "rotated-digits",
+            "8x8 digits, turned by 0, 90, 180 or 270 degrees; the server does not know which client sees which",
+            rotated_digits,
+            (Option("clients", int, _CLIENTS + ", a multiple of 4", 60, low=4),),
+        ),
+        ScenarioEntry(
+            "mixed-regression",
+            "linear data whose coefficients differ by group",
+            mixed_regression,
+            (
+                Option("clients", int, _CLIENTS, 120, low=1),
+                Option("samples", str, "samples a client (n_i): 50, 10-200 drawn uniformly, or 900x10+20x50", "50"),
+                Option("dimension", int, "features (d)", 20, low=1),
+                Option("groups", int, "true groups (k)", 3, low=1),
+                Option(
+                    "separation",
+                    float,
+                    "least distance between two true models; unset: N(0, I/d) as drawn",
+                    None,
+                    above=0,
+                ),
+                Option("noise", str, "standard deviation of the noise; one number, or one for each group", "0.2"),
+                Option("proportions", str, "shares of the groups, such as 0.2,0.3,0.5; unset: equal", None),
+                Option(
+                    "covariance",
+                    str,
+                    "of the features: identity, or different in each group",
+                    "identity",
+                    ("identity", "different"),
+                ),
+                Option("features", str, "distribution of the features", "gaussian", ("gaussian", "rademacher")),
+                Option("test_samples", int, "held-out samples of each group", 500, low=1),
+            ),
+        ),
+    )
+}
+
+
+def find_scenario(name: str) -> ScenarioEntry:
+    """The entry of this name, or an error with the nearest one."""
+    if name not in SCENARIOS:
+        raise unknown_name("scenario", name, SCENARIOS)
+    return SCENARIOS[name]
+
+
+def scenario(name: str, *, seed: int = 0, **options: object) -> Population:
+    """Build a named scenario; the same options and seed give the same data."""
+    entry = find_scenario(name)
+    return entry.build(seed=seed, **check_all(options, entry.options, f"scenario {name}"))

@@ -1,0 +1,174 @@
+"""A user's own data: arrays for each client, checked before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coterie.core.keys import hash_ids
+from coterie.core.population import Population
+from coterie.core.shard import ClientId, Shard
+from coterie.errors import InputError
+
+ClientArrays = tuple[npt.ArrayLike, npt.ArrayLike]
+PerClient = Mapping[Hashable, ClientArrays] | Sequence[ClientArrays]
+
+
+def from_arrays(
+    clients: PerClient,
+    *,
+    test: PerClient | None = None,
+    truth: Mapping[Hashable, Hashable] | Sequence[Hashable] | None = None,
+    name: str = "arrays",
+) -> Population:
+    """Clients from arrays.
+
+    clients: {id: (x, y)} or a sequence of (x, y); x (n_i, ...) numbers, y (n_i,) integer labels 0..C-1 or numbers.
+        Sizes may differ, the shape of a sample may not.
+    test: held-out samples of the same clients, in the same form; for accuracies in records and reports.
+    truth: the true group of each client, if it is known; only for scoring and for the method `oracle`.
+    """
+    named = _named(clients, "client")
+    if not named:
+        raise InputError("no clients: give at least one (x, y)")
+    train = _shard(named, "")
+    held_out = None
+    if test is not None:
+        tests = _named(test, "client")
+        _same_clients("test", tests, named)
+        held_out = _shard({c: tests[c] for c in named}, " (test)")
+        _same_kind(train, held_out)
+    codes, group_names = _groups(truth, list(named))
+    return Population(name, train, held_out, codes, group_names=group_names)
+
+
+def stack_shard(
+    ids: Sequence[ClientId], x: npt.NDArray[np.generic], y: npt.NDArray[np.generic], sizes: Sequence[int]
+) -> Shard:
+    """A shard from flat arrays that are known to be sound; client i has the next sizes[i] rows."""
+    stops = np.cumsum(np.asarray(sizes, dtype=np.int64))
+    return Shard(tuple(ids), hash_ids(ids), torch.from_numpy(x), torch.from_numpy(y), stops - np.asarray(sizes), stops)
+
+
+def group_tests(
+    ids: Sequence[ClientId],
+    x: npt.NDArray[np.generic],
+    y: npt.NDArray[np.generic],
+    truth: npt.NDArray[np.int64],
+    each: int,
+) -> Shard:
+    """Held-out samples of which group g owns rows g*each to (g+1)*each; all its clients share them."""
+    starts = truth * each
+    return Shard(tuple(ids), hash_ids(ids), torch.from_numpy(x), torch.from_numpy(y), starts, starts + each)
+
+
+def _named(clients: PerClient, what: str) -> dict[ClientId, ClientArrays]:
+    if isinstance(clients, Mapping):
+        named = {str(key): value for key, value in clients.items()}
+        if len(named) != len(clients):
+            raise InputError(f"two {what} ids are equal as text: give every client an id of its own")
+        return named
+    if isinstance(clients, str | bytes) or not isinstance(clients, Sequence):
+        raise InputError(f"clients must be {{id: (x, y)}} or a sequence of (x, y), got {type(clients).__name__}")
+    return {str(index): value for index, value in enumerate(clients)}
+
+
+def _shard(named: Mapping[ClientId, ClientArrays], part: str) -> Shard:
+    xs: list[npt.NDArray[np.generic]] = []
+    ys: list[npt.NDArray[np.generic]] = []
+    for client, pair in named.items():
+        where = f"client {client!r}{part}"
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(f"{where}: expected a pair (x, y), got {type(pair).__name__}")
+        x, y = _features(pair[0], where), _targets(pair[1], where)
+        if len(x) != len(y):
+            raise InputError(f"{where}: {len(x)} samples but {len(y)} labels; there must be one label a sample")
+        if len(x) == 0:
+            raise InputError(f"{where} has no samples: leave it out")
+        if xs and x.shape[1:] != xs[0].shape[1:]:
+            raise InputError(f"{where}: samples of shape {x.shape[1:]}, but those before have {xs[0].shape[1:]}")
+        if ys and y.dtype.kind != ys[0].dtype.kind:
+            raise InputError(f"{where}: labels of type {y.dtype}, but those before are {ys[0].dtype}; use one kind")
+        xs.append(x)
+        ys.append(y)
+    return stack_shard(list(named), np.concatenate(xs), np.concatenate(ys), [len(y) for y in ys])
+
+
+def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
+    try:
+        x = np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{where}: x is no array of numbers ({error})") from None
+    if x.dtype.kind not in "fiub":
+        raise InputError(f"{where}: x must hold numbers, got type {x.dtype}; encode texts and categories first")
+    if x.ndim < 2:
+        raise InputError(
+            f"{where}: x must have shape (samples, features, ...), got {x.shape}; reshape to (n, 1) for one feature"
+        )
+    if x.dtype != np.float64:
+        x = x.astype(np.float32, copy=False)
+    _refuse_holes(x, f"{where}: x")
+    return x
+
+
+def _targets(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
+    y = np.asarray(values)
+    if y.dtype.kind not in "fiub":
+        raise InputError(
+            f"{where}: y must hold integer labels 0..C-1 or numbers, got type {y.dtype}; number the classes first"
+        )
+    if y.ndim != 1:
+        raise InputError(f"{where}: y must have shape (samples,), got {y.shape}; use y.ravel() or the class index")
+    if y.dtype.kind == "f":
+        _refuse_holes(y, f"{where}: y")
+        return y.astype(np.float64, copy=False)
+    if y.size and int(y.min()) < 0:
+        raise InputError(
+            f"{where}: labels must be 0..C-1, got {int(y.min())}; shift them, or pass floats for regression"
+        )
+    return y.astype(np.int64, copy=False)
+
+
+def _refuse_holes(values: npt.NDArray[np.generic], what: str) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
+        raise InputError(
+            f"{what} has {int(bad.sum())} NaN or infinite values, the first in sample {row}: impute or drop them"
+        )
+
+
+def _same_clients(what: str, found: Mapping[ClientId, object], named: Mapping[ClientId, object]) -> None:
+    if found.keys() != named.keys():
+        odd = sorted(found.keys() ^ named.keys())[0]
+        side = f"only in {what}" if odd in found else f"missing in {what}"
+        raise InputError(f"{what} must name the same clients as the training data; {odd!r} is {side}")
+
+
+def _same_kind(train: Shard, test: Shard) -> None:
+    if train.x.shape[1:] != test.x.shape[1:]:
+        raise InputError(
+            f"test samples have shape {tuple(test.x.shape[1:])}, training samples {tuple(train.x.shape[1:])}"
+        )
+    if train.y.is_floating_point() != test.y.is_floating_point():
+        raise InputError("test labels and training labels must be of one kind: both integer classes or both numbers")
+
+
+def _groups(
+    truth: Mapping[Hashable, Hashable] | Sequence[Hashable] | None, ids: list[ClientId]
+) -> tuple[npt.NDArray[np.int64] | None, tuple[str, ...]]:
+    if truth is None:
+        return None, ()
+    if isinstance(truth, Mapping):
+        by_id = {str(key): str(value) for key, value in truth.items()}
+        _same_clients("truth", by_id, dict.fromkeys(ids))
+        labels = [by_id[i] for i in ids]
+    else:
+        labels = [str(value) for value in truth]
+        if len(labels) != len(ids):
+            raise InputError(f"truth has {len(labels)} groups for {len(ids)} clients: give one for each")
+    names = sorted(set(labels))
+    return np.array([names.index(label) for label in labels], dtype=np.int64), tuple(names)

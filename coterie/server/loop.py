@@ -1,0 +1,133 @@
+"""The one loop: ask, aggregate, regroup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.clusters import Clusters
+from coterie.core.federation import Federation
+from coterie.core.messages import ALL, Broadcast, Reply
+from coterie.core.shard import ClientId, Positions
+from coterie.errors import TrainingError
+from coterie.server.aggregate import aggregate
+from coterie.server.sampling import choose
+from coterie.tiers.method import Method
+
+UNKNOWN = -1
+"""In `ServerState.choice`: this client has not been heard of yet."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything the server needs to go on. All of it is in a checkpoint."""
+
+    round: int
+    """Rounds done."""
+    clusters: Clusters
+    choice: Tensor
+    """(m, R) the last known cluster of each client in each lane."""
+    steady: Tensor
+    """(m,) visits in a row without a change of cluster in any lane."""
+
+    @classmethod
+    def fresh(cls, clusters: Clusters, clients: int) -> ServerState:
+        choice = torch.full((clients, clusters.lanes), UNKNOWN, dtype=torch.int64)
+        return cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64))
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round brought."""
+
+    state: ServerState
+    loss: Tensor
+    """(R,) mean training loss of each lane under the models that were sent."""
+    moved: Tensor
+    """(R,) clients that changed their cluster."""
+    answered: int
+    missing: tuple[ClientId, ...]
+    rejected: tuple[ClientId, ...]
+    bytes_up: int
+    bytes_down: int
+
+
+def rounds(
+    method: Method, federation: Federation, state: ServerState, total: int, seed: int, groups: Tensor | None
+) -> Iterator[Round]:
+    """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method."""
+    place = {client: i for i, client in enumerate(federation.clients)}
+    while state.round < total:
+        asked = choose(federation.hashes, method.participation, seed, state.round)
+        rate = method.rate(state.round)
+        broadcast = Broadcast(
+            state.round,
+            state.clusters,
+            only=_who_gets_what(method, state, asked, groups),
+            scalars={"lr": 1.0 if method.exchange == "gradient" else rate},
+        )
+        replies = federation.ask(method.task(seed), broadcast, asked)
+        reply = replies.reply
+        _refuse_failure(reply, len(asked), state.round, method)
+        answered = np.fromiter((place[c] for c in reply.clients), dtype=np.int64, count=len(reply.clients))
+        clusters = aggregate(method, state.clusters, reply, federation.sizes, rate)
+        choice, steady, moved = _remember(state, reply, answered)
+        regroup = method.procedure.server_propose(clusters, reply)
+        if regroup is not None:
+            clusters = regroup.apply(clusters, torch.bincount(choice[choice[:, 0] >= 0, 0], minlength=clusters.K))
+        state = ServerState(state.round + 1, clusters, choice, steady)
+        heard = {*reply.clients, *reply.rejected}
+        yield Round(
+            state,
+            loss=reply.sums["loss"] / reply.sums["samples"],
+            moved=moved,
+            answered=len(answered),
+            missing=tuple(federation.clients[i] for i in asked if federation.clients[i] not in heard),
+            rejected=reply.rejected,
+            bytes_up=replies.bytes_up if method.travels else 0,
+            bytes_down=replies.bytes_down if method.travels else 0,
+        )
+
+
+def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:
+    """The slots sent to each asked client (len(asked), R), or None when all get every model."""
+    rows = torch.from_numpy(asked)
+    if groups is not None:
+        return groups[rows, None]
+    every = method.stable_after
+    if every is None or state.round % every == 0:
+        return None
+    slots = state.choice[rows] + torch.arange(state.clusters.lanes) * state.clusters.K
+    return torch.where((state.steady[rows] >= every)[:, None], slots, ALL)
+
+
+def _refuse_failure(reply: Reply, asked: int, round_: int, method: Method) -> None:
+    if reply.clients:
+        return
+    if reply.rejected:
+        raise TrainingError(
+            f"round {round_}: the updates of all {len(reply.rejected)} clients that answered are not finite, so the "
+            f"training diverged: lower lr (now {method.rate(round_):g}) or scale the features"
+        )
+    raise TrainingError(f"round {round_}: none of the {asked} clients asked has answered; nothing was changed")
+
+
+def _remember(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:
+    """The new `choice` and `steady`, and how many clients moved in each lane."""
+    rows = torch.from_numpy(answered)
+    before, after = state.choice[rows], reply.rows["cluster"].cpu()
+    changed = (before != after) & (before != UNKNOWN)
+    same = (before == after).all(dim=1)
+    choice, steady = state.choice.clone(), state.steady.clone()
+    choice[rows] = after
+    steady[rows] = torch.where(same, steady[rows] + 1, torch.zeros_like(steady[rows]))
+    return choice, steady, changed.sum(dim=0)
+
+
+def settle(state: ServerState, lane: int) -> ServerState:
+    """Keep one lane and forget the others."""
+    return replace(state, clusters=state.clusters.lane(lane), choice=state.choice[:, lane : lane + 1])

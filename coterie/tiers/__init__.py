@@ -1,0 +1,4 @@
+"""The four choices that make a clustered method: objective, weights, procedure, distance.
+
+A member's methods start with the side they run on: `client_` beside the data, `server_` without it.
+"""

@@ -1,0 +1,117 @@
+"""A method is a composition: four tiers and the few parts that are not tiers but every method has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.core.messages import Plain, Task
+from coterie.errors import ConfigError
+from coterie.learners.descent import LocalWork
+from coterie.tiers.objective import Objective
+from coterie.tiers.procedure import Procedure
+from coterie.tiers.weights import Weights
+
+ClientWeight = Literal["uniform", "samples"]
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """How the members' changes become the cluster's change."""
+
+    over: Literal["members", "all"] = "members"
+    """Divide by the mass of the cluster's members, or by the mass of all clients (FedX-clustering, IFCA's option I)."""
+    client_weight: ClientWeight = "uniform"
+    """Whether a client counts once or n_i times."""
+    divide_by: Literal["answered", "federation"] = "answered"
+    """With `all`: those who answered this round, or everybody there is (the m of IFCA's option I)."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Who tells an assigned client its cluster: the known truth, or everybody is a cluster of its own."""
+
+    by: Literal["truth", "self"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """All that the loop needs to know."""
+
+    name: str
+    objective: Objective
+    weights: Weights
+    procedure: Procedure
+    work: LocalWork
+    averaging: Averaging
+    exchange: Literal["model", "gradient"] = "model"
+    lr: float = 0.1
+    """gamma, the step size of the first round."""
+    lr_decay: float = 1.0
+    """The step size is multiplied by this after every round."""
+    server_lr: float = 1.0
+    participation: float = 1.0
+    """Share of clients asked each round."""
+    lanes: int = 1
+    """Independent random starts; the one with the least training loss wins."""
+    shared: tuple[str, ...] = ()
+    """Parameters whose names start with one of these are common to all clusters."""
+    groups: Groups | None = None
+    """For assigned weights: where the clusters come from."""
+    stable_after: int | None = None
+    """After so many visits without a change of cluster a client is sent only its own model."""
+    travels: bool = True
+    """False when clients never exchange anything; then no bytes are counted."""
+
+    def __post_init__(self) -> None:
+        if self.weights.assigned != (self.groups is not None):
+            raise ConfigError(f"{self.name}: assigned weights need groups, and only they do")
+        if self.exchange == "gradient" and self.work.full_batch_steps != 1 and self.work.steps != 1:
+            raise ConfigError(
+                "exchange=gradient sends the gradient of one step: set local_steps=1 (or exchange=model for more)"
+            )
+        if self.exchange == "gradient" and self.work.prox:
+            raise ConfigError("exchange=gradient has no local model for a proximal term to hold: use exchange=model")
+
+    def rate(self, round_: int) -> float:
+        """The step size of a round."""
+        return self.lr * self.lr_decay**round_
+
+    def task(self, seed: int) -> Task:
+        """What a client is asked to do in a round."""
+        settings = RoundSettings(self.objective.name, self.weights.name, self.work, self.averaging.client_weight, seed)
+        return Task("local-round", settings.plain())
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """The settings of the task `local-round`, as plain values on the wire."""
+
+    objective: str
+    weights: str
+    work: LocalWork
+    client_weight: ClientWeight
+    seed: int
+
+    def plain(self) -> dict[str, Plain]:
+        return {
+            "objective": self.objective,
+            "weights": self.weights,
+            "work": self.work.settings(),
+            "client_weight": self.client_weight,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Plain]) -> RoundSettings:
+        """The inverse of `plain`."""
+        work = plain["work"]
+        assert isinstance(work, Mapping)
+        return cls(
+            objective=str(plain["objective"]),
+            weights=str(plain["weights"]),
+            work=LocalWork(**work),  # type: ignore[arg-type]
+            client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
+            seed=int(str(plain["seed"])),
+        )
