@@ -1,4 +1,4 @@
-"""Coterie: clustered federated learning. Finds the groups among clients, trains a model for each, says how sure it is."""
+"""Coterie: clustered federated learning. Finds the groups among clients and trains a model for each."""
 
 from importlib.metadata import version
 

@@ -40,9 +40,8 @@ class Option:
             raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
         if self.choices and value not in self.choices:
             raise unknown_name(f"{self.name}", str(value), self.choices)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if not (self.low <= value <= self.high) or value <= self.above:
-                raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
+        if isinstance(value, int | float) and not (self.low <= value <= self.high and value > self.above):
+            raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
         return value
 
     def wanted(self) -> str:

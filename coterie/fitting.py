@@ -62,8 +62,12 @@ def fit(
     on_round: called with each round's record.
     """
     plan = prepare(data, method, learner, start, options)
-    folder = RunFolder.create(Path(out), plan.config, data.fingerprint()) if out is not None else None
-    return _execute(plan, folder, on_round or (lambda record: None), plan.first_state(), [])
+    state = plan.first_state()
+    folder = None
+    if out is not None:
+        folder = RunFolder.create(Path(out), plan.config, data.fingerprint())
+        folder.checkpoint(state)
+    return execute(plan, folder, on_round or (lambda record: None), state, [])
 
 
 def resume(
@@ -88,9 +92,9 @@ def resume(
     options = {name: value for name, value in config.items() if name not in ("scenario", "method", "learner", "start")}
     own = set(data.options)
     options = {name: value for name, value in options.items() if name not in own}
-    plan = prepare(data, config["method"], learner or config["learner"], config["start"], options)
+    plan = prepare(data, config["method"], learner or config["learner"], config.get("start", "random"), options)
     state, records = run.last_state(warn)
-    return _execute(plan, run, on_round or (lambda record: None), state or plan.first_state(), records)
+    return execute(plan, run, on_round or (lambda record: None), state or plan.first_state(), records)
 
 
 def _data_again(config: Mapping[str, Any], data: Population | None, path: Path) -> Population:
@@ -125,7 +129,8 @@ class Plan:
     @property
     def config(self) -> dict[str, Any]:
         """What config.toml holds: enough to run it again."""
-        return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **self.options.flat()}
+        settled = {k: v for k, v in self.options.flat().items() if k not in self.entry.refuses}
+        return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **settled}
 
     def first_state(self) -> ServerState:
         """The server before the first round."""
@@ -156,7 +161,7 @@ def prepare(
     values |= {"clusters": K, "learner": built.spec, "dtype": dtype}
     own = {option.name for option in entry.options}
     options = Options(
-        **{name: value for name, value in values.items() if name not in own},  # type: ignore[arg-type]
+        **{name: value for name, value in values.items() if name not in own},
         own={name: values.get(name) for name in own},
     )
     _check_device(options.device)
@@ -215,9 +220,10 @@ def _start_models(start: Start) -> Sequence[Model]:
 # ---- running -------------------------------------------------------------------------------------------------
 
 
-def _execute(
+def execute(
     plan: Plan, folder: RunFolder | None, on_round: OnRound, state: ServerState, records: list[Record]
 ) -> Result:
+    """Run a plan from `state` to its last round; `records` are those of the rounds before."""
     options = plan.options
     begun = time.perf_counter()
     with torch.no_grad():

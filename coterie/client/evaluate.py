@@ -16,8 +16,9 @@ CERTAIN = 99.0
 
 
 def score(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
-    """Rows: the client's mean training loss under every model it was sent, (m, S)."""
-    table = torch.zeros(len(shard), _held(broadcast), dtype=torch.float64)
+    """Rows: the client's mean training loss under every model, (m, S), or under the only one it was sent, (m, 1)."""
+    width = _held(broadcast) if broadcast.only is None else 1
+    table = torch.zeros(len(shard), width, dtype=torch.float64)
     for block in _blocks(shard, broadcast):
         places = torch.from_numpy(block.positions)
         table[places] = _table(learner, broadcast, block, places).double().cpu()
@@ -63,7 +64,7 @@ def _distinct(shard: Shard, own: Tensor) -> tuple[Positions, Tensor]:
 
 
 def _table(learner: Learner, broadcast: Broadcast, block: Block, places: Tensor) -> Tensor:
-    """Mean loss of each client under each model held, (B, S)."""
+    """Mean loss of each client under each model, (B, S), or under its only one, (B, 1)."""
     if broadcast.only is None:
         return block.mean(learner.losses_of_all(broadcast.clusters.all_models(), block))
     theta = broadcast.clusters.at(broadcast.only[places, 0])

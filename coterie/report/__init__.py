@@ -1,1 +1,1 @@
-"""Pages and tables. Reads records and results only."""
+"""One self-contained HTML page about a run or a comparison. Reads records and results only."""

@@ -122,7 +122,7 @@ def _sizes(text: str, clients: int, random: np.random.Generator) -> np.ndarray:
 
 
 def _models(random: np.random.Generator, groups: int, dimension: int, separation: float | None) -> np.ndarray:
-    models = random.standard_normal((groups, dimension)) / np.sqrt(dimension)
+    models: np.ndarray = random.standard_normal((groups, dimension)) / np.sqrt(dimension)
     if separation is not None and groups > 1:
         least = min(np.linalg.norm(models[a] - models[b]) for a, b in combinations(range(groups), 2))
         models *= separation / least

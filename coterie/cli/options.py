@@ -1,0 +1,90 @@
+"""Command-line flags from the same options that Python and TOML use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coterie.config import COMMON, Option
+from coterie.errors import ConfigError, unknown_name
+from coterie.methods import METHODS, find_method
+from coterie.runs.folder import read_toml
+from coterie.scenarios import SCENARIOS, find_scenario
+
+Command = Callable[..., Any]
+
+
+class SuggestingGroup(click.Group):
+    """A group that answers an unknown command with the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            raise unknown_name("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+
+def _flag(option: Option, owner: str) -> Callable[[Command], Command]:
+    kind: Any = click.Choice(option.choices) if option.choices else option.kind
+    default = "" if option.default is None else f" [default: {option.default}]"
+    prefix = f"({owner}) " if owner else ""
+    return click.option(option.flag, option.name, type=kind, default=None, help=f"{prefix}{option.help}{default}")
+
+
+def _union() -> list[tuple[Option, str]]:
+    """Every option there is with who takes it; a name that several take stands once."""
+    found: dict[str, tuple[Option, list[str]]] = {option.name: (option, []) for option in COMMON}
+    for owner, options in _owners():
+        for option in options:
+            found.setdefault(option.name, (option, []))[1].append(owner)
+    return [(option, ", ".join(owners)) for option, owners in found.values()]
+
+
+def _owners() -> Iterable[tuple[str, tuple[Option, ...]]]:
+    yield from ((entry.name, entry.options) for entry in METHODS.values())
+    yield from ((entry.name, entry.options) for entry in SCENARIOS.values())
+
+
+def with_run_options(command: Command) -> Command:
+    """Add every option of runs, methods and scenarios as a flag."""
+    for option, owner in reversed(_union()):
+        command = _flag(option, owner)(command)
+    return command
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """The options of a TOML file, flat; unknown names are refused with the nearest valid one."""
+    if path is None:
+        return {}
+    values = read_toml(path)
+    known = {option.name for option, _ in _union()} | {"scenario", "method"}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown_name(f"key in {path}", name, known)
+        if isinstance(value, dict | list):
+            raise ConfigError(f"{path}: {name} must be a single value, not a table or a list")
+    return values
+
+
+def split_options(
+    scenario: str, methods: Iterable[str], given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(scenario's options, run's options); one that nobody here takes is refused with its owner's name."""
+    of_scenario = {option.name for option in find_scenario(scenario).options}
+    of_methods = {option.name for method in methods for option in find_method(method).accepts}
+    common = {option.name for option in COMMON}
+    for name in given:
+        if name not in of_scenario | of_methods | common:
+            owners = [owner for owner, options in _owners() if name in {option.name for option in options}]
+            raise ConfigError(
+                f"--{name.replace('_', '-')} belongs to {' and '.join(owners)}; "
+                f"neither scenario {scenario} nor {', '.join(methods)} takes it"
+            )
+    return (
+        {name: value for name, value in given.items() if name in of_scenario},
+        {name: value for name, value in given.items() if name not in of_scenario},
+    )

@@ -1,0 +1,221 @@
+"""Several methods on the same data over several seeds: one run folder for each, side by side.
+
+::
+
+    compare.toml              what was asked; enough to go on after an interruption
+    jobs/ifca-seed0/          a run folder, as `coterie run` writes it
+    report.html
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.core.population import Population
+from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.fitting import fit, prepare, resume
+from coterie.learners import LearnerChoice
+from coterie.methods import find_method
+from coterie.runs.files import write_toml
+from coterie.runs.folder import read_toml
+from coterie.scenarios import find_scenario, scenario
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison."""
+
+    folder: Path
+    scenario: str
+    scenario_options: Mapping[str, Any]
+    method: str
+    seed: int
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def data(self) -> Population:
+        return scenario(self.scenario, seed=self.seed, **self.scenario_options)
+
+    def rounds(self) -> int:
+        """How many rounds it will take."""
+        return prepare(self.data(), self.method, None, "random", self.run_options()).options.rounds
+
+    def run_options(self) -> dict[str, Any]:
+        return {**self.options, "seed": self.seed}
+
+    def done(self) -> int:
+        """Rounds finished so far, as far as the folder tells."""
+        records = self.folder / "records.jsonl"
+        return records.read_bytes().count(b"\n") if records.is_file() else 0
+
+
+Progress = Callable[[Job, int], None]
+"""Called now and then with a job and the rounds it has done."""
+
+
+def plan_comparison(
+    name: str, methods: Sequence[str], seeds: Sequence[int], options: Mapping[str, Any], out: Path
+) -> None:
+    """Check everything, then write compare.toml into a new folder. Nothing runs yet."""
+    if not methods or not seeds:
+        raise ConfigError("a comparison needs at least one method and one seed")
+    twice = {m for m in methods if list(methods).count(m) > 1}
+    if twice:
+        raise ConfigError(f"method {sorted(twice)[0]!r} is listed twice: name every method once")
+    entry = find_scenario(name)
+    scenario_names = {option.name for option in entry.options}
+    known = scenario_names | {option.name for m in methods for option in find_method(m).accepts}
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{option} is no option of scenario {name} nor of {', '.join(methods)}: leave it out")
+    asked = {"scenario": name, "methods": list(methods), "seeds": list(seeds), "options": dict(options)}
+    for job in _jobs(out, asked):
+        if job.seed == seeds[0]:
+            job.rounds()  # a mistake shows before anything is written
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out} exists already: choose another folder with out, or go on with 'coterie resume {out}'")
+    (out / "jobs").mkdir(parents=True)
+    write_toml(out / "compare.toml", asked)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether this folder was made by `plan_comparison`."""
+    return (folder / "compare.toml").is_file()
+
+
+def jobs_of(folder: Path) -> list[Job]:
+    """The runs of a comparison, seed by seed."""
+    return _jobs(folder, read_toml(folder / "compare.toml"))
+
+
+def _jobs(folder: Path, asked: Mapping[str, Any]) -> list[Job]:
+    scenario_names = {option.name for option in find_scenario(asked["scenario"]).options}
+    options = asked["options"]
+    jobs = []
+    for seed in asked["seeds"]:
+        for method in asked["methods"]:
+            accepted = {option.name for option in find_method(method).accepts}
+            jobs.append(
+                Job(
+                    folder / "jobs" / f"{method}-seed{seed}",
+                    asked["scenario"],
+                    {k: v for k, v in options.items() if k in scenario_names},
+                    method,
+                    seed,
+                    {k: v for k, v in options.items() if k in accepted and k not in scenario_names},
+                )
+            )
+    return jobs
+
+
+def run_comparison(folder: Path, workers: int | None = None, progress: Progress = lambda job, done: None) -> list[str]:
+    """Run, or go on with, every job that is not finished; returns what failed, one line each.
+
+    Jobs run in processes of their own, one a core, each with one-thread linear algebra: several small products
+    at once beat one product cut in pieces, and do not collapse when the machine is shared.
+    """
+    jobs = jobs_of(folder)
+    waiting = [job for job in jobs if not (job.folder / "result.json").is_file()]
+    for job in jobs:
+        progress(job, job.done())
+    if not waiting:
+        return []
+    workers = min(len(waiting), workers or os.cpu_count() or 1)
+    context = multiprocessing.get_context("spawn")
+    with _one_thread(), ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = {pool.submit(run_job, job): job for job in waiting}
+        try:
+            _watch(futures, progress)
+        except BaseException:
+            for process in (pool._processes or {}).values():
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [f"{job.name}: {future.exception()}" for future, job in futures.items() if future.exception()]
+
+
+def _watch(futures: Mapping[Future[None], Job], progress: Progress) -> None:
+    pending = dict(futures)
+    while pending:
+        time.sleep(POLL_SECONDS)
+        for future, job in list(pending.items()):
+            progress(job, job.done())
+            if future.done():
+                error = future.exception()
+                if error is not None and not isinstance(error, CoterieError):
+                    raise error
+                del pending[future]
+
+
+def run_job(job: Job) -> None:
+    """One job, in a worker process."""
+    torch.set_num_threads(1)
+    if (job.folder / "config.toml").is_file():
+        resume(job.folder, warn=lambda text: None)
+    else:
+        fit(job.data(), job.method, out=job.folder, **job.run_options())
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Child processes started here use one thread for linear algebra."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def compare(
+    data: str | Population,
+    methods: Sequence[str] = ("local", "fedavg", "ifca"),
+    *,
+    seeds: int | Sequence[int] = 3,
+    out: str | Path,
+    learner: LearnerChoice | None = None,
+    **options: Any,
+) -> Path:
+    """Run several methods over several seeds and return the folder with their runs.
+
+    data: a scenario's name (jobs run in parallel, every seed draws its own data), or a population of one's own (jobs
+    run one after the other, seeds change the start and the sampling). An option goes to the methods that take it.
+    """
+    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    folder = Path(out)
+    if isinstance(data, str):
+        if learner is not None and not isinstance(learner, str):
+            raise ConfigError(
+                "a learner of your own needs a population instead of a scenario's name: pass scenario(...)"
+            )
+        plan_comparison(data, methods, seeds, options | ({"learner": learner} if learner else {}), folder)
+        failed = run_comparison(folder)
+        if failed:
+            raise RunError(f"{len(failed)} of {len(jobs_of(folder))} runs failed; the first: {failed[0]}")
+        return folder
+    for seed in seeds:
+        for method in methods:
+            accepted = {option.name for option in find_method(method).accepts}
+            own = {k: v for k, v in options.items() if k in accepted}
+            fit(data, method, learner=learner, out=folder / "jobs" / f"{method}-seed{seed}", seed=seed, **own)
+    return folder

@@ -1,0 +1,243 @@
+"""Runs side by side: means over seeds, the method the page is about, gains client by client. Numbers, no words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import RunError
+from coterie.methods import METHODS
+from coterie.report.reading import RunData
+
+SAME = 1e-9
+"""Scores that differ by less count as equal."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One figure over seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def sd(self) -> float | None:
+        """Sample standard deviation (divided by the number of seeds less one); None with one seed."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+
+def spread(values: Iterable[Any]) -> Spread | None:
+    """The numbers among the values; None when there are none."""
+    kept = tuple(float(v) for v in values if isinstance(v, int | float) and math.isfinite(v))
+    return Spread(kept) if kept else None
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """All runs of one method, by seed."""
+
+    name: str
+    runs: tuple[RunData, ...]
+
+    @property
+    def first(self) -> RunData:
+        return self.runs[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.seed for run in self.runs]
+
+    @property
+    def groups(self) -> str:
+        """Where its clusters come from: found, one, truth, self; `found` for a method unknown here."""
+        return METHODS[self.name].groups if self.name in METHODS else "found"
+
+    def over_seeds(self, metric: str) -> Spread | None:
+        return spread(run.metrics.get(metric) for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the page is about."""
+
+    methods: tuple[MethodRuns, ...]
+    """In the order of the registry: the floor first, the ceiling last."""
+    main: MethodRuns
+    """The method in the headline: the best of those that find groups."""
+
+    @property
+    def score_name(self) -> str:
+        return self.main.first.score_name
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.main.first.higher_is_better
+
+    def of(self, groups: str) -> MethodRuns | None:
+        """The first method of this kind other than the main one."""
+        return next((m for m in self.methods if m.groups == groups and m.name != self.main.name), None)
+
+    @property
+    def baselines(self) -> list[MethodRuns]:
+        """The global model and local models, as far as they are here."""
+        return [base for base in (self.of("one"), self.of("self")) if base is not None]
+
+
+def compare(runs: Sequence[RunData]) -> Comparison:
+    """Group runs by method and choose the main one."""
+    if not runs:
+        raise RunError("a report needs at least one finished run, got none")
+    names = list(dict.fromkeys(run.method for run in runs))
+    order = {name: place for place, name in enumerate(METHODS)}
+    names.sort(key=lambda name: order.get(name, len(order)))
+    methods = tuple(
+        MethodRuns(name, tuple(sorted((r for r in runs if r.method == name), key=lambda r: r.seed))) for name in names
+    )
+    return Comparison(methods, _main(methods))
+
+
+def _main(methods: Sequence[MethodRuns]) -> MethodRuns:
+    for kind in ("found", "truth", "one", "self"):
+        candidates = [m for m in methods if m.groups == kind]
+        if candidates:
+            return max(candidates, key=_quality)
+    return methods[0]
+
+
+def _quality(method: MethodRuns) -> float:
+    found = method.over_seeds(method.first.score_name)
+    if found is None:
+        return -math.inf
+    return found.mean if method.first.higher_is_better else -found.mean
+
+
+# ---- differences ---------------------------------------------------------------------------------------------
+
+
+def pairs(main: MethodRuns, base: MethodRuns) -> list[tuple[RunData, RunData]]:
+    """Runs of both methods with the same seed: only they saw the same data."""
+    others = {run.seed: run for run in base.runs}
+    return [(run, others[run.seed]) for run in main.runs if run.seed in others]
+
+
+def advantages(main: MethodRuns, base: MethodRuns) -> Spread | None:
+    """How much better the main method scores, one value a shared seed.
+
+    Accuracy: the difference as a share of one. RMSE: by which share of the baseline's RMSE it is lower.
+    """
+    values = []
+    for mine, other in pairs(main, base):
+        if mine.score is None or other.score is None:
+            continue
+        if mine.higher_is_better:
+            values.append(mine.score - other.score)
+        elif other.score > 0:
+            values.append((other.score - mine.score) / other.score)
+    return spread(values)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One client under two methods, both averaged over the seeds in which it answered to both."""
+
+    client: str
+    mine: float
+    other: float
+    gain: float
+    """Positive where the main method serves the client better, whatever the score is."""
+
+
+def gains(main: MethodRuns, base: MethodRuns) -> list[Gain]:
+    """Client by client, from the greatest gain to the greatest loss."""
+    seen: dict[str, list[tuple[float, float]]] = {}
+    for mine, other in pairs(main, base):
+        theirs = {row["id"]: row.get("score") for row in other.clients}
+        for row in mine.clients:
+            a, b = row.get("score"), theirs.get(row["id"])
+            if a is not None and b is not None:
+                seen.setdefault(row["id"], []).append((a, b))
+    sign = 1.0 if main.first.higher_is_better else -1.0
+    found = []
+    for client, scores in seen.items():
+        a, b = (float(v) for v in np.mean(scores, axis=0))
+        found.append(Gain(client, a, b, sign * (a - b)))
+    return sorted(found, key=lambda g: -g.gain)
+
+
+def tally(found: Sequence[Gain]) -> tuple[int, int, int]:
+    """How many clients gain, lose, stay the same."""
+    up = sum(g.gain > SAME for g in found)
+    down = sum(g.gain < -SAME for g in found)
+    return up, down, len(found) - up - down
+
+
+def mean_scores(method: MethodRuns) -> dict[str, float]:
+    """Each client's score, averaged over seeds."""
+    seen: dict[str, list[float]] = {}
+    for run in method.runs:
+        for row in run.clients:
+            if row.get("score") is not None:
+                seen.setdefault(row["id"], []).append(float(row["score"]))
+    return {client: float(np.mean(values)) for client, values in seen.items()}
+
+
+# ---- curves --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One figure of the records by round, over the seeds of a method."""
+
+    rounds: tuple[int, ...]
+    """Counted from one: after how many rounds."""
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def curve(method: MethodRuns, key: str) -> Curve | None:
+    """Mean, least and greatest over seeds; rounds that no record has a number for are left out."""
+    found: dict[int, list[float]] = {}
+    for run in method.runs:
+        for record in run.records:
+            kept = spread([record.get(key)])
+            if kept is not None:
+                found.setdefault(int(record["round"]) + 1, []).append(kept.mean)
+    if not found:
+        return None
+    rounds = tuple(sorted(found))
+    return Curve(
+        rounds,
+        tuple(float(np.mean(found[r])) for r in rounds),
+        tuple(min(found[r]) for r in rounds),
+        tuple(max(found[r]) for r in rounds),
+    )
+
+
+# ---- certainty and agreement ---------------------------------------------------------------------------------
+
+
+def contingency(run: RunData) -> tuple[list[str], list[int], list[list[int]]] | None:
+    """True groups, clusters, and how many clients are in both; None where the truth is unknown."""
+    rows = [(str(row["truth"]), int(row["cluster"])) for row in run.clients if row.get("truth") is not None]
+    if not rows:
+        return None
+    truths = sorted({t for t, _ in rows})
+    clusters = sorted({k for _, k in rows})
+    return truths, clusters, [[rows.count((t, k)) for k in clusters] for t in truths]
+
+
+def trouble(runs: Iterable[RunData]) -> tuple[int, int]:
+    """Answers that never came and updates that were refused, over all runs and rounds."""
+    missing = rejected = 0
+    for run in runs:
+        missing += sum(len(record.get("missing", ())) for record in run.records)
+        rejected += sum(len(record.get("rejected", ())) for record in run.records)
+    return missing, rejected

@@ -1,0 +1,62 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+ABSENT = "–"  # noqa: RUF001 (an en dash is what a table shows for nothing)
+MINUS = "\N{MINUS SIGN}"
+
+
+def plain(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits and no exponent where that stays short."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if size < -4 or size > 6:
+        return f"{value:.{digits - 1}e}"
+    return signed(f"{value:.{max(0, digits - 1 - size)}f}")
+
+
+def signed(text: str) -> str:
+    """A typographic minus instead of the hyphen."""
+    return MINUS + text[1:] if text.startswith("-") else text
+
+
+def score(value: float | None, name: str) -> str:
+    """An accuracy in percent, or an RMSE with three digits."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return f"{100 * value:.1f} %" if name == "accuracy" else plain(value)
+
+
+def megabytes(count: float | None) -> str:
+    """Bytes as MB (a million bytes)."""
+    return ABSENT if count is None else plain(count / 1e6)
+
+
+def seconds(value: float | None) -> str:
+    """Seconds below two minutes, else minutes."""
+    if value is None:
+        return ABSENT
+    return f"{plain(value)} s" if value < 120 else f"{plain(value / 60)} min"
+
+
+def count(value: float) -> str:
+    """A whole number plainly, a mean of counts with one decimal."""
+    return str(round(value)) if abs(value - round(value)) < 1e-9 else f"{value:.1f}"
+
+
+def plural(number: float, noun: str) -> str:
+    """`1 client`, `2 clients`."""
+    return f"{count(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"

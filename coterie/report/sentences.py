@@ -1,0 +1,294 @@
+"""What was found, in words. Every number is computed from the runs; nothing is claimed that they do not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.evaluate.metrics import SURE
+from coterie.report.commands import compare_command, is_named
+from coterie.report.comparison import (
+    Comparison,
+    MethodRuns,
+    Spread,
+    advantages,
+    gains,
+    pairs,
+    spread,
+    tally,
+    trouble,
+)
+from coterie.report.formats import count, listed, plain, plural, score
+from coterie.report.reading import RunData
+
+TIE = 0.0005
+"""Half of the last digit shown (0.1 points, 0.1 %): smaller differences read as equal."""
+
+PHRASES = {"one": "one global model", "self": "local models"}
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark below the headline."""
+
+    text: str
+    caution: bool = False
+    command: str = ""
+    """What to type to change it, if anything."""
+
+
+# ---- the headline --------------------------------------------------------------------------------------------
+
+
+def headline(found: Comparison) -> str:
+    """One sentence: groups, gain over the baselines, certainty."""
+    parts = [_groups(found.main), _against(found), _sure(found.main)]
+    if not parts[1] and not parts[2]:
+        parts[1] = _score_alone(found)
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _groups(main: MethodRuns) -> str:
+    clients = plural(_clients(main), "client")
+    if main.groups == "one":
+        return f"One global model for {clients}"
+    if main.groups == "self":
+        return f"{clients[0].upper()}{clients[1:]}, each training alone"
+    used = _used(main)
+    low, high = min(used), max(used)
+    if high == 1:
+        return f"One group: {'the only client has' if _clients(main) == 1 else f'all {clients} share'} one model"
+    number = str(low) if low == high else f"{low} to {high}"
+    given = " given beforehand" if main.groups == "truth" else ""
+    return f"{number} groups{given} among {clients}" + ("" if low == high else ", depending on the seed")
+
+
+def _clients(main: MethodRuns) -> float:
+    return Spread(tuple(float(len(run.clients)) for run in main.runs)).mean
+
+
+def _used(main: MethodRuns) -> list[int]:
+    """The number of clusters that have clients, for each seed."""
+    return [len({row["cluster"] for row in run.clients}) for run in main.runs]
+
+
+def _several(main: MethodRuns) -> bool:
+    return main.groups == "self" or max(_used(main)) > 1
+
+
+def _against(found: Comparison) -> str:
+    """How the main method does against the global and the local models; empty without baselines."""
+    differences = [
+        (PHRASES[base.groups], edge.mean)
+        for base in found.baselines
+        if (edge := advantages(found.main, base)) is not None
+    ]
+    if not differences:
+        return ""
+    if found.higher_is_better:
+        return _points(differences, _several(found.main))
+    return _percent(differences, _several(found.main))
+
+
+def _points(differences: list[tuple[str, float]], several: bool) -> str:
+    """`their models beat one global model by 7.3 points and local models by 8.8`."""
+    words, before = [], ""
+    for phrase, edge in differences:
+        verb = _verb(edge, several)
+        if verb == before and abs(edge) >= TIE:
+            words.append(f"and {phrase} by {100 * abs(edge):.1f}")
+        else:
+            size = "" if abs(edge) < TIE else f" by {100 * abs(edge):.1f} points"
+            link = "" if not words else "and " if verb == before else "but "
+            words.append(f"{link}{verb} {phrase}{size}")
+        before = verb
+    return ("their models " if several else "it ") + " ".join(words)
+
+
+def _verb(edge: float, several: bool) -> str:
+    verb = "equal" if abs(edge) < TIE else "beat" if edge > 0 else "lose"
+    return (verb if several else verb + "s") + (" to" if verb == "lose" else "")
+
+
+def _percent(differences: list[tuple[str, float]], several: bool) -> str:
+    """`the RMSE of their models is 71.2 % lower than with one global model and 20.0 % higher than with local models`."""
+    words = []
+    for phrase, edge in differences:
+        if abs(edge) < TIE:
+            words.append(f"the same as with {phrase}")
+        else:
+            words.append(f"{100 * abs(edge):.1f} % {'lower' if edge > 0 else 'higher'} than with {phrase}")
+    return f"{'the RMSE of their models' if several else 'its RMSE'} is {' and '.join(words)}"
+
+
+def _sure(main: MethodRuns) -> str:
+    sure = spread(certain(run) for run in main.runs)
+    if sure is None or max(_used(main)) == 1:
+        return ""
+    m = _clients(main)
+    of = f"{count(sure.mean)} of {plural(m, 'client')}"
+    return f"{of} {'is' if m == 1 else 'are'} sure of {'its' if m == 1 else 'their'} group"
+
+
+def certain(run: RunData) -> int | None:
+    """How many clients are sure of their group; None where no margins were measured."""
+    margins = [row["margin"] for row in run.clients if row.get("margin") is not None]
+    return sum(margin >= SURE for margin in margins) if margins else None
+
+
+def _score_alone(found: Comparison) -> str:
+    value = found.main.over_seeds(found.score_name)
+    return "" if value is None else f"mean {score_words(found)} {score(value.mean, found.score_name)}"
+
+
+def score_words(found: Comparison) -> str:
+    """`accuracy` or `RMSE`."""
+    return "accuracy" if found.higher_is_better else "RMSE"
+
+
+# ---- below the headline --------------------------------------------------------------------------------------
+
+
+def support(found: Comparison) -> list[str]:
+    """Plain facts that make the headline's numbers readable."""
+    main = found.main
+    facts = [_how_measured(found)]
+    for base in found.baselines:
+        edge = advantages(main, base)
+        if edge is not None and len(edge.values) > 1:
+            each = listed([_edge(v, found.higher_is_better) for v in edge.values])
+            facts.append(f"Seed by seed, the advantage over {PHRASES[base.groups]} ({base.name}) is {each}.")
+    ceiling = found.of("truth")
+    if ceiling is not None and (edge := advantages(main, ceiling)) is not None:
+        facts.append(_ceiling(ceiling.name, edge.mean, found))
+    return facts
+
+
+def _how_measured(found: Comparison) -> str:
+    where = "training data" if _on_training(found.main) else "held-out data"
+    seeds = found.main.seeds
+    over = f"clients and {plural(len(seeds), 'seed')}" if len(seeds) > 1 else f"clients, seed {seeds[0]}"
+    return f"Scores are each client's {score_words(found)} on its {where}, averaged over {over}."
+
+
+def _edge(value: float, points: bool) -> str:
+    return f"{100 * value:+.1f} {'points' if points else '%'}".replace("-", "\N{MINUS SIGN}")
+
+
+def _ceiling(name: str, edge: float, found: Comparison) -> str:
+    if abs(edge) < TIE:
+        return f"That is as good as with the true groups known ({name})."
+    unit = "points" if found.higher_is_better else "%"
+    side = "worse" if edge < 0 else "better"
+    return f"It is {100 * abs(edge):.1f} {unit} {side} than with the true groups known from the start ({name})."
+
+
+def _on_training(main: MethodRuns) -> bool:
+    return main.first.metrics.get("evaluated_on") == "training data"
+
+
+def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
+    """Cautions first, then what could be added."""
+    every = [run for method in found.methods for run in method.runs]
+    candidates = [
+        _training_note(found.main),
+        _unfinished_note(unfinished),
+        *_trouble_notes(every),
+        _unused_note(found.main),
+        _uneven_note(found),
+        _choice_note(found),
+        _baseline_note(found),
+    ]
+    return [note for note in candidates if note is not None]
+
+
+def _training_note(main: MethodRuns) -> Note | None:
+    if not _on_training(main):
+        return None
+    return Note(
+        "No held-out data was given: scores and margins are measured on the training data and flatter the models.",
+        caution=True,
+    )
+
+
+def _unfinished_note(unfinished: int) -> Note | None:
+    if not unfinished:
+        return None
+    verb = "is" if unfinished == 1 else "are"
+    return Note(f"{plural(unfinished, 'run')} of this comparison {verb} not finished and left out here.", caution=True)
+
+
+def _trouble_notes(runs: list[RunData]) -> list[Note | None]:
+    missing, rejected = trouble(runs)
+    asked = sum(int(record.get("answered", 0)) for run in runs for record in run.records) + missing + rejected
+    return [
+        Note(f"{plural(missing, 'answer')} of {asked} never came; the rounds went on without them.", caution=True)
+        if missing
+        else None,
+        Note(f"{plural(rejected, 'update')} of {asked} were refused because they were not sound numbers.", caution=True)
+        if rejected
+        else None,
+    ]
+
+
+def _unused_note(main: MethodRuns) -> Note | None:
+    if main.groups != "found":
+        return None
+    short = [
+        f"{used} of {run.config['clusters']} (seed {run.seed})"
+        for run, used in zip(main.runs, _used(main), strict=True)
+        if used < int(run.config.get("clusters", used))
+    ]
+    if not short:
+        return None
+    return Note(f"Not every cluster has clients in the end: {listed(short)} are in use.")
+
+
+def _uneven_note(found: Comparison) -> Note | None:
+    apart = [b.name for b in found.baselines if 0 < len(pairs(found.main, b)) < max(len(found.main.runs), len(b.runs))]
+    alone = [b.name for b in found.baselines if not pairs(found.main, b)]
+    if alone:
+        return Note(f"No seed is shared with {listed(alone)}, so no difference to it is given.", caution=True)
+    return Note(f"Differences to {listed(apart)} use only the seeds that both have.") if apart else None
+
+
+def _choice_note(found: Comparison) -> Note | None:
+    rivals = [m.name for m in found.methods if m.groups == "found"]
+    if len(rivals) < 2:
+        return None
+    return Note(
+        f"The headline and the figures of single clients are about {found.main.name}, the best of {listed(rivals)} here."
+    )
+
+
+def _baseline_note(found: Comparison) -> Note | None:
+    missing = [PHRASES[kind] for kind in ("one", "self") if found.main.groups != kind and found.of(kind) is None]
+    if not missing:
+        return None
+    here = "the same data" if is_named(found.main.first) else "the same arrays, in Python,"
+    return Note(
+        f"No comparison with {listed(missing)}: it is not among these runs. This runs it on {here}:",
+        command=compare_command(found.main),
+    )
+
+
+# ---- captions ------------------------------------------------------------------------------------------------
+
+
+def gain_caption(found: Comparison, base: MethodRuns) -> str:
+    """`58 of 60 clients gain, 2 lose`."""
+    up, down, same = tally(gains(found.main, base))
+    text = f"{up} of {plural(up + down + same, 'client')} {'gain' if up != 1 else 'gains'}, {down} lose"
+    return text + ("s" if down == 1 else "") + (f", {same} the same" if same else "")
+
+
+def restarts_words(main: MethodRuns) -> str:
+    """What several starts cost."""
+    starts = int(main.first.config.get("restarts", 1))
+    if starts < 2:
+        return ""
+    each = spread(run.metrics.get("bytes_down", 0) / starts / 1e6 for run in main.runs)
+    share = "" if each is None else f", about {plain(each.mean)} MB down for each of them"
+    return (
+        f"{main.name} trained {starts} random starts side by side and kept the one with the least training loss. "
+        f"Bytes and seconds count all {starts}{share}."
+    )

@@ -1,0 +1,325 @@
+"""The check suite that every method passes, whoever wrote it.
+
+    from coterie.testing import check_method
+    check_method("ifca")                       # all checks, all learners that fit
+    check_method("ifca", {"restarts": 3})      # the same with options
+
+Each check is a function of a `Case` and raises AssertionError with a sentence. Results are compared in float64 over
+at most 5 rounds, to 1e-9 relative.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.client.side import ClientSide
+from coterie.core.federation import Federation, Replies
+from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.population import Population
+from coterie.core.shard import Positions
+from coterie.federation.sequential import Sequential
+from coterie.federation.simulated import Simulated
+from coterie.fitting import Plan, execute, fit, prepare, resume
+from coterie.learners import LearnerChoice
+from coterie.methods import find_method
+from coterie.result import Result
+from coterie.runs.folder import RunFolder
+from coterie.scenarios.arrays import from_arrays
+
+ROUNDS = 4
+RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
+"""n_i of the clients of the checks: one of them has a single sample."""
+
+
+def small_module() -> nn.Module:
+    """A module of nobody's family, for the generic path."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+LEARNERS: Mapping[str, LearnerChoice] = {
+    "linear": "linear",
+    "logistic": "logistic:l2=0.01",
+    "mlp": "mlp:hidden=6",
+    "cnn": "cnn:channels=2,hidden=4",
+    "module": small_module,
+}
+
+
+def small_population(learner: str, sizes: Sequence[int] = RAGGED, order: Sequence[int] | None = None) -> Population:
+    """Two groups of clients with ragged sizes; 4x4 features; three classes, or numbers for `linear`."""
+    random = np.random.default_rng(5)
+    clients, tests, truth = {}, {}, {}
+    teachers = random.standard_normal((2, 16, 3))
+    for index, size in enumerate(sizes):
+        x = random.standard_normal((size + 7, 4, 4))
+        scores = x.reshape(len(x), 16) @ teachers[index % 2]
+        y = scores[:, 0] + 0.1 * random.standard_normal(len(x)) if learner == "linear" else scores.argmax(axis=1)
+        name = f"site-{index}"
+        clients[name], tests[name] = (x[:size], y[:size]), (x[size:], y[size:])
+        truth[name] = "even" if index % 2 == 0 else "odd"
+    if order is not None:
+        names = [f"site-{index}" for index in order]
+        clients = {name: clients[name] for name in names}
+    return from_arrays(
+        clients, test={name: tests[name] for name in clients}, truth={name: truth[name] for name in clients}
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with a learner and options, on the suite's small data."""
+
+    method: str
+    learner: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Options for `fit`, cut down to what the method takes."""
+        accepted = {option.name for option in find_method(self.method).accepts}
+        wanted = {"clusters": 2, "rounds": ROUNDS, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3}
+        if "local_epochs" in self.options or self.options.get("exchange") == "gradient":
+            del wanted["local_steps"]
+        return {k: v for k, v in wanted.items() if k in accepted} | dict(self.options)
+
+    def population(self, sizes: Sequence[int] = RAGGED, order: Sequence[int] | None = None) -> Population:
+        return small_population(self.learner, sizes, order)
+
+    def plan(self, data: Population | None = None, **more: Any) -> Plan:
+        settings = self.settings | more
+        return prepare(data or self.population(), self.method, LEARNERS[self.learner], "random", settings)
+
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+        plan = plan or self.plan()
+        if federation is not None:
+            assert isinstance(plan.federation, Simulated)
+            plan = replace(plan, federation=federation(plan.federation.side))
+        return execute(plan, None, lambda record: None, plan.first_state(), [])
+
+
+def _flat(result: Result) -> np.ndarray:
+    arrays = [value.ravel() for model in result.models for _, value in sorted(model.items())]
+    return np.concatenate(arrays).astype(np.float64)
+
+
+def _assert_same(one: Result, other: Result, what: str, tolerance: float = 1e-9) -> None:
+    a, b = _flat(one), _flat(other)
+    assert a.shape == b.shape, f"{what}: {a.size} parameters became {b.size}"
+    difference = np.abs(a - b).max() / max(1e-12, np.abs(a).max())
+    assert difference <= tolerance, f"{what}: parameters differ by {difference:.2e} relative, allowed {tolerance:.0e}"
+    assert one.assignments == other.assignments, f"{what}: clients changed their clusters"
+
+
+def check_finite(case: Case) -> None:
+    """Every parameter and every figure is finite, with ragged sizes and a client of one sample."""
+    result = case.run()
+    assert np.isfinite(_flat(result)).all(), "a parameter is not finite"
+    for record in result.records:
+        numbers = [v for v in record.values() if isinstance(v, int | float)]
+        assert np.isfinite(numbers).all(), f"round {record['round']} has a figure that is not finite: {record}"
+
+
+def check_seed(case: Case) -> None:
+    """The same seed gives the same result to the last bit; another seed gives another."""
+    first, second = case.run(), case.run()
+    assert np.array_equal(_flat(first), _flat(second)), "the same seed gave different models"
+    other = case.run(case.plan(seed=4))
+    assert not np.array_equal(_flat(first), _flat(other)), "another seed gave the same models: randomness is not keyed"
+
+
+def check_client_order(case: Case) -> None:
+    """The order in which clients are listed does not matter."""
+    order = [4, 0, 8, 2, 6, 1, 7, 3, 5]
+    plain, shuffled = case.run(), case.run(case.plan(case.population(order=order)))
+    if find_method(case.method).groups == "self":  # one model a client: compare by client
+        by_id = {c: model for c, model in zip(shuffled.assignments, shuffled.models, strict=True)}
+        models = [by_id[c] for c in plain.assignments]
+        parameters = [{name: torch.from_numpy(a) for name, a in model.items()} for model in models]
+        shuffled = replace(shuffled, parameters=parameters, clients=plain.clients)
+    _assert_same(plain, shuffled, "another order of the clients")
+
+
+def check_shards(case: Case) -> None:
+    """How clients are cut into shards does not matter."""
+    whole = case.run()
+    for shards in (2, len(RAGGED)):
+        _assert_same(whole, case.run(federation=lambda side, n=shards: Simulated(side, shards=n)), f"{shards} shards")  # type: ignore[misc]
+
+
+def check_engines(case: Case) -> None:
+    """One client at a time, through bytes, gives the same models and the same number of bytes."""
+    for share in (1.0, 0.6):
+        plan = case.plan(participation=share)
+        fast, slow = case.run(plan), case.run(plan, Sequential)
+        _assert_same(fast, slow, f"the sequential engine (participation {share})")
+        for name in ("bytes_up", "bytes_down"):
+            assert fast.metrics[name] == slow.metrics[name], f"{name} differs between the engines"
+
+
+def check_twin(case: Case) -> None:
+    """With one cluster the method equals the twin it declares."""
+    entry = find_method(case.method)
+    if entry.twin is None:
+        assert entry.no_twin, f"{case.method} declares neither a twin nor the reason why it has none"
+        return
+    data = replace(case.population(), truth=np.zeros(len(RAGGED), dtype=np.int64), group_names=("all",))
+    plan = case.plan(data, clusters=1) if "clusters" not in entry.refuses else case.plan(data)
+    accepted = {option.name for option in find_method(entry.twin).accepts}
+    options = {k: v for k, v in plan.options.flat().items() if k in accepted and k not in ("learner", "start")}
+    if plan.method.lanes > 1:
+        return  # the best of several starts has no single twin
+    if plan.method.averaging.over == "all" and plan.method.averaging.divide_by == "federation":
+        assert plan.method.participation == 1.0, "dividing by the federation equals the twin only if all answer"
+    twin = prepare(data, entry.twin, LEARNERS[case.learner], "random", options)
+    _assert_same(case.run(plan), case.run(twin), f"its twin {entry.twin}")
+
+
+def check_silent_client(case: Case) -> None:
+    """A client that never answers changes nothing for the others, and gets no cluster."""
+    silent = "site-3"
+    log = {round_: (silent,) for round_ in range(case.plan().options.rounds)}
+    with_silent = case.run(federation=lambda side: Simulated(side, missing=log))
+    assert silent not in with_silent.assignments, "a client that never answered was given a cluster"
+    assert all(record["missing"] == [silent] for record in with_silent.records), (
+        "records do not name the missing client"
+    )
+    if find_method(case.method).groups == "self" or case.plan().method.averaging.divide_by == "federation":
+        assert np.isfinite(_flat(with_silent)).all(), "a client that never answered broke the models"
+        return
+    without = case.run(case.plan(case.population(order=[0, 1, 2, 4, 5, 6, 7, 8])))
+    _assert_same(without, with_silent, "a federation with a client that never answers")
+
+
+def check_weights(case: Case) -> None:
+    """Weights are (m, K), not negative, and sum to one for every client."""
+    result = case.run()
+    weights = result.weights
+    assert weights.shape == (len(RAGGED), len(result.models)), f"weights have shape {weights.shape}"
+    assert (weights >= 0).all(), "a weight is negative"
+    assert np.allclose(weights.sum(axis=1), 1), "weights do not sum to one"
+
+
+@dataclass(frozen=True)
+class _Listening:
+    """A federation that keeps what clients sent."""
+
+    inner: Federation
+    heard: list[tuple[str, Reply]]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.inner.clients
+
+    @property
+    def hashes(self) -> Any:
+        return self.inner.hashes
+
+    @property
+    def sizes(self) -> Positions:
+        return self.inner.sizes
+
+    def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
+        replies = self.inner.ask(task, broadcast, asked)
+        self.heard.append((task.name, replies.reply))
+        return replies
+
+
+def _shapes(reply: Reply) -> dict[str, tuple[int, ...]]:
+    """The shape of everything in a reply, slot and client axes left out."""
+    found: dict[str, Tensor] = dict(reply.sums)
+    found |= {f"row {name}": value[0] for name, value in reply.rows.items()}
+    found |= {f"{group}/{name}": a[0] for group, s in reply.slotted.items() for name, a in s.arrays.items()}
+    return {name: tuple(value.shape) for name, value in found.items()}
+
+
+def check_replies(case: Case) -> None:
+    """Nothing in a reply grows with the samples, and every row is declared."""
+    shapes = []
+    for size in (11, 22):
+        heard: list[tuple[str, Reply]] = []
+        case.run(case.plan(case.population([size] * 6)), lambda side, h=heard: _Listening(Simulated(side), h))  # type: ignore[misc]
+        shapes.append([(task, _shapes(reply)) for task, reply in heard])
+        declared = set(find_method(case.method).reveals)
+        for task, reply in heard:
+            if task == "local-round":
+                extra = set(reply.rows) - declared
+                assert not extra, f"clients send rows that {case.method} does not declare: {sorted(extra)}"
+    assert shapes[0] == shapes[1], "something in a reply has a sample axis: its shape changed with n_i"
+
+
+def check_config(case: Case) -> None:
+    """The written config settles to the same run again."""
+    with tempfile.TemporaryDirectory() as place:
+        plan = case.plan()
+        folder = RunFolder.create(Path(place) / "run", plan.config, plan.data.fingerprint())
+        read = {k: v for k, v in folder.config.items() if k not in ("scenario", "method", "learner", "start")}
+        accepted = {option.name for option in plan.entry.accepts}
+        again = prepare(
+            plan.data, case.method, LEARNERS[case.learner], "random", {k: v for k, v in read.items() if k in accepted}
+        )
+    assert again.options == plan.options, f"options changed: {again.options} from {plan.options}"
+    assert again.method == plan.method, "the same options composed another method"
+
+
+class _Interrupted(Exception):
+    """Stands for a kill."""
+
+
+def check_resume(case: Case) -> None:
+    """Interrupted between checkpoints and resumed, a run ends bit-identical, records included."""
+
+    def kill(record: Mapping[str, Any]) -> None:
+        if record["round"] == 2:
+            raise _Interrupted
+
+    data = case.population()
+    learner = LEARNERS[case.learner]
+    settings = case.settings | {"checkpoint_every": 2}
+    with tempfile.TemporaryDirectory() as place:
+        whole = fit(data, case.method, learner=learner, out=Path(place) / "whole", **settings)
+        try:
+            fit(data, case.method, learner=learner, out=Path(place) / "cut", on_round=kill, **settings)
+        except _Interrupted:
+            pass
+        cut = resume(Path(place) / "cut", data, learner=learner)
+    assert np.array_equal(_flat(whole), _flat(cut)), "the resumed run ended with other models"
+    timeless = [[{k: v for k, v in r.items() if k != "seconds"} for r in run.records] for run in (whole, cut)]
+    assert timeless[0] == timeless[1], "the resumed run has other records"
+
+
+CHECKS: Mapping[str, Callable[[Case], None]] = {
+    name.removeprefix("check_"): check
+    for name, check in (
+        ("check_finite", check_finite),
+        ("check_seed", check_seed),
+        ("check_client_order", check_client_order),
+        ("check_shards", check_shards),
+        ("check_engines", check_engines),
+        ("check_twin", check_twin),
+        ("check_silent_client", check_silent_client),
+        ("check_weights", check_weights),
+        ("check_replies", check_replies),
+        ("check_config", check_config),
+        ("check_resume", check_resume),
+    )
+}
+
+
+def check_method(
+    method: str, options: Mapping[str, Any] | None = None, learners: Sequence[str] = tuple(LEARNERS)
+) -> None:
+    """Run every check on a registered method with every learner; raises at the first that fails."""
+    for learner in learners:
+        for name, check in CHECKS.items():
+            try:
+                check(Case(method, learner, options or {}))
+            except AssertionError as error:
+                raise AssertionError(f"{method} with {learner}, check {name}: {error}") from error

@@ -1,0 +1,43 @@
+"""The shared check suite over every registered method, every learner and the options that change the arithmetic."""
+
+import pytest
+
+from coterie.methods import METHODS
+from coterie.testing import CHECKS, LEARNERS, Case
+
+VARIANTS = {
+    "ifca": [
+        {"exchange": "gradient"},
+        {"restarts": 3},
+        {"averaging": "all", "client_weight": "samples"},
+        {"client_weight": "samples", "server_lr": 0.7, "lr_decay": 0.9},
+        {"batch_size": 4, "local_epochs": 2},
+        {"batch_size": 4, "local_steps": 3},
+        {"stable_after": 2, "rounds": 5},
+    ],
+    "fedavg": [{"batch_size": 3, "local_epochs": 1}, {"exchange": "gradient"}],
+    "oracle": [{"exchange": "gradient"}],
+    "fedprox": [{"mu": 0.5, "batch_size": 5, "local_epochs": 1}],
+    "local": [{"batch_size": 5, "local_epochs": 1}],
+}
+SHARED = [("mlp", {"shared": "layer0"}), ("cnn", {"shared": "conv1,conv2"}), ("module", {"shared": "1."})]
+
+CASES = [Case(method, learner) for method in METHODS for learner in LEARNERS]
+CASES += [
+    Case(m, learner, options)
+    for m, variants in VARIANTS.items()
+    for options in variants
+    for learner in ("linear", "mlp")
+]
+CASES += [Case("ifca", learner, options) for learner, options in SHARED]
+CASES += [Case("ifca", "mlp", {"shared": "layer0", "restarts": 2})]
+
+
+def label(case: Case) -> str:
+    return "-".join([case.method, case.learner, *(f"{k}={v}" for k, v in case.options.items())])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_check_suite(case: Case, check: str) -> None:
+    CHECKS[check](case)
