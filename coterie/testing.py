@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def check_client_order(case: Case) -> None:
     order = [4, 0, 8, 2, 6, 1, 7, 3, 5]
     plain, shuffled = case.run(), case.run(case.plan(case.population(order=order)))
     if find_method(case.method).groups == "self":  # one model a client: compare by client
-        by_id = {c: model for c, model in zip(shuffled.assignments, shuffled.models, strict=True)}
+        by_id = dict(zip(shuffled.assignments, shuffled.models, strict=True))
         models = [by_id[c] for c in plain.assignments]
         parameters = [{name: torch.from_numpy(a) for name, a in model.items()} for model in models]
         shuffled = replace(shuffled, parameters=parameters, clients=plain.clients)
@@ -185,7 +186,7 @@ def check_twin(case: Case) -> None:
 def check_silent_client(case: Case) -> None:
     """A client that never answers changes nothing for the others, and gets no cluster."""
     silent = "site-3"
-    log = {round_: (silent,) for round_ in range(case.plan().options.rounds)}
+    log = dict.fromkeys(range(case.plan().options.rounds), (silent,))
     with_silent = case.run(federation=lambda side: Simulated(side, missing=log))
     assert silent not in with_silent.assignments, "a client that never answered was given a cluster"
     assert all(record["missing"] == [silent] for record in with_silent.records), (
@@ -269,7 +270,7 @@ def check_config(case: Case) -> None:
     assert again.method == plan.method, "the same options composed another method"
 
 
-class _Interrupted(Exception):
+class _KilledError(Exception):
     """Stands for a kill."""
 
 
@@ -278,17 +279,15 @@ def check_resume(case: Case) -> None:
 
     def kill(record: Mapping[str, Any]) -> None:
         if record["round"] == 2:
-            raise _Interrupted
+            raise _KilledError
 
     data = case.population()
     learner = LEARNERS[case.learner]
     settings = case.settings | {"checkpoint_every": 2}
     with tempfile.TemporaryDirectory() as place:
         whole = fit(data, case.method, learner=learner, out=Path(place) / "whole", **settings)
-        try:
+        with suppress(_KilledError):
             fit(data, case.method, learner=learner, out=Path(place) / "cut", on_round=kill, **settings)
-        except _Interrupted:
-            pass
         cut = resume(Path(place) / "cut", data, learner=learner)
     assert np.array_equal(_flat(whole), _flat(cut)), "the resumed run ended with other models"
     timeless = [[{k: v for k, v in r.items() if k != "seconds"} for r in run.records] for run in (whole, cut)]

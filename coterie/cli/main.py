@@ -64,7 +64,7 @@ def run(
     coterie run --config runs/rotated-digits-ifca-seed0/config.toml --seed 7
     """
     given = read_config(config_file) | {name: value for name, value in flags.items() if value is not None}
-    file_scenario, file_method = given.pop("scenario", None), given.pop("method", None)
+    file_scenario, file_method, file_out = (given.pop(key, None) for key in ("scenario", "method", "out"))
     name, method = scenario or file_scenario, method or file_method or "ifca"
     if name is None:
         raise ConfigError("which scenario? name one ('coterie scenarios' lists them) or give --config FILE")
@@ -73,7 +73,7 @@ def run(
     seed = of_run.get("seed", 0)
     data = build_scenario(name, seed=seed, **of_scenario)
     plan = prepare(data, method, learner, start, of_run)  # a mistake shows before a folder is made
-    folder = folder or _free_folder(f"{name}-{method}-seed{seed}")
+    folder = folder or (Path(file_out) if file_out else _free_folder(f"{name}-{method}-seed{seed}"))
     with run_progress(err, plan.options.rounds, method) as on_round:
         result = fit(data, method, learner=learner, start=start, out=folder, on_round=on_round, **of_run)
     _conclude(result, folder, json_file)

@@ -61,7 +61,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     values = read_toml(path)
-    known = {option.name for option, _ in _union()} | {"scenario", "method"}
+    known = {option.name for option, _ in _union()} | {"scenario", "method", "out"}
     for name, value in values.items():
         if name not in known:
             raise unknown_name(f"key in {path}", name, known)

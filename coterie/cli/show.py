@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -12,13 +13,17 @@ from coterie.errors import unknown_name
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import Entry
+from coterie.report.comparison import compare
 from coterie.report.reading import RunData
+from coterie.report.tables import method_rows
 from coterie.result import Result
 from coterie.scenarios import SCENARIOS, ScenarioEntry
 
-SUMS_SEEN = (
-    "sums over clients of the changes of the models, slot by slot, with their masses; the training loss as a sum"
+SEEN = (
+    "each client's change of the models it trained and its training loss; only their sums are used, so secure "
+    "aggregation could hide them"
 )
+"""What every method lets the server see as long as sums are not masked."""
 
 
 def _table(*columns: str) -> Table:
@@ -31,7 +36,7 @@ def _table(*columns: str) -> Table:
 def result(console: Console, found: Result) -> None:
     """The figures of one run."""
     m = found.metrics
-    lines = {
+    lines: dict[str, str] = {
         "clusters": f"{m['clusters']} of {len(found.parameters)} in use, {m['clients']} clients",
         **{
             name: f"{m[name]:.4f}  worst-off tenth {m['worst_tenth']:.4f}" for name in ("accuracy", "rmse") if name in m
@@ -44,9 +49,8 @@ def result(console: Console, found: Result) -> None:
         lines["ari"] = f"{m['ari']:.3f} agreement with the truth"
     if "parameter_error" in m:
         lines["error"] = f"{m['parameter_error']:.4f} largest distance to a true model"
-    lines["cost"] = (
-        f"{m['rounds']} rounds, {m['bytes_up'] / 1e6:.2f} MB up, {m['bytes_down'] / 1e6:.2f} MB down, {m['seconds']:.1f} s"
-    )
+    up, down = m["bytes_up"] / 1e6, m["bytes_down"] / 1e6
+    lines["cost"] = f"{m['rounds']} rounds, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
     if m["evaluated_on"] == "training data":
         lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
     for name, text in lines.items():
@@ -55,6 +59,24 @@ def result(console: Console, found: Result) -> None:
 
 def comparison(console: Console, runs: Sequence[RunData]) -> None:
     """One row a method, mean ± standard deviation over seeds."""
+    found = compare(runs)
+    titles = {
+        "score": found.score_name,
+        "worst": "worst tenth",
+        "clusters": "clusters",
+        "ari": "ARI",
+        "rounds": "rounds",
+        "up": "MB up",
+        "down": "MB down",
+        "seconds": "seconds",
+        "seeds": "seeds",
+    }
+    table = _table("method", *titles.values())
+    for row in method_rows(found):
+        cells = [str(row[key]) if key == "seeds" else f"{row[key].text} {row[key].spread}".strip() for key in titles]
+        table.add_row(row["name"], *cells)
+    console.print(table)
+    console.print()
 
 
 def methods(console: Console) -> None:
@@ -106,15 +128,19 @@ def _describe_method(console: Console, entry: Entry) -> None:
     twin = f"with one cluster it equals {entry.twin}" if entry.twin else f"no twin: {entry.no_twin}"
     console.print(f"twin: {twin}", highlight=False)
     console.print("\nWhat the server gets to see", style="bold")
-    console.print(f"  {SUMS_SEEN}", highlight=False)
+    console.print(f"  {SEEN}", highlight=False)
     for row, meaning in entry.reveals.items():
-        console.print(f"  of each client, {row}: {meaning}", highlight=False)
+        console.print(f"  {row}: {meaning}", highlight=False)
     if entry.options:
-        _options(console, "Options of its own", entry.options)
+        _options(console, "Options of its own", shown_options(entry, own=True))
+    _options(console, "Common options", shown_options(entry, own=False))
+
+
+def shown_options(entry: Entry, *, own: bool) -> list[Option]:
+    """A method's own options, or the common ones it takes, with the defaults that it sets."""
     defaults = entry.defaults({})
-    common = [o for o in entry.accepts if o not in entry.options]
-    shown = [Option(o.name, o.kind, o.help, defaults.get(o.name, o.default), o.choices) for o in common]
-    _options(console, "Common options", shown)
+    chosen = [o for o in entry.accepts if (o in entry.options) == own]
+    return [replace(o, default=defaults.get(o.name, o.default)) for o in chosen]
 
 
 def _composition(entry: Entry) -> str:

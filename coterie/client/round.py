@@ -28,7 +28,7 @@ def local_round(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast
     keys = keys_for_clients(settings.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
     tally = _Tally(broadcast.clusters, len(shard))
     for told, positions in _told_and_free(broadcast, len(shard)):
-        part = shard.take(positions)
+        part = shard if len(positions) == len(shard) else shard.take(positions)
         for block in cut(part, keys[positions], _copied_bytes(broadcast.clusters)):
             places = positions[block.positions]
             if told:
@@ -128,10 +128,11 @@ class _Tally:
             lanes = torch.arange(self.clusters.lanes)
             counts = torch.zeros_like(lanes).index_add_(0, self.slots // self.clusters.K, self.count)
             slotted["body"] = Slotted(lanes, {f"change/{name}": value for name, value in self.body.items()}, counts)
+        everybody = bool(self.accepted.all())
         return Reply(
-            clients=tuple(c for c, ok in zip(shard.ids, self.accepted, strict=True) if ok),
+            clients=shard.ids if everybody else tuple(c for c, ok in zip(shard.ids, self.accepted, strict=True) if ok),
             sums={"loss": self.loss, "samples": self.samples},
             slotted=slotted,
             rows={"cluster": self.cluster[accepted]},
-            rejected=tuple(c for c, ok in zip(shard.ids, self.accepted, strict=True) if not ok),
+            rejected=() if everybody else tuple(c for c, ok in zip(shard.ids, self.accepted, strict=True) if not ok),
         )

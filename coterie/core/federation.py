@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from coterie.core.keys import Words
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import ClientId, Positions
@@ -38,3 +40,11 @@ class Federation(Protocol):
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         """Ask these clients (by position). Not all need answer: `reply.clients` says who did."""
         ...
+
+
+def positions_of(federation: Federation, clients: tuple[ClientId, ...]) -> Positions:
+    """Where these clients stand in the federation, shape (len(clients),)."""
+    if clients == federation.clients:  # the common case, and by far the cheaper
+        return np.arange(len(clients))
+    place = {client: i for i, client in enumerate(federation.clients)}
+    return np.fromiter((place[c] for c in clients), dtype=np.int64, count=len(clients))

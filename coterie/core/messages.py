@@ -127,6 +127,8 @@ def merge_slotted(parts: Sequence[Slotted]) -> Slotted:
 
 def merge(replies: Sequence[Reply]) -> Reply:
     """One reply for many: sums added in the given order, rows put one after the other."""
+    if len(replies) == 1:
+        return replies[0]
     answered = [r for r in replies if r.clients]
     rejected = tuple(c for r in replies for c in r.rejected)
     if not answered:

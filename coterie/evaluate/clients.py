@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters
-from coterie.core.federation import Federation
+from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast, Task
 from coterie.core.shard import Positions
 
@@ -45,7 +45,7 @@ def scores(
     reply = federation.ask(Task("evaluate", {"margin": margin}), broadcast, asked).reply
     values = {name: value.numpy() for name, value in reply.rows.items()}
     return Scores(
-        positions=_positions(federation, reply.clients),
+        positions=positions_of(federation, reply.clients),
         score=np.sqrt(values["score"]) if regression else values["score"],
         loss=values["loss"],
         margin=values.get("margin"),
@@ -60,9 +60,4 @@ def training_losses(
     only = None if groups is None else groups[:, None]
     everybody = np.arange(len(federation.clients))
     reply = federation.ask(Task("score"), Broadcast(round_, clusters, only=only), everybody).reply
-    return _positions(federation, reply.clients), reply.rows["losses"].numpy()
-
-
-def _positions(federation: Federation, clients: tuple[str, ...]) -> Positions:
-    place = {client: i for i, client in enumerate(federation.clients)}
-    return np.array([place[c] for c in clients], dtype=np.int64)
+    return positions_of(federation, reply.clients), reply.rows["losses"].numpy()

@@ -82,40 +82,40 @@ class Linear:
         steps = work.full_batch_steps
         if steps is None:
             return descend_each_track(self._objective, theta, block, work, lr)
-        phi, start = self.features(block.x), self._vector(theta).transpose(1, 2)  # (B, n, p), (B, p, L)
-        residual = torch.baddbmm(-block.y[..., None], phi, start)
+        phi = self.features(block.x)  # (B, n, p)
+        residual = self._vector(theta) @ phi.transpose(1, 2) - block.y[:, None]  # (B, L, n)
         if block.mask is not None:
             phi = phi * block.mask[..., None]
-            residual = residual * block.mask[..., None]
+            residual = residual * block.mask[:, None]
         rate = (lr * (1 if self.half else 2) / block.sizes)[:, None, None].to(phi.dtype)
-        if phi.shape[1] <= phi.shape[2]:
-            change = _steps_in_sample_space(phi, residual, rate, lr * work.prox, steps)
-        else:
-            change = _steps_in_feature_space(phi, residual, rate, lr * work.prox, steps)
-        return self._named(change.transpose(1, 2))
+        steps_in_closed_form = _steps_in_sample_space if phi.shape[1] <= phi.shape[2] else _steps_in_feature_space
+        return self._named(steps_in_closed_form(phi, residual, rate, lr * work.prox, steps))
 
     def _objective(self, theta: Params, batch: Batch) -> Tensor:
         return (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
 
 
+# Models are rows below: a row times a small matrix is two to three times faster here than the matrix times a column.
+
+
 def _steps_in_sample_space(phi: Tensor, residual: Tensor, rate: Tensor, pull: float, steps: int) -> Tensor:
-    """The change is phi^T u; the residual moves by the Gram matrix phi phi^T (n x n) and theta is never touched."""
+    """The change is u phi; the residual moves by the Gram matrix phi phi^T (n x n) and theta is never touched."""
     u = -rate * residual
     if steps > 1:
         gram = phi @ phi.transpose(1, 2)
         for _ in range(steps - 1):
-            u = (1 - pull) * u - rate * torch.baddbmm(residual, gram, u)
-    return phi.transpose(1, 2) @ u
+            u = (1 - pull) * u - rate * (residual + u @ gram)
+    return u @ phi
 
 
 def _steps_in_feature_space(phi: Tensor, residual: Tensor, rate: Tensor, pull: float, steps: int) -> Tensor:
     """More samples than features: the gradient moves by the moment matrix phi^T phi (p x p)."""
-    gradient = phi.transpose(1, 2) @ residual
+    gradient = residual @ phi
     change = -rate * gradient
     if steps > 1:
         moment = phi.transpose(1, 2) @ phi
         for _ in range(steps - 1):
-            change = (1 - pull) * change - rate * torch.baddbmm(gradient, moment, change)
+            change = (1 - pull) * change - rate * (gradient + change @ moment)
     return change
 
 

@@ -11,6 +11,8 @@ from coterie.report.reading import RunData
 
 SUGGESTED = ("clusters", "learner", "rounds", "local_steps", "local_epochs", "batch_size", "lr", "restarts", "dtype")
 """Options that a scenario may suggest values for: they are always spelled out, even at the method's default."""
+WIDE = 84
+"""Letters in a line before a command goes on in the next one."""
 
 
 def scenario_options(run: RunData) -> dict[str, Any]:
@@ -23,8 +25,8 @@ def scenario_options(run: RunData) -> dict[str, Any]:
 
 
 def is_named(run: RunData) -> bool:
-    """Whether the data can be made again by name; a named scenario stores its options, arrays have none."""
-    return run.method in METHODS and bool(scenario_options(run))
+    """Whether a command can run it again: a named scenario stores its options, arrays have none."""
+    return run.method in METHODS and bool(scenario_options(run)) and not own_learner(run)
 
 
 def method_options(run: RunData) -> dict[str, Any]:
@@ -41,11 +43,12 @@ def method_options(run: RunData) -> dict[str, Any]:
 
 
 def run_command(run: RunData) -> str:
-    """The command line, or the Python call for arrays of one's own."""
+    """The command line, or the Python call for arrays or a model of one's own."""
     if not is_named(run):
-        return _python_call(run)
+        options = _in_python(run) | {"seed": repr(run.seed)}
+        return _call(f"result = coterie.fit(\n    federation, method={run.method!r}, ", options)
     options = scenario_options(run) | method_options(run)
-    return _joined(["coterie", "run", run.scenario, "--method", run.method, "--seed", str(run.seed)], options)
+    return _line(["coterie", "run", run.scenario, "--method", run.method, "--seed", str(run.seed)], options)
 
 
 def compare_command(main: MethodRuns) -> str:
@@ -53,11 +56,9 @@ def compare_command(main: MethodRuns) -> str:
     run = main.first
     names = list(dict.fromkeys(["local", "fedavg", main.name]))
     if not is_named(run):
-        methods = ", ".join(repr(name) for name in names)
-        lines = [f"folder = coterie.compare(federation, [{methods}], seeds={len(main.runs)}, out='comparison'"]
-        return "".join(lines + [f", {name}={value!r}" for name, value in method_options(run).items()]) + ")"
-    command = ["coterie", "compare", run.scenario, "--methods", ",".join(names)]
-    return _joined(command, scenario_options(run) | method_options(run))
+        return _call(f"coterie.compare(\n    federation, {names!r}, seeds={len(main.runs)}, ", _in_python(run))
+    command = ["coterie", "compare", run.scenario, "--methods", ",".join(names), "--seeds", str(len(main.runs))]
+    return _line(command, scenario_options(run) | method_options(run))
 
 
 def own_learner(run: RunData) -> bool:
@@ -65,33 +66,38 @@ def own_learner(run: RunData) -> bool:
     return str(run.config.get("learner", "")).startswith("module:")
 
 
-def _joined(command: list[str], options: dict[str, Any]) -> str:
-    """One line a few options, so that it can be read and still be pasted."""
-    words = [shlex.join(command)]
-    for name, value in options.items():
-        words.append(f"--{name.replace('_', '-')} {shlex.quote(_text(value))}")
-    lines, line = [], words[0]
-    for word in words[1:]:
-        if len(line) + len(word) > 88:
-            lines.append(line)
-            line = "    " + word
-        else:
-            line += " " + word
-    return " \\\n".join([*lines, line])
+def _in_python(run: RunData) -> dict[str, str]:
+    """The options as Python text; `my_module` and `my_start` stand for values that a config cannot hold."""
+    words = {name: repr(value) for name, value in method_options(run).items()}
+    if own_learner(run):
+        words["learner"] = "my_module"
+    if run.config.get("start") == "given":
+        words["start"] = "my_start"
+    return words
+
+
+def _line(command: list[str], options: dict[str, Any]) -> str:
+    """A command broken into lines that can be read and still be pasted."""
+    words = [f"--{name.replace('_', '-')} {shlex.quote(_text(value))}" for name, value in options.items()]
+    return " \\\n".join(_broken(shlex.join(command), words, " "))
 
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _python_call(run: RunData) -> str:
-    options = method_options(run) | {"seed": run.seed}
-    words = [f"{name}={value!r}" for name, value in options.items()]
-    lines, line = [], "    "
+def _call(opening: str, options: dict[str, str]) -> str:
+    first, _, second = opening.partition("\n")
+    words = [f"{name}={value}" for name, value in options.items()]
+    return "\n".join([first, *_broken(second.rstrip(", "), words, ", "), ")"])
+
+
+def _broken(begin: str, words: list[str], between: str) -> list[str]:
+    lines = [begin]
     for word in words:
-        if len(line) + len(word) > 88:
-            lines.append(line.rstrip())
-            line = "    "
-        line += word + ", "
-    body = "\n".join([*lines, line.rstrip()])
-    return f"result = coterie.fit(\n    federation, method={run.method!r},\n{body}\n)"
+        if len(lines[-1]) + len(word) > WIDE:
+            lines[-1] += between.rstrip()
+            lines.append("    " + word)
+        else:
+            lines[-1] += between + word
+    return lines

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.errors import RunError
 from coterie.methods import METHODS
+from coterie.report.formats import natural
 from coterie.report.reading import RunData
 
 SAME = 1e-9
@@ -229,7 +230,7 @@ def contingency(run: RunData) -> tuple[list[str], list[int], list[list[int]]] | 
     rows = [(str(row["truth"]), int(row["cluster"])) for row in run.clients if row.get("truth") is not None]
     if not rows:
         return None
-    truths = sorted({t for t, _ in rows})
+    truths = sorted({t for t, _ in rows}, key=natural)
     clusters = sorted({k for _, k in rows})
     return truths, clusters, [[rows.count((t, k)) for k in clusters] for t in truths]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 ABSENT = "–"  # noqa: RUF001 (an en dash is what a table shows for nothing)
@@ -53,6 +54,17 @@ def count(value: float) -> str:
 def plural(number: float, noun: str) -> str:
     """`1 client`, `2 clients`."""
     return f"{count(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """A key that sorts `90 degrees` before `180 degrees`."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def like(value: float, model: str) -> str:
+    """A number with as many decimals as another one was written with: `1.3` for the model `93.7 %`."""
+    decimals = re.match(r"\D*\d*(?:\.(\d*))?", model)
+    return f"{value:.{len(decimals[1] or '') if decimals else 0}f}"
 
 
 def listed(words: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from coterie.report.comparison import (
     tally,
     trouble,
 )
-from coterie.report.formats import count, listed, plain, plural, score
+from coterie.report.formats import count, listed, plain, plural, score, signed
 from coterie.report.reading import RunData
 
 TIE = 0.0005
@@ -110,7 +110,7 @@ def _verb(edge: float, several: bool) -> str:
 
 
 def _percent(differences: list[tuple[str, float]], several: bool) -> str:
-    """`the RMSE of their models is 71.2 % lower than with one global model and 20.0 % higher than with local models`."""
+    """`the RMSE of their models is 71.2 % lower than with one global model and 2.0 % higher than ...`."""
     words = []
     for phrase, edge in differences:
         if abs(edge) < TIE:
@@ -155,8 +155,9 @@ def support(found: Comparison) -> list[str]:
     for base in found.baselines:
         edge = advantages(main, base)
         if edge is not None and len(edge.values) > 1:
-            each = listed([_edge(v, found.higher_is_better) for v in edge.values])
-            facts.append(f"Seed by seed, the advantage over {PHRASES[base.groups]} ({base.name}) is {each}.")
+            unit = "points" if found.higher_is_better else "%"
+            each = listed([signed(f"{100 * v:+.1f}") for v in edge.values])
+            facts.append(f"Seed by seed, the advantage over {PHRASES[base.groups]} is {each} {unit}.")
     ceiling = found.of("truth")
     if ceiling is not None and (edge := advantages(main, ceiling)) is not None:
         facts.append(_ceiling(ceiling.name, edge.mean, found))
@@ -168,10 +169,6 @@ def _how_measured(found: Comparison) -> str:
     seeds = found.main.seeds
     over = f"clients and {plural(len(seeds), 'seed')}" if len(seeds) > 1 else f"clients, seed {seeds[0]}"
     return f"Scores are each client's {score_words(found)} on its {where}, averaged over {over}."
-
-
-def _edge(value: float, points: bool) -> str:
-    return f"{100 * value:+.1f} {'points' if points else '%'}".replace("-", "\N{MINUS SIGN}")
 
 
 def _ceiling(name: str, edge: float, found: Comparison) -> str:
@@ -255,19 +252,17 @@ def _choice_note(found: Comparison) -> Note | None:
     rivals = [m.name for m in found.methods if m.groups == "found"]
     if len(rivals) < 2:
         return None
-    return Note(
-        f"The headline and the figures of single clients are about {found.main.name}, the best of {listed(rivals)} here."
-    )
+    best = f"{found.main.name}, the best of {listed(rivals)} here"
+    return Note(f"The headline and the figures of single clients are about {best}.")
 
 
 def _baseline_note(found: Comparison) -> Note | None:
     missing = [PHRASES[kind] for kind in ("one", "self") if found.main.groups != kind and found.of(kind) is None]
     if not missing:
         return None
-    here = "the same data" if is_named(found.main.first) else "the same arrays, in Python,"
+    how = "This command adds it:" if is_named(found.main.first) else "In Python, with the same arrays, this adds it:"
     return Note(
-        f"No comparison with {listed(missing)}: it is not among these runs. This runs it on {here}:",
-        command=compare_command(found.main),
+        f"There is no comparison with {listed(missing)} among these runs. {how}", command=compare_command(found.main)
     )
 
 

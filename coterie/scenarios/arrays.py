@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +15,14 @@ from coterie.core.shard import ClientId, Shard
 from coterie.errors import InputError
 
 ClientArrays = tuple[npt.ArrayLike, npt.ArrayLike]
-PerClient = Mapping[Hashable, ClientArrays] | Sequence[ClientArrays]
+PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
 
 
 def from_arrays(
     clients: PerClient,
     *,
     test: PerClient | None = None,
-    truth: Mapping[Hashable, Hashable] | Sequence[Hashable] | None = None,
+    truth: Mapping[Any, Hashable] | Sequence[Hashable] | None = None,
     name: str = "arrays",
 ) -> Population:
     """Clients from arrays.
@@ -158,7 +159,7 @@ def _same_kind(train: Shard, test: Shard) -> None:
 
 
 def _groups(
-    truth: Mapping[Hashable, Hashable] | Sequence[Hashable] | None, ids: list[ClientId]
+    truth: Mapping[Any, Hashable] | Sequence[Hashable] | None, ids: list[ClientId]
 ) -> tuple[npt.NDArray[np.int64] | None, tuple[str, ...]]:
     if truth is None:
         return None, ()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters
-from coterie.core.federation import Federation
+from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import ALL, Broadcast, Reply
 from coterie.core.shard import ClientId, Positions
 from coterie.errors import TrainingError
@@ -60,7 +59,6 @@ def rounds(
     method: Method, federation: Federation, state: ServerState, total: int, seed: int, groups: Tensor | None
 ) -> Iterator[Round]:
     """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method."""
-    place = {client: i for i, client in enumerate(federation.clients)}
     while state.round < total:
         asked = choose(federation.hashes, method.participation, seed, state.round)
         rate = method.rate(state.round)
@@ -73,24 +71,31 @@ def rounds(
         replies = federation.ask(method.task(seed), broadcast, asked)
         reply = replies.reply
         _refuse_failure(reply, len(asked), state.round, method)
-        answered = np.fromiter((place[c] for c in reply.clients), dtype=np.int64, count=len(reply.clients))
+        answered = positions_of(federation, reply.clients)
         clusters = aggregate(method, state.clusters, reply, federation.sizes, rate)
         choice, steady, moved = _remember(state, reply, answered)
         regroup = method.procedure.server_propose(clusters, reply)
         if regroup is not None:
             clusters = regroup.apply(clusters, torch.bincount(choice[choice[:, 0] >= 0, 0], minlength=clusters.K))
         state = ServerState(state.round + 1, clusters, choice, steady)
-        heard = {*reply.clients, *reply.rejected}
         yield Round(
             state,
             loss=reply.sums["loss"] / reply.sums["samples"],
             moved=moved,
             answered=len(answered),
-            missing=tuple(federation.clients[i] for i in asked if federation.clients[i] not in heard),
+            missing=_missing(federation.clients, asked, reply),
             rejected=reply.rejected,
             bytes_up=replies.bytes_up if method.travels else 0,
             bytes_down=replies.bytes_down if method.travels else 0,
         )
+
+
+def _missing(clients: tuple[ClientId, ...], asked: Positions, reply: Reply) -> tuple[ClientId, ...]:
+    """Who was asked and sent nothing at all."""
+    if len(reply.clients) + len(reply.rejected) == len(asked):
+        return ()
+    heard = {*reply.clients, *reply.rejected}
+    return tuple(clients[i] for i in asked if clients[i] not in heard)
 
 
 def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:

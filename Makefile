@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine, set-up included: `make demo` and `make test`.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint types unit docs picture bench clean
+
+demo: $(READY)
+	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
+
+test: $(READY) lint types unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# Tests run in two processes with one-thread linear algebra each: many small products do not gain from threads.
+unit: $(READY)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+docs: $(READY)
+	$(BIN)/python -m coterie.cli.reference docs
+
+picture: $(READY)
+	$(BIN)/python docs/picture.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/linear_round.py
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

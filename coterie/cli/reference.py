@@ -1,0 +1,101 @@
+"""Writes the reference pages from the code: `python -m coterie.cli.reference docs` (or `make docs`)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from coterie.cli.main import cli
+from coterie.cli.show import SEEN, shown_options
+from coterie.config import Option
+from coterie.learners import LEARNERS, learner_options
+from coterie.methods import METHODS
+from coterie.methods.base import Entry
+from coterie.scenarios import SCENARIOS
+
+NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
+WIDTH = 100
+
+
+def methods_page() -> str:
+    """docs/methods.md: every method, scenario and learner with its options."""
+    parts = [NOTE, "# Methods, scenarios, learners\n", "The same text on the command line: `coterie describe NAME`.\n"]
+    parts += ["## Methods\n", _list([(entry.name, entry.summary) for entry in METHODS.values()])]
+    for entry in METHODS.values():
+        parts.append(_method(entry))
+    parts += ["## Options common to all methods\n", _table(shown_options(METHODS["ifca"], own=False))]
+    parts.append("Defaults are IFCA's; the sections above name what other methods set differently or do not take.\n")
+    parts.append("## Scenarios\n")
+    for scenario in SCENARIOS.values():
+        text = " ".join((scenario.build.__doc__ or "").split())
+        parts += [f"### {scenario.name}\n", f"{scenario.summary[0].upper()}{scenario.summary[1:]}. {text}\n"]
+        parts.append(_table(scenario.options))
+    parts.append("## Learners\n")
+    for name, build in LEARNERS.items():
+        settings = ", ".join(f"`{p.name}={_default(p.default)}`" for p in learner_options(name).values())
+        parts.append(f"### {name}\n\n{' '.join((build.__doc__ or '').split())} Settings: {settings}.\n")
+    parts.append(
+        "A function that returns a `torch.nn.Module` is a learner too: `coterie.fit(data, learner=function)`.\n"
+    )
+    return "\n".join(parts)
+
+
+def _default(value: object) -> str:
+    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+
+
+def _list(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(["| name | what it is |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in rows), ""])
+
+
+def _table(options: tuple[Option, ...] | list[Option]) -> str:
+    lines = ["| option | default | meaning |", "| --- | --- | --- |"]
+    for option in options:
+        choices = f" ({', '.join(option.choices)})" if option.choices else ""
+        default = "-" if option.default is None else option.default
+        lines.append(f"| `{option.name}` | {default} | {option.help}{choices} |")
+    return "\n".join([*lines, ""])
+
+
+def _method(entry: Entry) -> str:
+    twin = f"Equals {entry.twin} with one cluster." if entry.twin else f"No twin with one cluster: {entry.no_twin}."
+    lines = [f"### {entry.name}\n", f"{entry.summary[0].upper()}{entry.summary[1:]}. ({entry.paper})\n"]
+    lines.append(f"    {(entry.compose.__doc__ or '').strip()}\n")
+    lines.append(f"{twin}\n")
+    lines.append("What the server gets to see:\n")
+    lines.append(f"- {SEEN}")
+    lines += [f"- {row}: {meaning}" for row, meaning in entry.reveals.items()]
+    defaults = {k: v for k, v in entry.defaults({}).items() if k not in {o.name for o in entry.options} | entry.refuses}
+    if defaults:
+        lines.append("\nSets " + ", ".join(f"`{name}={value}`" for name, value in defaults.items()) + ".")
+    if entry.refuses:
+        lines.append("Does not take " + ", ".join(f"`{name}`" for name in sorted(entry.refuses)) + ".")
+    if entry.options:
+        lines.append("\n" + _table(shown_options(entry, own=True)))
+    return "\n".join([*lines, ""])
+
+
+def cli_page() -> str:
+    """docs/cli.md: the help text of every command."""
+    parts = [NOTE, "# Command line\n"]
+    root = click.Context(cli, info_name="coterie", terminal_width=WIDTH)
+    parts.append(f"```text\n{cli.get_help(root)}\n```\n")
+    for name, command in cli.commands.items():
+        context = click.Context(command, info_name=name, parent=root, terminal_width=WIDTH)
+        parts.append(f"## coterie {name}\n\n```text\n{command.get_help(context)}\n```\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write both pages into the folder given as the only argument."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m coterie.cli.reference FOLDER")
+    folder = Path(sys.argv[1])
+    (folder / "methods.md").write_text(methods_page())
+    (folder / "cli.md").write_text(cli_page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Tags, scales and ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from coterie.report.formats import signed
+
+WIDTH = 460
+"""Every figure is drawn this wide, in units that are pixels on a common screen; it scales to its card."""
+COLOURS = 10
+"""Distinct colours of clusters in the style sheet (classes c0 to c9); later clusters start over."""
+
+
+def tag(name: str, *children: object, **attributes: object) -> Markup:
+    """An element; text and attributes are escaped, None attributes left out, `class_` and `data_x` spelled for SVG."""
+    words = [
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _number(value))
+        for key, value in attributes.items()
+        if value is not None
+    ]
+    inside = Markup("").join(escape(child) for child in children)
+    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(words), inside)
+
+
+def _number(value: object) -> object:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+
+
+def drawing(height: float, label: str, *children: object) -> Markup:
+    """The figure itself; the label is what a screen reader says."""
+    box = f"0 0 {WIDTH} {height:.0f}"
+    return tag("svg", *children, class_="figure", viewBox=box, role="group", aria_label=label)
+
+
+def text(x: float, y: float, content: str, class_: str = "", anchor: str = "start") -> Markup:
+    """A line of text whose baseline is at y."""
+    return tag("text", content, x=float(x), y=float(y), class_=class_ or None, text_anchor=anchor)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
+    """A straight line."""
+    return tag("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=class_)
+
+
+def box(x: float, y: float, width: float, height: float, class_: str) -> Markup:
+    """A rectangle."""
+    return tag("rect", x=float(x), y=float(y), width=float(width), height=float(height), class_=class_)
+
+
+def path(points: Sequence[tuple[float, float]], class_: str, closed: bool = False) -> Markup:
+    """A line through the points, or the area that they enclose."""
+    steps = "L".join(f"{x:.2f} {y:.2f}" for x, y in points)
+    return tag("path", d=f"M{steps}{'Z' if closed else ''}", class_=class_)
+
+
+def mark(*children: object, client: int | None = None, title: str | None = None, note: str | None = None) -> Markup:
+    """Something that can be pointed at: a client (its facts are in the page's data), or a title with lines of text."""
+    return tag("g", *children, class_="mark", data_client=client, data_title=title, data_note=note)
+
+
+def colour(cluster: int) -> str:
+    """The class that colours a cluster; a client not heard yet is grey."""
+    return f"c{cluster % COLOURS}" if cluster >= 0 else "unheard"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps numbers to places, evenly or by their logarithm."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
+        share = 0.5 if high == low else (value - low) / (high - low)
+        return self.start + share * (self.stop - self.start)
+
+    def ticks(self, about: int = 5) -> list[float]:
+        return log_ticks(self.low, self.high) if self.log else even_ticks(self.low, self.high, about)
+
+
+def even_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers from low to high: steps of 1, 2 or 5 times a power of ten."""
+    if high <= low:
+        return [low]
+    raw = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * f for f in (1, 2, 5, 10) if power * f >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(step * i, 12) for i in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten; only the powers where that would crowd."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1, 2, 5) if high / low < 300 else (1,)
+    return [t for p in powers for f in factors if low * 0.999 <= (t := f * 10.0**p) <= high * 1.001]
+
+
+def whole_ticks(low: int, high: int, about: int = 6) -> list[int]:
+    """Ticks for rounds: whole numbers, with the first and the last one."""
+    if high - low < about:
+        return list(range(low, high + 1))
+    inner = [round(t) for t in even_ticks(low, high, about)]
+    gap = (high - low) / about / 2
+    return [low, *(t for t in inner if t - low >= gap and high - t >= gap), high]
+
+
+def tick_labels(ticks: Sequence[float], percent: bool) -> list[str]:
+    """Labels with as many decimals as the steps need."""
+    if percent:
+        fine = len(ticks) > 1 and abs(ticks[1] - ticks[0]) < 0.0099
+        return [f"{100 * t:.1f} %" if fine else f"{100 * t:.0f} %" for t in ticks]
+    return [signed(f"{t:g}") for t in ticks]

@@ -1,0 +1,214 @@
+"""One HTML file that opens anywhere, without a network: styles, script, figures and data are inside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from coterie.evaluate.metrics import SURE
+from coterie.report import sentences, tables
+from coterie.report.commands import is_named, own_learner, run_command
+from coterie.report.comparison import Comparison, MethodRuns, compare, contingency, curve, gains, pairs
+from coterie.report.figures.curves import Line, curves
+from coterie.report.figures.gains import SINGLE, gains_figure
+from coterie.report.figures.map import SHAPES, ClientMap, client_map, symbol
+from coterie.report.figures.strip import formation, is_strip, leaders
+from coterie.report.figures.svg import colour, tag
+from coterie.report.formats import ABSENT, natural, plural
+from coterie.report.reading import RunData
+
+STYLES = {"self": 1, "one": 2, "truth": 1, "found": 6}
+"""How many styles of lines the style sheet has for each kind of method (classes found0, found1, ...)."""
+
+
+def write_report(runs: Sequence[RunData], path: Path, unfinished: int = 0) -> Path:
+    """Write the page about these runs; `unfinished` runs are only mentioned."""
+    page = render(compare(runs), unfinished)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def render(found: Comparison, unfinished: int = 0) -> str:
+    """The page as text."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    script = _asset("page.js")
+    return environment.from_string(_asset("page.html")).render(
+        style=Markup(_asset("page.css")),
+        script=Markup(script),
+        # only this very script may run: whatever slipped into the page as text stays text
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        data=embedded({"clients": tables.client_facts(found)}),
+        **_words(found, unfinished),
+        **_figures(found),
+        **_tables(found),
+    )
+
+
+def _asset(name: str) -> str:
+    return files("coterie.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def embedded(value: object) -> Markup:
+    """JSON that may stand inside a script element: nothing in it can end the element or begin another."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)
+
+
+def _words(found: Comparison, unfinished: int) -> dict[str, Any]:
+    main = found.main
+    return {
+        "headline": sentences.headline(found),
+        "support": sentences.support(found),
+        "notes": sentences.notes(found, unfinished),
+        "main": main,
+        "score_word": sentences.score_words(found),
+        "points": found.higher_is_better,
+        "several": len(main.runs) > 1,
+        "names": [method.name for method in found.methods],
+        "seeds": sorted({run.seed for method in found.methods for run in method.runs}),
+        "on_training": main.first.metrics.get("evaluated_on") == "training data",
+        "sure": SURE,
+        "restarts": sentences.restarts_words(main),
+        "command": run_command(main.first),
+        "named": is_named(main.first),
+        "own_learner": own_learner(main.first),
+        "given_start": main.first.config.get("start") == "given",
+        "plural": plural,
+        "absent": ABSENT,
+    }
+
+
+def _tables(found: Comparison) -> dict[str, Any]:
+    columns, clients = tables.client_table(found)
+    others = [method for method in found.methods if method is not found.main]
+    return {
+        "tiles": tables.tiles(found),
+        "rows": tables.method_rows(found),
+        "costs": tables.cost_rows(found),
+        "columns": columns,
+        "clients": clients,
+        "options": tables.option_rows(found.main.first),
+        "about": tables.method_words(found.main.name),
+        "others": [tables.method_words(method.name) for method in others],
+        "returned": tables.returned_rows(found.main),
+        "agreement": _agreement(found.main),
+    }
+
+
+def _agreement(main: MethodRuns) -> dict[str, Any] | None:
+    """The table of true groups by clusters and the index of each seed; nothing where no groups were looked for."""
+    table = contingency(main.first) if main.groups in ("found", "truth") else None
+    if table is None:
+        return None
+    truths, clusters, counts = table
+    most = max(max(row) for row in counts)
+    shades = [[round(100 * n / most) for n in row] for row in counts]
+    aris = [(run.seed, tables.ari_form(run.metrics["ari"])) for run in main.runs if "ari" in run.metrics]
+    return {
+        "clusters": clusters,
+        "rows": [(t, list(zip(row, shade, strict=True))) for t, row, shade in zip(truths, counts, shades, strict=True)],
+        "aris": aris,
+    }
+
+
+# ---- figures -------------------------------------------------------------------------------------------------
+
+
+def _figures(found: Comparison) -> dict[str, Any]:
+    first = found.main.first
+    truths = sorted({str(row["truth"]) for row in first.clients if row.get("truth") is not None}, key=natural)
+    label = f"Map of the clients of {found.main.name}: a point for each, coloured by cluster"
+    drawn = client_map(first.clients, truths, label)
+    return {
+        "gain_figures": [_gain_figure(found, base) for base in found.baselines if pairs(found.main, base)],
+        "single": SINGLE,
+        "map": drawn,
+        "map_reason": "" if drawn else _why_no_map(found.main),
+        "map_legend": _legend(first, truths, drawn),
+        "formation": _formation(found.main),
+        "strip": is_strip(first),
+        "leads": leaders(first),
+        "curve_figures": _curve_figures(found),
+    }
+
+
+def _gain_figure(found: Comparison, base: MethodRuns) -> dict[str, Any]:
+    each = gains(found.main, base)
+    caption = sentences.gain_caption(found, base)
+    places = {str(row["id"]): at for at, row in enumerate(found.main.first.clients)}
+    label = f"Gain of each client over {sentences.PHRASES[base.groups]}: {caption}"
+    return {
+        "title": f"Against {sentences.PHRASES[base.groups]} ({base.name})",
+        "caption": caption,
+        "many": len(each) > SINGLE,
+        "svg": gains_figure(each, places, label, found.higher_is_better),
+    }
+
+
+def _why_no_map(main: MethodRuns) -> str:
+    if main.groups != "found":
+        return f"{main.name} does not look for groups, so clients did not measure their loss under several models."
+    if int(main.first.config.get("clusters", 0)) == 1:
+        return "with one cluster there is one model, and nothing to tell clients apart by."
+    return "the run does not hold the clients' losses under every cluster's model."
+
+
+def _legend(run: RunData, truths: list[str], drawn: ClientMap | None) -> dict[str, Any]:
+    """Clusters with their colours and sizes; true groups with their shapes."""
+    clusters = sorted({int(row["cluster"]) for row in run.clients})
+    sizes = {k: sum(row["cluster"] == k for row in run.clients) for k in clusters}
+    return {
+        "clusters": [(k, colour(k), sizes[k]) for k in clusters],
+        "truths": [(name, _key(SHAPES[i % len(SHAPES)])) for i, name in enumerate(truths)] if drawn else [],
+        "repeats": len(truths) > len(SHAPES),
+    }
+
+
+def _key(shape: str) -> Markup:
+    return tag("svg", symbol(shape, 8, 8, 5, "point key"), viewBox="0 0 16 16", width=16, height=16, aria_hidden="true")
+
+
+def _formation(main: MethodRuns) -> Markup | None:
+    if main.groups != "found" or int(main.first.config.get("clusters", 2)) < 2:
+        return None
+    return formation(main.first, f"Clusters of the clients of {main.name}, round by round")
+
+
+def _curve_figures(found: Comparison) -> list[dict[str, Any]]:
+    name = sentences.score_words(found)
+    drawn = []
+    for key, title, percent in (
+        (found.score_name, f"{name[0].upper()}{name[1:]} on held-out data, by round", found.higher_is_better),
+        ("loss", "Training loss, by round", False),
+    ):
+        lines = _lines(found, key)
+        if lines:
+            drawn.append({"title": title, "svg": curves(lines, f"{title}, for {_named(lines)}", percent)})
+    return drawn
+
+
+def _named(lines: Sequence[Line]) -> str:
+    return ", ".join(each.name for each in lines)
+
+
+def _lines(found: Comparison, key: str) -> list[Line]:
+    lines, used = [], dict.fromkeys(STYLES, 0)
+    # the main method comes first among its kind, so it always has the solid line
+    for method in sorted(found.methods, key=lambda each: each is not found.main):
+        style = f"{method.groups}{used[method.groups] % STYLES[method.groups]}"
+        used[method.groups] += 1
+        shape = curve(method, key)
+        if shape is not None:
+            lines.append(Line(method.name, style, shape, main=method is found.main))
+    return lines

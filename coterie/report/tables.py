@@ -1,0 +1,263 @@
+"""The page's tables as rows of text."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.methods import METHODS
+from coterie.report.commands import scenario_options
+from coterie.report.comparison import Comparison, MethodRuns, Spread, gains, mean_scores
+from coterie.report.formats import ABSENT, count, like, megabytes, plain, score, seconds, signed
+from coterie.report.reading import RunData
+
+Format = Callable[[float | None], str]
+
+NOTHING = 1e-9
+"""A standard deviation below this share of the mean is rounding, not spread."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure over seeds: `93.7 %` and `± 1.3`."""
+
+    text: str
+    spread: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A headline number."""
+
+    name: str
+    value: Cell
+    note: str = ""
+
+
+def cell(found: Spread | None, form: Format) -> Cell:
+    """Mean, and ± the standard deviation where there are several seeds and they differ."""
+    if found is None:
+        return Cell(ABSENT)
+    text = form(found.mean)
+    if not found.sd or found.sd < NOTHING * abs(found.mean):
+        return Cell(text)
+    # in the unit of the mean, with its decimals
+    unit = 100 if text.endswith(" %") else 1 / 60 if text.endswith(" min") else 1
+    return Cell(text, f"± {like(unit * found.sd, text)}")
+
+
+def score_form(found: Comparison) -> Format:
+    """How this comparison's scores are written."""
+    return lambda value: score(value, found.score_name)
+
+
+def ari_form(value: float | None) -> str:
+    """An adjusted Rand index with two decimals."""
+    return ABSENT if value is None else signed(f"{value:.2f}")
+
+
+def _count(value: float | None) -> str:
+    return ABSENT if value is None else count(value)
+
+
+# ---- headline and methods ------------------------------------------------------------------------------------
+
+
+def tiles(found: Comparison) -> list[Tile]:
+    """The row of numbers under the headline, all about the main method."""
+    main, form = found.main, score_form(found)
+    name = "accuracy" if found.higher_is_better else "RMSE"
+    shown = [
+        Tile(name, cell(main.over_seeds(found.score_name), form), "mean over clients"),
+        Tile(f"{name}, worst-off tenth", cell(main.over_seeds("worst_tenth"), form), "of the clients"),
+    ]
+    agreement = main.over_seeds("ari")
+    if agreement is not None and main.groups in ("found", "truth"):
+        shown.append(Tile("agreement with the truth", cell(agreement, ari_form), "adjusted Rand index, 1 is perfect"))
+    shown += [
+        Tile("rounds", cell(main.over_seeds("rounds"), _count)),
+        Tile("MB up", cell(_in_megabytes(main, "bytes_up"), plain), "by all clients together"),
+        Tile("MB down", cell(_in_megabytes(main, "bytes_down"), plain), "to all clients together"),
+        Tile("time", cell(main.over_seeds("seconds"), seconds), "training, without evaluation"),
+    ]
+    return shown
+
+
+def _in_megabytes(method: MethodRuns, metric: str) -> Spread | None:
+    found = method.over_seeds(metric)
+    return None if found is None else Spread(tuple(value / 1e6 for value in found.values))
+
+
+def method_rows(found: Comparison) -> list[dict[str, Any]]:
+    """One row a method, figures over its seeds."""
+    form = score_form(found)
+    columns: list[tuple[str, str, Format]] = [
+        ("score", found.score_name, form),
+        ("worst", "worst_tenth", form),
+        ("clusters", "clusters", _count),
+        ("ari", "ari", ari_form),
+        ("rounds", "rounds", _count),
+        ("seconds", "seconds", plain),
+    ]
+    rows = []
+    for method in found.methods:
+        entry = METHODS.get(method.name)
+        row: dict[str, Any] = {key: cell(method.over_seeds(metric), f) for key, metric, f in columns}
+        row |= {
+            "up": cell(_in_megabytes(method, "bytes_up"), plain),
+            "down": cell(_in_megabytes(method, "bytes_down"), plain),
+            "name": method.name,
+            "summary": entry.summary if entry else "",
+            "seeds": len(method.runs),
+            "main": method is found.main,
+        }
+        rows.append(row)
+    return rows
+
+
+def cost_rows(found: Comparison) -> list[dict[str, Any]]:
+    """Bytes and seconds of each method, with the length of their bars in percent of the longest."""
+    spreads = [
+        {
+            key: method.over_seeds(metric)
+            for key, metric in (("up", "bytes_up"), ("down", "bytes_down"), ("time", "seconds"))
+        }
+        for method in found.methods
+    ]
+    traffic = _most([each[key] for each in spreads for key in ("up", "down")])
+    time = _most([each["time"] for each in spreads])
+    return [
+        {
+            "name": method.name,
+            "main": method is found.main,
+            "rounds": cell(method.over_seeds("rounds"), _count).text,
+            "starts": int(method.first.config.get("restarts", 1)),
+            "up": _bar(each["up"], megabytes, traffic),
+            "down": _bar(each["down"], megabytes, traffic),
+            "time": _bar(each["time"], seconds, time),
+        }
+        for method, each in zip(found.methods, spreads, strict=True)
+    ]
+
+
+def _most(values: Sequence[Spread | None]) -> float:
+    return max((value.mean for value in values if value is not None), default=0.0)
+
+
+def _bar(value: Spread | None, form: Format, most: float) -> dict[str, str]:
+    share = 100 * value.mean / most if value and most else 0.0
+    return {"text": form(value.mean) if value else ABSENT, "share": f"{share:.1f}"}
+
+
+# ---- clients -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of clients."""
+
+    key: str
+    title: str
+    numeric: bool = True
+
+
+def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[str, object]]]]:
+    """Columns, and for each client of the first seed the text and the value to sort by."""
+    first, form = found.main.first, score_form(found)
+    known = {key for row in first.clients for key, value in row.items() if value is not None}
+    averages = mean_scores(found.main)
+    versus = {base.groups: {g.client: g for g in gains(found.main, base)} for base in found.baselines}
+    columns = [Column("id", "client", numeric=False), Column("n", "samples"), Column("cluster", "cluster")]
+    if "truth" in known:
+        columns.append(Column("truth", "true group", numeric=False))
+    columns.append(Column("score", "accuracy" if found.higher_is_better else "RMSE"))
+    columns += [Column(kind, f"gain over {base.name}") for base in found.baselines if (kind := base.groups)]
+    if "margin" in known:
+        columns.append(Column("margin", "margin"))
+    columns.append(Column("loss", "loss"))
+    rows = []
+    for row in first.clients:
+        values: dict[str, tuple[str, object]] = {
+            "id": (str(row["id"]), str(row["id"])),
+            "n": (str(row.get("n", ABSENT)), row.get("n")),
+            "cluster": (str(row["cluster"]), row["cluster"]),
+            "truth": (str(row.get("truth", ABSENT)), str(row.get("truth", ""))),
+            "score": (form(averages.get(row["id"])), averages.get(row["id"])),
+            "margin": (_margin(row.get("margin")), row.get("margin")),
+            "loss": (plain(row.get("loss")), row.get("loss")),
+        }
+        for kind, by_client in versus.items():
+            gain = by_client.get(row["id"])
+            values[kind] = (_gain(gain.gain, found), gain.gain) if gain else (ABSENT, None)
+        rows.append(values)
+    return columns, rows
+
+
+def _margin(value: float | None) -> str:
+    return ABSENT if value is None else signed(f"{value:.1f}")
+
+
+def _gain(value: float, found: Comparison) -> str:
+    if found.higher_is_better:
+        return signed(f"{100 * value:+.1f}")
+    return ("+" if value > 0 else "") + plain(value)
+
+
+def client_facts(found: Comparison) -> list[dict[str, Any]]:
+    """What the tooltips say of each client of the first seed: its id and pairs of name and text."""
+    columns, rows = client_table(found)
+    bases = {base.groups: (base.name, mean_scores(base)) for base in found.baselines}
+    form, facts = score_form(found), []
+    for row in rows:
+        pairs = [(column.title, row[column.key][0]) for column in columns if column.key not in ("id", *bases, "loss")]
+        for kind, (name, scores) in bases.items():
+            pairs.append((f"with {name}", f"{form(scores.get(str(row['id'][1])))} (gain {row[kind][0]})"))
+        facts.append({"id": row["id"][0], "facts": pairs})
+    return facts
+
+
+# ---- options and privacy -------------------------------------------------------------------------------------
+
+
+def option_rows(run: RunData) -> list[tuple[str, str, str]]:
+    """Name, value, meaning of every option of the run."""
+    entry = METHODS.get(run.method)
+    known = {option.name: option.help for option in entry.accepts} if entry else {}
+    own = scenario_options(run)
+    rows = []
+    for name, value in run.config.items():
+        if name in ("scenario", "method") or (entry is not None and name in entry.refuses):
+            continue
+        meaning = "option of the scenario" if name in own and entry is not None else known.get(name, "")
+        rows.append((name, str(value), meaning))
+    return rows
+
+
+def method_words(name: str) -> dict[str, Any]:
+    """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals."""
+    entry = METHODS.get(name)
+    if entry is None:
+        return {"name": name, "sentence": "", "step": "", "paper": "", "reveals": {}}
+    module = inspect.getmodule(entry.compose)
+    opening = (inspect.getdoc(module) or entry.summary).split("\n\n")[0]
+    return {
+        "name": name,
+        "sentence": " ".join(opening.split()),
+        "step": " ".join((inspect.getdoc(entry.compose) or "").split("\n\n")[0].split()),
+        "paper": entry.paper,
+        "reveals": dict(entry.reveals),
+    }
+
+
+def returned_rows(main: MethodRuns) -> Mapping[str, str]:
+    """What clients sent back for this report, after the training: facts about single clients."""
+    known = {key for row in main.first.clients for key in row}
+    meaning = {
+        "score": "how well its own model does on its data",
+        "loss": "the mean loss of its own model",
+        "losses": "the mean loss under every cluster's model",
+        "margin": "by how many standard errors its own model beats the next best",
+    }
+    return {name: words for name, words in meaning.items() if name in known}

@@ -1,0 +1,156 @@
+"""Scores, losses and margins of clients by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.client.evaluate import CERTAIN, evaluate, score
+from coterie.client.side import ClientSide
+from coterie.core.clusters import Clusters
+from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.population import Profile
+from coterie.learners import make_learner
+from tests.core.make import class_data, make_shard, regression_data
+
+LINE = make_learner("linear", Profile((1,), None))
+MARGIN = Task("evaluate", {"margin": True})
+
+
+def line_models(*slopes: float) -> Clusters:
+    return Clusters({"weight": torch.tensor(slopes, dtype=torch.float64)[:, None]}, len(slopes))
+
+
+def measured(data: list, slopes: list[float], own: list[int], task: Task = MARGIN) -> Reply:
+    shard = make_shard([(np.array(x, float)[:, None], np.array(y, float)) for x, y in data])
+    return evaluate(LINE, shard, task, Broadcast(0, line_models(*slopes), each={"own": torch.tensor(own)}))
+
+
+def test_mean_squared_error_and_loss_by_hand():
+    # slope 2: predictions 2, 4; errors 1 and -1 and so mse 1, loss 1/2. Slope 0: errors -3, -1, -2: mse 14/3
+    reply = measured([([1, 2], [1, 5]), ([1, 1, 1], [3, 1, 2])], [0, 2], [1, 0])
+    assert reply.rows["score"].tolist() == pytest.approx([1, 14 / 3])
+    assert reply.rows["loss"].tolist() == pytest.approx([0.5, 7 / 3])
+    assert reply.clients == ("c0", "c1")
+
+
+def test_losses_are_those_of_every_model():
+    # client x = 1, 2, y = 1, 5. Slope 0: (1 + 25) / 4 = 6.5; slope 2: 0.5; slope 3: errors 2, 1: 5 / 4 = 1.25
+    assert measured([([1, 2], [1, 5])], [0, 2, 3], [1]).rows["losses"].tolist() == [[6.5, 0.5, 1.25]]
+
+
+def test_accuracy_by_hand():
+    learner = make_learner("logistic:bias=false", Profile((1,), 2))
+    models = Clusters({"weight": torch.tensor([[1.0], [-1.0]], dtype=torch.float64)}, 2)
+    # model 0 says 1 for x > 0: right for 1, 2 and -1, wrong for -3 -> 3/4; model 1 says the opposite: 1/4
+    one = (np.array([[1.0], [2.0], [-1.0], [-3.0]]), np.array([1, 1, 0, 1]))
+    sent = Broadcast(0, models, each={"own": torch.tensor([0, 1])})
+    reply = evaluate(learner, make_shard([one, one]), Task("evaluate"), sent)
+    assert reply.rows["score"].tolist() == [0.75, 0.25]
+    expected = np.log1p(np.exp(-np.array([1.0, 2.0, 1.0, -3.0]))).mean()
+    assert reply.rows["loss"][0].item() == pytest.approx(expected)
+    assert set(reply.rows) == {"score", "loss"}
+
+
+def test_the_margin_by_hand():
+    # own slope 0, other slope 1, x = 1 for all, y = 0, 0, 3. Losses: own 0, 0, 4.5; other 0.5, 0.5, 2
+    # other - own = 0.5, 0.5, -2.5: mean -0.5, deviations 1, 1, -2, variance 6 / 2 = 3, standard error sqrt(3 / 3) = 1
+    reply = measured([([1, 1, 1], [0, 0, 3])], [0, 1], [0])
+    assert reply.rows["margin"].item() == pytest.approx(-0.5, rel=1e-12)
+
+
+def test_the_margin_is_to_the_nearest_rival():
+    # a third slope of 10 loses by far: 50 - 0, 50 - 0, 24.5 - 4.5: mean 40, deviations 10, 10, -20,
+    # variance 600 / 2 = 300, standard error 10, ratio 4; the slope of 1 remains the nearest with -0.5
+    data = [([1, 1, 1], [0, 0, 3])]
+    assert measured(data, [0, 1, 10], [0]).rows["margin"].item() == pytest.approx(-0.5)
+    assert measured(data, [0, 10], [0]).rows["margin"].item() == pytest.approx(4, rel=1e-12)
+
+
+def test_one_sample_has_no_margin():
+    assert measured([([1], [0])], [0, 5], [0]).rows["margin"].tolist() == [0]
+
+
+def test_equal_models_have_no_margin():
+    assert measured([([1, 2, 3], [0, 1, 5])], [1, 1], [0]).rows["margin"].tolist() == [0]
+
+
+def test_a_preference_without_spread_is_certain():
+    data = [([1, 1, 1], [0, 0, 0])]
+    assert measured(data, [0, 1], [0]).rows["margin"].tolist() == [CERTAIN]
+    assert measured(data, [0, 1], [1]).rows["margin"].tolist() == [-CERTAIN]
+
+
+def test_margins_of_ragged_clients_equal_plain_numpy():
+    sizes = [9, 10, 17, 2, 3]
+    learner = make_learner("linear", Profile((3,), None))
+    data = regression_data(sizes, 3)
+    models = Clusters(learner.start(range(4), torch.float64), 4)
+    own = torch.tensor([0, 1, 2, 3, 0])
+    reply = evaluate(learner, make_shard(data), MARGIN, Broadcast(0, models, each={"own": own}))
+    for i, (x, y) in enumerate(data):
+        losses = (x @ models.params["weight"].numpy().T - y[:, None]) ** 2 / 2
+        gaps = np.delete(losses - losses[:, [int(own[i])]], int(own[i]), axis=1)
+        expected = (gaps.mean(axis=0) / (gaps.std(axis=0, ddof=1) / np.sqrt(len(y)))).min()
+        assert reply.rows["margin"][i].item() == pytest.approx(expected, rel=1e-10)
+        assert reply.rows["losses"][i].tolist() == pytest.approx(losses.mean(axis=0).tolist())
+
+
+def test_clients_that_share_test_set_and_cluster_get_equal_rows():
+    learner = make_learner("logistic", Profile((2,), 3))
+    base = make_shard(class_data([6, 6, 6, 6], (2,), 3))
+    shared = replace(base, starts=np.array([0, 6, 0, 0]), stops=np.array([6, 12, 6, 6]))
+    models = Clusters(learner.start([1, 2], torch.float64), 2)
+    own = torch.tensor([1, 1, 1, 0])
+    reply = evaluate(learner, shared, MARGIN, Broadcast(0, models, each={"own": own}))
+    for name, rows in reply.rows.items():
+        assert torch.equal(rows[0], rows[2]), name
+        for i in range(4):  # each equals the client evaluated alone
+            alone = evaluate(
+                learner, shared.take(np.array([i])), MARGIN, Broadcast(0, models, each={"own": own[i : i + 1]})
+            )
+            torch.testing.assert_close(rows[i], alone.rows[name][0])
+    assert not torch.equal(reply.rows["loss"][0], reply.rows["loss"][1])
+    assert not torch.equal(reply.rows["loss"][0], reply.rows["loss"][3])
+
+
+def test_training_losses_under_every_model_by_hand():
+    shard = make_shard([(np.array([[1.0], [2.0]]), np.array([1.0, 5.0])), (np.array([[1.0]]), np.array([0.0]))])
+    reply = score(LINE, shard, Broadcast(0, line_models(0, 2)))
+    assert reply.rows["losses"].tolist() == [[6.5, 0.5], [0, 2]]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_a_told_client_reports_its_own_training_loss_only(parts):
+    data = [(np.array([[1.0], [2.0]]), np.array([1.0, 5.0]))] * 3
+    sent = Broadcast(0, line_models(0, 2, 3), only=torch.tensor([[1], [0], [1]]))
+    shard = make_shard(data)
+    for places in np.array_split(np.arange(3), parts):
+        rows = score(LINE, shard.take(places), sent.to(places)).rows["losses"]
+        assert rows.tolist() == [[[0.5], [6.5], [0.5]][i] for i in places]
+
+
+def test_held_out_samples_are_used_where_there_are_any():
+    train = make_shard([(np.array([[1.0]]), np.array([1.0]))])
+    test = make_shard([(np.array([[1.0]]), np.array([4.0]))])
+    sent = Broadcast(0, line_models(1), each={"own": torch.tensor([0])})
+    assert ClientSide(LINE, train, None).serve(Task("evaluate"), sent).rows["score"].tolist() == [0]
+    assert ClientSide(LINE, train, test).serve(Task("evaluate"), sent).rows["score"].tolist() == [9]
+
+
+def test_taking_clients_takes_training_and_test_together():
+    train, test = make_shard(regression_data([2, 3, 4], 1)), make_shard(regression_data([5, 6, 7], 1))
+    part = ClientSide(LINE, train, test).take(np.array([2, 0]))
+    assert part.train.sizes.tolist() == [4, 2]
+    assert part.test is not None
+    assert part.test.sizes.tolist() == [7, 5]
+
+
+def test_evaluation_never_returns_a_sample_axis():
+    few = measured([([1, 2], [1, 5])], [0, 2], [1])
+    many = measured([(list(range(20)), list(range(20)))], [0, 2], [1])
+    assert {n: v.shape for n, v in few.rows.items()} == {n: v.shape for n, v in many.rows.items()}
+    assert few.sums == {}
