@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from coterie.comparing import compare
 from coterie.core.population import Population
 from coterie.errors import ConfigError, CoterieError, InputError, RunError, TrainingError
 from coterie.fitting import fit, resume
@@ -18,6 +19,7 @@ __all__ = [
     "Result",
     "RunError",
     "TrainingError",
+    "compare",
     "fit",
     "from_arrays",
     "load",

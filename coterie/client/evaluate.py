@@ -88,8 +88,9 @@ def _margin(each: Tensor, own: Tensor, block: Block) -> Tensor:
     mine = own.to(each.device)[:, None, None].expand(-1, each.shape[1], 1)
     gap = each - each.gather(2, mine)
     mean = block.mean(gap)
-    variance = block.mean((gap - mean[:, None]) ** 2) * (block.sizes / (block.sizes - 1).clamp_min(1))[:, None]
-    error = (variance / block.sizes[:, None]).sqrt()
+    counts = block.sizes.double()[:, None]
+    variance = block.mean((gap - mean[:, None]) ** 2) * counts / (counts - 1).clamp_min(1)
+    error = (variance / counts).sqrt()
     ratio = torch.where(error > 0, mean / error, torch.sign(mean) * CERTAIN).clamp(-CERTAIN, CERTAIN)
     ratio = torch.where((block.sizes > 1)[:, None], ratio, 0.0)  # one sample says nothing about spread
     return ratio.scatter(1, own.to(each.device)[:, None], torch.inf).amin(dim=1)

@@ -37,13 +37,18 @@ class Block:
     keys: Words
     """One key a client for what is drawn this round, shape (B,)."""
 
+    @property
+    def counts(self) -> Tensor:
+        """n_i in the floating type of the features: dividing by whole numbers would fall back to float32."""
+        return self.sizes.to(self.x.dtype)
+
     def mean(self, values: Tensor) -> Tensor:
         """Mean over each client's own samples: (B, n, ...) to (B, ...)."""
         if self.mask is None:
             return values.mean(dim=1)
         mask = self.mask.reshape(self.mask.shape + (1,) * (values.dim() - 2))
         total = torch.where(mask, values, 0).sum(dim=1)
-        return total / self.sizes.reshape(-1, *(1,) * (values.dim() - 2))
+        return total / self.counts.reshape(-1, *(1,) * (values.dim() - 2))
 
 
 def size_class(sizes: Positions) -> Positions:

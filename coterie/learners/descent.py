@@ -57,11 +57,9 @@ def batches(block: Block, work: LocalWork) -> Iterator[Batch]:
     if steps is None:
         yield from _mini_batches(block, work)
         return
-    width = block.y.shape[1]
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
-    share = (real / block.sizes[:, None]).to(block.x.dtype)
+    share = real.to(block.x.dtype) / block.counts[:, None]
     everyone = torch.ones(len(block.positions), dtype=block.x.dtype, device=block.x.device)
-    assert share.shape[1] == width
     for _ in range(steps):
         yield Batch(block.x, block.y, share, everyone)
 

@@ -87,7 +87,7 @@ class Linear:
         if block.mask is not None:
             phi = phi * block.mask[..., None]
             residual = residual * block.mask[:, None]
-        rate = (lr * (1 if self.half else 2) / block.sizes)[:, None, None].to(phi.dtype)
+        rate = (lr * (1 if self.half else 2) / block.counts)[:, None, None]
         steps_in_closed_form = _steps_in_sample_space if phi.shape[1] <= phi.shape[2] else _steps_in_feature_space
         return self._named(steps_in_closed_form(phi, residual, rate, lr * work.prox, steps))
 

@@ -56,7 +56,9 @@ def compare_command(main: MethodRuns) -> str:
     run = main.first
     names = list(dict.fromkeys(["local", "fedavg", main.name]))
     if not is_named(run):
-        return _call(f"coterie.compare(\n    federation, {names!r}, seeds={len(main.runs)}, ", _in_python(run))
+        return _call(
+            f"coterie.compare(\n    federation, {names!r}, seeds={len(main.runs)}, out='comparison', ", _in_python(run)
+        )
     command = ["coterie", "compare", run.scenario, "--methods", ",".join(names), "--seeds", str(len(main.runs))]
     return _line(command, scenario_options(run) | method_options(run))
 

@@ -40,9 +40,11 @@ def megabytes(count: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds below two minutes, else minutes."""
+    """Seconds, or milliseconds below one, or minutes above two."""
     if value is None:
         return ABSENT
+    if value < 1:
+        return f"{1000 * value:.0f} ms"
     return f"{plain(value)} s" if value < 120 else f"{plain(value / 60)} min"
 
 

@@ -20,7 +20,7 @@ from coterie.report.comparison import Comparison, MethodRuns, compare, contingen
 from coterie.report.figures.curves import Line, curves
 from coterie.report.figures.gains import SINGLE, gains_figure
 from coterie.report.figures.map import SHAPES, ClientMap, client_map, symbol
-from coterie.report.figures.strip import formation, is_strip, leaders
+from coterie.report.figures.strip import formation, is_strip, leaders, seen
 from coterie.report.figures.svg import colour, tag
 from coterie.report.formats import ABSENT, natural, plural
 from coterie.report.reading import RunData
@@ -102,6 +102,7 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "about": tables.method_words(found.main.name),
         "others": [tables.method_words(method.name) for method in others],
         "returned": tables.returned_rows(found.main),
+        "truth_known": any(method.over_seeds("ari") for method in found.methods),
         "agreement": _agreement(found.main),
     }
 
@@ -137,6 +138,7 @@ def _figures(found: Comparison) -> dict[str, Any]:
         "map_reason": "" if drawn else _why_no_map(found.main),
         "map_legend": _legend(first, truths, drawn),
         "formation": _formation(found.main),
+        "formation_legend": [(k, colour(k), sum(row["cluster"] == k for row in first.clients)) for k in seen(first)],
         "strip": is_strip(first),
         "leads": leaders(first),
         "curve_figures": _curve_figures(found),

@@ -71,7 +71,7 @@ def read_runs(path: Path) -> list[RunData]:
         raise RunError(f"{path} is neither a run nor a comparison: it has no config.toml and no runs under {JOBS}/")
     finished = [job for job in jobs if job.finished]
     if not finished:
-        raise RunError(f"{path} has {len(jobs)} runs and none is finished: go on with 'coterie resume {path}'")
+        raise RunError(f"{path} holds no finished run ({len(jobs)} begun): go on with 'coterie resume {path}'")
     return [read_run(job.path) for job in finished]
 
 

@@ -175,8 +175,9 @@ def _ceiling(name: str, edge: float, found: Comparison) -> str:
     if abs(edge) < TIE:
         return f"That is as good as with the true groups known ({name})."
     unit = "points" if found.higher_is_better else "%"
-    side = "worse" if edge < 0 else "better"
-    return f"It is {100 * abs(edge):.1f} {unit} {side} than with the true groups known from the start ({name})."
+    side = "higher" if (edge > 0) == found.higher_is_better else "lower"
+    size = f"{100 * abs(edge):.1f} {unit} {side}"
+    return f"The {score_words(found)} is {size} than with the true groups known from the start ({name})."
 
 
 def _on_training(main: MethodRuns) -> bool:
@@ -218,10 +219,10 @@ def _trouble_notes(runs: list[RunData]) -> list[Note | None]:
     missing, rejected = trouble(runs)
     asked = sum(int(record.get("answered", 0)) for run in runs for record in run.records) + missing + rejected
     return [
-        Note(f"{plural(missing, 'answer')} of {asked} never came; the rounds went on without them.", caution=True)
+        Note(f"{plural(missing, 'answer')} of {asked} never came; the rounds went on without.", caution=True)
         if missing
         else None,
-        Note(f"{plural(rejected, 'update')} of {asked} were refused because they were not sound numbers.", caution=True)
+        Note(f"{plural(rejected, 'update')} of {asked} had values that are not finite and were left out.", caution=True)
         if rejected
         else None,
     ]
@@ -282,8 +283,8 @@ def restarts_words(main: MethodRuns) -> str:
     if starts < 2:
         return ""
     each = spread(run.metrics.get("bytes_down", 0) / starts / 1e6 for run in main.runs)
-    share = "" if each is None else f", about {plain(each.mean)} MB down for each of them"
+    share = "" if each is None else f": about {plain(each.mean)} MB down for each"
     return (
         f"{main.name} trained {starts} random starts side by side and kept the one with the least training loss. "
-        f"Bytes and seconds count all {starts}{share}."
+        f"Bytes and seconds count all of them{share}."
     )

@@ -17,6 +17,8 @@ Format = Callable[[float | None], str]
 
 NOTHING = 1e-9
 """A standard deviation below this share of the mean is rounding, not spread."""
+UNITS = {"%": 100, "ms": 1000, "min": 1 / 60}
+"""Factors of the units that a format may choose."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,7 @@ def cell(found: Spread | None, form: Format) -> Cell:
     if not found.sd or found.sd < NOTHING * abs(found.mean):
         return Cell(text)
     # in the unit of the mean, with its decimals
-    unit = 100 if text.endswith(" %") else 1 / 60 if text.endswith(" min") else 1
-    return Cell(text, f"± {like(unit * found.sd, text)}")
+    return Cell(text, f"± {like(UNITS.get(text.rpartition(' ')[2], 1) * found.sd, text)}")
 
 
 def score_form(found: Comparison) -> Format:

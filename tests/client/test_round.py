@@ -23,10 +23,11 @@ from tests.core.make import Samples, class_data, make_block, make_shard, regress
 D = 3
 SIZES = [4, 9, 4, 10, 1, 17]
 LINEAR = make_learner("linear:bias=true", Profile((D,), None))
+TWO_STEPS = LocalWork(2)
 NEAR = {"rtol": 1e-6, "atol": 1e-9}
 
 
-def task(work: LocalWork = LocalWork(2), weight: str = "uniform", weights=None, seed: int = 5):
+def task(work: LocalWork = TWO_STEPS, weight: str = "uniform", weights=None, seed: int = 5):
     method = Method(
         "m", Conditional(), weights or HardByLoss(), Fixed(1), work, Averaging(client_weight=weight), lr=0.1
     )
@@ -55,7 +56,9 @@ def slow_round(data: list[Samples], clusters: Clusters, steps: int, weight: str,
     }
     for i, (x, y) in enumerate(data):
         for lane in range(clusters.lanes):
-            losses = [((x @ w[s] + b[s] - y) ** 2).mean() / 2 for s in range(lane * clusters.K, (lane + 1) * clusters.K)]
+            losses = [
+                ((x @ w[s] + b[s] - y) ** 2).mean() / 2 for s in range(lane * clusters.K, (lane + 1) * clusters.K)
+            ]
             k = int(np.argmin(losses))
             s = lane * clusters.K + k
             theta, offset = w[s].copy(), b[s]

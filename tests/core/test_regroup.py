@@ -15,7 +15,9 @@ SIZES = torch.tensor([5, 2, 5])
 
 
 def clusters() -> Clusters:
-    return Clusters({"weight": torch.tensor([[0.0, 2.0], [3.0, 4.0], [6.0, 9.0]]), "bias": torch.tensor([1.0, 2, 6])}, 3)
+    return Clusters(
+        {"weight": torch.tensor([[0.0, 2.0], [3.0, 4.0], [6.0, 9.0]]), "bias": torch.tensor([1.0, 2, 6])}, 3
+    )
 
 
 def regroup(*new: NewCluster) -> Regroup:

@@ -83,7 +83,15 @@ def test_a_bad_spec_is_refused_in_a_sentence(spec, words):
 
 @pytest.mark.parametrize(
     "spec",
-    ["mlp:l2=-1", "mlp:l2=nan", "logistic:l2=nan", "logistic:l2=inf", "cnn:channels=0", "cnn:hidden=0", "cnn:hidden=-2"],
+    [
+        "mlp:l2=-1",
+        "mlp:l2=nan",
+        "logistic:l2=nan",
+        "logistic:l2=inf",
+        "cnn:channels=0",
+        "cnn:hidden=0",
+        "cnn:hidden=-2",
+    ],
 )
 def test_a_setting_out_of_range_is_refused(spec):
     with pytest.raises(ConfigError):
@@ -220,7 +228,7 @@ def test_numbers_need_one_output():
 
 
 def test_a_finished_module_in_place_of_a_factory_is_refused():
-    with pytest.raises(ConfigError, match="function that returns a torch.nn.Module"):
+    with pytest.raises(ConfigError, match=r"function that returns a torch\.nn\.Module"):
         make_learner(head(), CLASSES)
 
 

@@ -39,9 +39,7 @@ def visits(block: Block, work: LocalWork, client: int) -> list[list[int]]:
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.integers(1, 20), min_size=1, max_size=4), st.integers(1, 25), st.integers(1, 3), st.integers(0, 4)
-)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=4), st.integers(1, 25), st.integers(1, 3), st.integers(0, 4))
 def test_every_pass_visits_every_sample_once_and_ends_with_a_short_batch(sizes, size, epochs, extra):
     block = numbered_block(sizes, extra)
     for client, n in enumerate(sizes):
@@ -131,9 +129,7 @@ def test_mini_batch_steps_equal_a_plain_loop():
 
 
 def visits_by_label(block: Block, work: LocalWork, client: int) -> list[list[int]]:
-    return [
-        [int(v) for v in b.y[client][b.share[client] > 0]] for b in batches(block, work) if b.active[client]
-    ]
+    return [[int(v) for v in b.y[client][b.share[client] > 0]] for b in batches(block, work) if b.active[client]]
 
 
 @pytest.mark.parametrize("spec", ["linear", "mlp:hidden=4", "linear:bias=true,degree=2"])

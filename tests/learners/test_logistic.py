@@ -61,7 +61,9 @@ def test_multinomial_steps_equal_a_plain_loop(sizes, l2, bias):
         for _ in range(steps):
             gap = (softmax(x @ w.T + b) - np.eye(classes)[y]) / len(y)
             w, b = w - lr * (gap.T @ x + l2 * w), b - lr * gap.sum(axis=0) * bias
-        np.testing.assert_allclose(change["weight"][i, 0].numpy(), w - theta["weight"][i, 0].numpy(), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(
+            change["weight"][i, 0].numpy(), w - theta["weight"][i, 0].numpy(), rtol=1e-10, atol=1e-10
+        )
         if bias:
             np.testing.assert_allclose(change["bias"][i, 0].numpy(), b, rtol=1e-10, atol=1e-10)
 
@@ -78,7 +80,9 @@ def test_binary_steps_equal_a_plain_loop(l2):
         for _ in range(2):
             gap = (1 / (1 + np.exp(-(x @ w + b))) - y) / len(y)
             w, b = w - lr * (x.T @ gap + l2 * w), b - lr * gap.sum()
-        np.testing.assert_allclose(change["weight"][i, 0].numpy(), w - theta["weight"][i, 0].numpy(), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(
+            change["weight"][i, 0].numpy(), w - theta["weight"][i, 0].numpy(), rtol=1e-10, atol=1e-10
+        )
         assert change["bias"][i, 0].item() == pytest.approx(b, abs=1e-10)
 
 

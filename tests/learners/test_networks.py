@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def check(learner: Learner, nets: list[nn.Module], data, work: LocalWork, lr: fl
 
 def sequential(*widths: int) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
-    for a, b in zip(widths[:-1], widths[1:], strict=True):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1]).double()
 

@@ -23,7 +23,7 @@ from coterie.report.figures.svg import (
 )
 from coterie.report.formats import plain, score
 
-HEIGHT, TOP, BOTTOM, LEFT = 270.0, 14.0, 40.0, 50.0
+HEIGHT, TOP, BOTTOM, LEFT = 274.0, 14.0, 44.0, 52.0
 LABEL_GAP = 15.0
 HOVERS = 80
 """At most so many rounds can be pointed at, so that the page stays light."""
@@ -80,7 +80,7 @@ def _frame(lines: Sequence[Line], percent: bool) -> _Frame:
             low, high = max(0.0, low), min(1.0, high)
     first = min(each.curve.rounds[0] for each in lines)
     last = max(each.curve.rounds[-1] for each in lines)
-    right = WIDTH - 12 - 7.6 * max(len(each.name) for each in lines)
+    right = WIDTH - 12 - 8.4 * max(len(each.name) for each in lines)
     return _Frame(Scale(first, last, LEFT, right), Scale(low, high, HEIGHT - BOTTOM, TOP, log), percent)
 
 

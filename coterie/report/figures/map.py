@@ -15,7 +15,7 @@ from coterie.report.figures.svg import WIDTH, colour, drawing, mark, tag, text
 
 Floats = npt.NDArray[np.float64]
 
-HEIGHT, MARGIN = 330.0, 34.0
+HEIGHT, MARGIN = 330.0, 42.0
 RADIUS = 5.0
 SHOWN = 2000
 """At most so many clients are drawn; of more, every second (third, ...) one."""

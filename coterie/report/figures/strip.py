@@ -12,8 +12,8 @@ from markupsafe import Markup
 from coterie.report.figures.svg import WIDTH, Scale, box, colour, drawing, line, mark, path, text, whole_ticks
 from coterie.report.reading import RunData
 
-LEFT, RIGHT, TOP = 66.0, 8.0, 22.0
-MOVES, GAP, BOTTOM = 54.0, 30.0, 38.0
+LEFT, RIGHT, TOP = 74.0, 8.0, 22.0
+MOVES, GAP, BOTTOM = 54.0, 36.0, 42.0
 """Heights of the chart of moves, of the room above it, of the axis below it."""
 AREA = 260.0
 
@@ -55,11 +55,20 @@ def leaders(run: RunData) -> list[tuple[int, int, int]]:
     ]
 
 
+def seen(run: RunData) -> list[int]:
+    """Every cluster that held a client in some round or in the end."""
+    found = {int(row["cluster"]) for row in run.clients}
+    for record in run.records:
+        found |= set(record.get("assignments", ()))
+        found |= {k for k, size in enumerate(record.get("sizes", ())) if size}
+    return sorted(k for k in found if k >= 0)
+
+
 def rows_of(run: RunData) -> list[Row]:
     """All clients, ordered by final cluster, then true group, then as they came."""
     series = list(zip(*(record["assignments"] for record in run.records), strict=True))
     # the final rows name only those who answered; positions match only when all did
-    same = len(series) == len(run.clients)
+    same = len(series) >= len(run.clients)
     rows = [
         Row(i if same else None, moves, run.clients[i]["cluster"], str(run.clients[i].get("truth", "")))
         if same
@@ -76,13 +85,14 @@ def _strip(run: RunData, label: str) -> Markup:
     x = _rounds(run)
     floor = TOP + high * len(rows)
     segments = _segments(run)
+    starts = [start for first, last, start in leaders(run) for _ in range(first, last + 1)]
     drawn: list[Markup] = []
     for at, row in enumerate(rows):
         cells = [
             box(x(a), TOP + at * high, x(b) - x(a), inked, f"cell {colour(k)}{' other' if other else ''}")
             for a, b, k, other in _runs(row.clusters, segments)
         ]
-        drawn.append(mark(*cells, client=row.client, note=story(row.clusters)))
+        drawn.append(mark(*cells, client=row.client, note=story(row.clusters, starts)))
     return drawing(
         floor + GAP + MOVES + BOTTOM,
         label,
@@ -104,8 +114,8 @@ def _segments(run: RunData) -> list[bool]:
     return [won is not None and record.get("start", won) != won for record in run.records]
 
 
-def _runs(clusters: Sequence[int], other: Sequence[bool]) -> list[tuple[int, int, int, bool]]:
-    """Stretches of equal colour: (first column, column after the last, cluster, of another start)."""
+def _runs(clusters: Sequence[int], other: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """Stretches in which both stay the same: (first column, column after the last, cluster, the other)."""
     found, begin = [], 0
     for at in range(1, len(clusters) + 1):
         if at == len(clusters) or (clusters[at], other[at]) != (clusters[begin], other[begin]):
@@ -114,12 +124,14 @@ def _runs(clusters: Sequence[int], other: Sequence[bool]) -> list[tuple[int, int
     return found
 
 
-def story(clusters: Sequence[int], most: int = 6) -> str:
-    """`rounds 1-3: cluster 2` and so on, one line a stretch."""
+def story(clusters: Sequence[int], starts: Sequence[int] = (), most: int = 6) -> str:
+    """`rounds 1 to 3: cluster 2` and so on, one line a stretch; `starts` names the leading start of each round."""
     words = []
-    for a, b, k, _ in _runs(clusters, [False] * len(clusters)):
+    several = len(set(starts)) > 1
+    for a, b, k, start in _runs(clusters, starts if several else [0] * len(clusters)):
         when = f"round {a + 1}" if b == a + 1 else f"rounds {a + 1} to {b}"
-        words.append(f"{when}: " + (f"cluster {k}" if k >= 0 else "not heard yet"))
+        where = f"cluster {k}" if k >= 0 else "not heard yet"
+        words.append(f"{when}: {where}" + (f" of start {start}" if several and k >= 0 else ""))
     if len(words) > most:
         words = [f"changed {len(words) - 1} times; at the end:", *words[-most + 1 :]]
     return "\n".join(words)
@@ -154,21 +166,24 @@ def _leads(run: RunData, x: Scale, floor: float) -> list[Markup]:
 def _moves(run: RunData, x: Scale, top: float) -> list[Markup]:
     """Bars: how many clients changed their cluster in each round."""
     moved = [int(record.get("moved", 0)) for record in run.records]
-    y = Scale(0, max(1, *moved), top + MOVES, top)
+    most = max(moved)
+    y = Scale(0, max(1, most), top + MOVES, top)
     width = x(1) - x(0)
+    title = "clients that moved to another cluster, by round" if most else "no client ever moved to another cluster"
     drawn = [
         line(LEFT, y(0), WIDTH - RIGHT, y(0), "zero"),
-        text(LEFT - 8, y(y.high) + 5, str(int(y.high)), "tick", "end"),
+        text(LEFT, top - 8, title, "axis"),
         text(LEFT - 8, y(0) + 4, "0", "tick", "end"),
-        text(LEFT, top - 8, "clients that moved to another cluster, by round", "axis"),
     ]
+    if most:
+        drawn.append(text(LEFT - 8, y(most) + 5, str(most), "tick", "end"))
     for at, number in enumerate(moved):
         hit = box(x(at), top, width, MOVES, "hit")
         bar = box(x(at) + width * 0.12, y(number), width * 0.76, y(0) - y(number), "plainbar")
         drawn.append(mark(hit, bar, title=f"Round {at + 1}", note=_moved_note(run.records[at], number)))
     for round_ in whole_ticks(1, len(moved)):
         drawn.append(text(x(round_ - 0.5), top + MOVES + 16, str(round_), "tick", "middle"))
-    drawn.append(text((LEFT + WIDTH - RIGHT) / 2, top + MOVES + 33, "round", "axis", "middle"))
+    drawn.append(text((LEFT + WIDTH - RIGHT) / 2, top + MOVES + 36, "round", "axis", "middle"))
     return drawn
 
 

@@ -111,7 +111,7 @@ def whole_ticks(low: int, high: int, about: int = 6) -> list[int]:
     if high - low < about:
         return list(range(low, high + 1))
     inner = [round(t) for t in even_ticks(low, high, about)]
-    gap = (high - low) / about / 2
+    gap = 0.6 * (inner[1] - inner[0])
     return [low, *(t for t in inner if t - low >= gap and high - t >= gap), high]
 
 

@@ -1,0 +1,167 @@
+"""The page: whole for every kind of run, safe for every text."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+import coterie
+from coterie.report.page import embedded, write_report
+from coterie.report.reading import run_from_parts
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+OPTIONAL = ("sizes", "assignments", "start", "start_losses", "accuracy", "worst_tenth", "ari")
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and the texts of scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.void = {"meta", "link", "input", "img", "br"}
+        self.unbalanced: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.unbalanced.append(tag)
+
+
+def page(tmp_path, runs, **options):
+    return write_report(runs, tmp_path / "new" / "report.html", **options).read_text(encoding="utf-8")
+
+
+def full(make_run):
+    truth = ("north", "north", "south", "south")
+    runs = []
+    for seed in (0, 1):
+        runs.append(make_run("ifca", seed, truth=truth, margins=(9, 9, 9, 0)))
+        runs.append(make_run("fedavg", seed, truth=truth, clusters=(0,) * 4, scores=(0.8, 0.8, 0.85, 0.7)))
+        runs.append(make_run("local", seed, truth=truth, clusters=(0, 1, 2, 3), scores=(0.6, 0.95, 0.6, 0.6)))
+    return runs
+
+
+def test_every_question_has_its_section(tmp_path, make_run):
+    text = page(tmp_path, full(make_run))
+    found = Elements(text)
+    assert not found.unbalanced
+    assert not found.open
+    sections = [attributes["id"] for tag, attributes in found.found if tag == "section"]
+    expected = ["numbers", "methods", "gains", "map", "formation", "curves", "agreement", "cost", "method", "again"]
+    assert sections == [*expected, "clients"]
+    figures = [a for tag, a in found.found if tag == "svg" and a.get("class") == "figure"]
+    assert len(figures) == 6  # two of gains, map, strip, two of curves
+    assert all(a["aria-label"] for a in figures)
+    assert "4 of 4 clients gain" not in text
+    assert "3 of 4 clients gain, 1 loses" in text  # against fedavg: 0.9, 0.9, 0.8 < 0.85, 0.8
+
+
+def test_nothing_is_fetched_when_it_is_viewed(tmp_path, make_run):
+    text = page(tmp_path, full(make_run))
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", text)
+    for tag, attributes in Elements(text).found:
+        assert tag not in ("img", "iframe", "object", "embed")
+        assert not any(name in attributes for name in ("src", "srcset", "action"))
+        assert attributes.get("href", "data:,") == "data:,"
+
+
+def test_hostile_ids_stay_text(tmp_path, make_run):
+    ids = (HOSTILE, 'a"b', "c'd & <e>", "\u2028{{ 7 * 7 }}")
+    runs = [make_run(m, ids=ids, truth=ids, margins=(9,) * 4, learner=HOSTILE) for m in ("ifca", "fedavg")]
+    runs = [run_from_parts({**r.config, "scenario": HOSTILE}, r.records, vars(r)) for r in runs]
+    text = page(tmp_path, runs)
+    found = Elements(text)
+    assert not found.unbalanced
+    assert "img" not in [tag for tag, _ in found.found]
+    assert not any(name.startswith("on") for _, attributes in found.found for name in attributes)
+    assert [tag for tag, _ in found.found].count("script") == 2
+    assert html.escape(HOSTILE) in text  # it is shown, as text
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1]
+    assert not set("<>&") & set(data)
+    assert [client["id"] for client in json.loads(data)["clients"]] == list(ids)
+    assert "{{ 7 * 7 }}" in text
+
+
+def test_embedded_json_reads_back():
+    value = {"a": [HOSTILE, "&amp;", "ü\u2028"], "b": 1.5}
+    assert json.loads(embedded(value)) == value
+    assert not set("<>&\u2028") & set(embedded(value))
+
+
+@pytest.mark.parametrize("absent", [*[(key,) for key in OPTIONAL], OPTIONAL])
+def test_keys_may_be_absent(tmp_path, make_run, absent):
+    runs = full(make_run)
+    for run in runs:
+        for record in run.records:
+            for key in absent:
+                record.pop(key, None)
+    text = page(tmp_path, runs)
+    assert not Elements(text).unbalanced
+    if "assignments" in absent and "sizes" in absent:
+        assert "do not say which client was in which cluster" in text
+
+
+def test_one_cluster_says_why_figures_are_left_out(tmp_path, make_run):
+    text = page(tmp_path, [make_run(clusters=(0,) * 4)])
+    assert "There is no map: with one cluster there is one model" in text
+    assert "K is 1, so every client was in the one cluster" in text
+
+
+def test_baselines_alone(tmp_path, make_run):
+    text = page(tmp_path, [make_run("local", clusters=(0, 1, 2, 3))])
+    assert "local does not look for groups" in text
+    assert "nothing: no model travels" in text
+
+
+def test_one_client_one_round(tmp_path, make_run):
+    text = page(tmp_path, [make_run(scores=(0.5,), clusters=(0,), loss=(0.7,))])
+    assert "One group: the only client has one model" in text
+
+
+def test_unfinished_runs_are_mentioned(tmp_path, make_run):
+    assert "1 run of this comparison is not finished" in page(tmp_path, [make_run()], unfinished=1)
+
+
+def test_clients_that_did_not_answer_in_the_end(tmp_path, make_run):
+    run = make_run(margins=(9,) * 4)
+    fewer = run_from_parts(run.config, run.records, {"metrics": run.metrics, "clients": run.clients[1:]})
+    text = page(tmp_path, [fewer])
+    assert "2 groups among 3 clients" in text
+    # four rows in the strip, but positions are unknown, so none may claim to be a certain client
+    strip = text[text.index('id="formation"') : text.index('id="curves"')]
+    assert strip.count("cell c") >= 4
+    assert "data-client" not in strip
+
+
+def test_many_clients_show_sizes_only(tmp_path, make_run):
+    m = 1200
+    clusters = tuple(i % 3 for i in range(m))
+    runs = [make_run("ifca", scores=(0.9,) * m, clusters=clusters, margins=(9.0,) * m)]
+    runs.append(make_run("fedavg", scores=tuple(0.8 + 0.0002 * i for i in range(m)), clusters=(0,) * m))
+    for record in runs[0].records:
+        del record["assignments"]
+    text = page(tmp_path, runs)
+    assert "too many\n        clients to show each as a row" in text
+    assert len(text) < 3_000_000
+
+
+def test_own_arrays_from_training_to_page(tmp_path):
+    rows = {name: ([[0.0, 1.0], [1.0, 0.0], [0.5, 0.1]], [1, 0, 0]) for name in (HOSTILE, "b", "c")}
+    result = coterie.fit(coterie.from_arrays(rows), method="ifca", clusters=2, rounds=2, seed=0)
+    text = result.report(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "No held-out data was given" in text
+    assert "The true groups are not known" in text
+    assert "coterie.from_arrays(...)" in text
+    assert not Elements(text).unbalanced

@@ -1,0 +1,179 @@
+"""A user's own arrays: what is accepted, and an error for everything else that says where and what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie import InputError, from_arrays
+
+X = np.arange(6.0).reshape(3, 2)
+Y = np.array([0, 1, 1])
+
+
+def test_ragged_clients_are_put_one_after_the_other():
+    data = from_arrays({"north": (X, Y), "south": (X[:1] + 10, Y[:1])})
+    assert data.clients == ("north", "south")
+    assert data.train.sizes.tolist() == [3, 1]
+    assert data.train.x.tolist() == [[0, 1], [2, 3], [4, 5], [10, 11]]
+    assert data.train.y.tolist() == [0, 1, 1, 0]
+    assert data.profile.classes == 2
+    assert (data.test, data.truth) == (None, None)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_every_client_keeps_its_own_samples(sizes):
+    pairs = [(np.full((n, 2), i, float), np.full(n, i / 2)) for i, n in enumerate(sizes)]
+    shard = from_arrays(pairs).train
+    assert shard.ids == tuple(str(i) for i in range(len(sizes)))
+    for i in range(len(sizes)):
+        rows = slice(shard.starts[i], shard.stops[i])
+        assert shard.x[rows].tolist() == pairs[i][0].tolist()
+        assert shard.y[rows].tolist() == pairs[i][1].tolist()
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 1], [False, True, True], np.array([0, 1, 1], dtype=np.uint8)])
+def test_whole_and_boolean_labels_are_classes(labels):
+    data = from_arrays([(X, labels)])
+    assert data.train.y.dtype == torch.int64
+    assert data.train.y.tolist() == [0, 1, 1]
+    assert data.profile.classes == 2
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_floating_targets_are_numbers(kind):
+    data = from_arrays([(X, np.array([0.5, 1, 2], dtype=kind))])
+    assert data.train.y.dtype == torch.float64
+    assert data.profile.classes is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(np.float64, torch.float64), (np.float32, torch.float32), (np.uint8, torch.float32), (bool, torch.float32)],
+)
+def test_features_become_floating(kind, expected):
+    assert from_arrays([(X.astype(kind), Y)]).train.x.dtype == expected
+
+
+def test_torch_tensors_and_lists_are_arrays_too():
+    data = from_arrays([(torch.from_numpy(X), torch.from_numpy(Y)), (X.tolist(), Y.tolist())])
+    assert torch.equal(data.train.x[:3], data.train.x[3:])
+
+
+def test_later_changes_of_the_users_arrays_do_not_matter():
+    x = X.copy()
+    data = from_arrays([(x, Y), (X, Y)])
+    x[:] = 99
+    assert data.train.x[0, 0] == 0
+
+
+def test_test_samples_follow_the_order_of_training():
+    data = from_arrays({"a": (X, Y), "b": (X, Y)}, test={"b": (X[:1] + 5, Y[:1]), "a": (X[:2], Y[:2])})
+    assert data.test is not None
+    assert data.test.ids == ("a", "b")
+    assert data.test.sizes.tolist() == [2, 1]
+    assert data.test.x[2].tolist() == [5, 6]
+
+
+def test_truth_by_id_and_by_order():
+    clients = {"a": (X, Y), "b": (X, Y), "c": (X, Y)}
+    for truth in ({"c": "ward", "a": "icu", "b": "ward"}, ["icu", "ward", "ward"]):
+        data = from_arrays(clients, truth=truth)
+        assert data.truth is not None
+        assert data.truth.tolist() == [0, 1, 1]
+        assert data.group_names == ("icu", "ward")
+    assert from_arrays(clients, truth=np.array([7, 3, 7])).truth.tolist() == [1, 0, 1]
+
+
+def test_ids_are_text():
+    assert from_arrays({7: (X, Y), (1, 2): (X, Y)}).clients == ("7", "(1, 2)")
+
+
+def good(second) -> dict:
+    return {"first": (X, Y), "second": second}
+
+
+BAD_CLIENTS = {
+    "no pair": (good(X), "client 'second': expected a pair (x, y), got ndarray"),
+    "three": (good((X, Y, Y)), "client 'second': expected a pair (x, y)"),
+    "lengths": (good((X, Y[:2])), "client 'second': 3 samples but 2 labels; there must be one label a sample"),
+    "empty": (good((X[:0], Y[:0])), "client 'second' has no samples: leave it out"),
+    "shape": (good((X[:, :1], Y)), "client 'second': samples of shape (1,), but those before have (2,)"),
+    "kind": (good((X, Y / 2)), "client 'second': labels of type float64, but those before are int64; use one kind"),
+    "ragged x": (good(([[1], [2, 3]], Y[:2])), "client 'second': x is no array of numbers"),
+    "text x": (good((np.array([["a"], ["b"], ["c"]]), Y)), "client 'second': x must hold numbers, got type <U1"),
+    "object x": (good((np.array([[None], [1], [2]]), Y)), "client 'second': x must hold numbers, got type object"),
+    "flat x": (good((np.arange(3.0), Y)), "client 'second': x must have shape (samples, features, ...), got (3,)"),
+    "no features": ([(np.zeros((3, 0)), Y)], "client '0': x"),
+    "nan x": (
+        good((np.where(X == 3, np.nan, X), Y)),
+        "client 'second': x has 1 NaN or infinite values, the first in sample 1",
+    ),
+    "inf x": (
+        good((np.where(X >= 4, np.inf, X), Y)),
+        "client 'second': x has 2 NaN or infinite values, the first in sample 2",
+    ),
+    "ragged y": (good((X[:2], [[1], [1, 2]])), "client 'second': y"),
+    "text y": (
+        good((X, ["a", "b", "c"])),
+        "client 'second': y must hold integer labels 0..C-1 or numbers, got type <U1",
+    ),
+    "column y": (good((X, Y[:, None])), "client 'second': y must have shape (samples,), got (3, 1); use y.ravel()"),
+    "nan y": ([(X, np.array([0, np.nan, 1]))], "client '0': y has 1 NaN or infinite values, the first in sample 1"),
+    "negative": (good((X, np.array([-1, 0, 1]))), "client 'second': labels must be 0..C-1, got -1; shift them"),
+    "none": ([], "no clients: give at least one (x, y)"),
+    "none by id": ({}, "no clients: give at least one (x, y)"),
+    "text": ("abc", "clients must be {id: (x, y)} or a sequence of (x, y), got str"),
+    "array": (X, "clients must be {id: (x, y)} or a sequence of (x, y), got ndarray"),
+    "equal ids": ({1: (X, Y), "1": (X, Y)}, "two client ids are equal as text: give every client an id of its own"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CLIENTS, ids=lambda case: case.replace(" ", "-"))
+def test_bad_clients_are_refused_by_name(case):
+    clients, words = BAD_CLIENTS[case]
+    with pytest.raises(InputError) as caught:
+        from_arrays(clients)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ({"a": (X, Y), "x": (X, Y)}, "test must name the same clients as the training data; 'b' is missing in test"),
+        ({"a": (X, Y), "b": (X, Y), "z": (X, Y)}, "'z' is only in test"),
+        ([(X, Y), (X, Y)], "test must name the same clients"),
+        ({"a": (X, Y), "b": (np.where(X == 3, np.nan, X), Y)}, "client 'b' (test): x has 1 NaN"),
+        ({"a": (X, Y), "b": (X[:0], Y[:0])}, "client 'b' (test) has no samples"),
+        ({"a": (X[:, :1], Y), "b": (X[:, :1], Y)}, "test samples have shape (1,), training samples (2,)"),
+        ({"a": (X, Y / 2), "b": (X, Y / 2)}, "must be of one kind: both integer classes or both numbers"),
+    ],
+)
+def test_bad_test_samples_are_refused(test, words):
+    with pytest.raises(InputError) as caught:
+        from_arrays({"a": (X, Y), "b": (X, Y)}, test=test)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("truth", "words"),
+    [
+        ({"a": 0}, "truth must name the same clients as the training data; 'b' is missing in truth"),
+        ({"a": 0, "b": 1, "c": 1}, "'c' is only in truth"),
+        ([0], "truth has 1 groups for 2 clients: give one for each"),
+    ],
+)
+def test_bad_truth_is_refused(truth, words):
+    with pytest.raises(InputError) as caught:
+        from_arrays({"a": (X, Y), "b": (X, Y)}, truth=truth)
+    assert words in str(caught.value)
+
+
+def test_an_input_error_is_a_value_error():
+    with pytest.raises(ValueError, match="no clients"):
+        from_arrays([])

@@ -1,0 +1,154 @@
+"""From sums to the next models, with every number by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.core.clusters import Clusters
+from coterie.core.messages import Reply, Slotted
+from coterie.learners.descent import LocalWork
+from coterie.server.aggregate import aggregate
+from coterie.tiers.method import Averaging, Method
+from coterie.tiers.objective import Conditional
+from coterie.tiers.procedure import Fixed
+from coterie.tiers.weights import HardByLoss
+
+METHOD = Method("m", Conditional(), HardByLoss(), Fixed(3), LocalWork(1), Averaging())
+SIZES = np.array([2, 6, 4, 8])  # four clients, 20 samples
+# models 10, 20, 30; clients 0 and 1 chose model 0 with changes 1 and 3, client 2 chose model 2 with change 8;
+# client 3 did not answer
+OLD = Clusters({"w": torch.tensor([[10.0], [20.0], [30.0]], dtype=torch.float64)}, 3)
+
+
+def reply(changes: list[float], mass: list[float], slots=(0, 2)) -> Reply:
+    arrays = {
+        "change/w": torch.tensor(changes, dtype=torch.float64)[:, None],
+        "mass": torch.tensor(mass, dtype=torch.float64),
+    }
+    return Reply(("c0", "c1", "c2"), slotted={"clusters": Slotted(torch.tensor(slots), arrays, torch.tensor([2, 1]))})
+
+
+UNIFORM = reply([1 + 3, 8], [2, 1])
+SAMPLES = reply([2 * 1 + 6 * 3, 4 * 8], [8, 4])
+
+
+def moved(averaging: Averaging, message: Reply, **options) -> list[float]:
+    method = replace(METHOD, averaging=averaging, **options)
+    return aggregate(method, OLD, message, SIZES, rate=0.5).params["w"].flatten().tolist()
+
+
+def test_members_counted_once():
+    # 10 + (1 + 3) / 2 = 12; 30 + 8 / 1 = 38; nobody chose model 1
+    assert moved(Averaging("members", "uniform"), UNIFORM) == [12, 20, 38]
+
+
+def test_members_counted_by_samples():
+    # 10 + (2 * 1 + 6 * 3) / 8 = 12.5; 30 + 4 * 8 / 4 = 38
+    assert moved(Averaging("members", "samples"), SAMPLES) == [12.5, 20, 38]
+
+
+def test_all_who_answered_counted_once():
+    # 10 + 4 / 3; 30 + 8 / 3
+    assert moved(Averaging("all", "uniform"), UNIFORM) == pytest.approx([10 + 4 / 3, 20, 30 + 8 / 3], rel=1e-15)
+
+
+def test_all_who_answered_counted_by_samples():
+    # 10 + 20 / 12; 30 + 32 / 12
+    assert moved(Averaging("all", "samples"), SAMPLES) == pytest.approx([10 + 5 / 3, 20, 30 + 8 / 3], rel=1e-15)
+
+
+def test_the_whole_federation_counted_once():
+    # four clients there are: 10 + 4 / 4 = 11; 30 + 8 / 4 = 32
+    assert moved(Averaging("all", "uniform", "federation"), UNIFORM) == [11, 20, 32]
+
+
+def test_the_whole_federation_counted_by_samples():
+    # 20 samples there are: 10 + 20 / 20 = 11; 30 + 32 / 20 = 31.6
+    assert moved(Averaging("all", "samples", "federation"), SAMPLES) == pytest.approx([11, 20, 31.6])
+
+
+def test_divide_by_means_nothing_for_members():
+    assert moved(Averaging("members", "uniform", "federation"), UNIFORM) == [12, 20, 38]
+
+
+def test_the_server_applies_the_step_size_to_gradients():
+    # rate 0.5: 10 + 0.5 * 4 / 2 = 11; 30 + 0.5 * 8 = 34
+    assert moved(Averaging(), UNIFORM, exchange="gradient") == [11, 20, 34]
+
+
+def test_the_servers_own_factor_multiplies():
+    assert moved(Averaging(), UNIFORM, server_lr=2.0) == [14, 20, 46]
+    # 2 * 0.5 = 1: as a plain model exchange
+    assert moved(Averaging(), UNIFORM, server_lr=2.0, exchange="gradient") == [12, 20, 38]
+
+
+def test_the_old_models_are_not_changed_in_place():
+    moved(Averaging(), UNIFORM)
+    assert OLD.params["w"].flatten().tolist() == [10, 20, 30]
+
+
+def test_parameters_of_any_shape_are_scaled_alike():
+    old = Clusters({"a": torch.zeros(2, 2, 3), "b": torch.zeros(2)}, 2)
+    arrays = {
+        "change/a": torch.full((1, 2, 3), 6.0),
+        "change/b": torch.tensor([3.0]),
+        "mass": torch.tensor([3.0], dtype=torch.float64),
+    }
+    message = Reply(("x", "y", "z"), slotted={"clusters": Slotted(torch.tensor([1]), arrays, torch.tensor([3]))})
+    new = aggregate(METHOD, old, message, SIZES, 1.0).params
+    assert new["a"].tolist() == [[[0] * 3] * 2, [[2] * 3] * 2]
+    assert new["b"].tolist() == [0, 1]
+    assert new["a"].dtype == torch.float32
+
+
+def test_lanes_are_averaged_apart():
+    # lane 0: slot 0 gets 4 of mass 2, slot 1 gets 6 of mass 1; lane 1: slot 3 gets 9 of mass 3
+    old = Clusters({"w": torch.zeros(4, 1, dtype=torch.float64)}, 2, lanes=2)
+    arrays = {
+        "change/w": torch.tensor([[4.0], [6.0], [9.0]], dtype=torch.float64),
+        "mass": torch.tensor([2.0, 1.0, 3.0], dtype=torch.float64),
+    }
+    slotted = Slotted(torch.tensor([0, 1, 3]), arrays, torch.tensor([2, 1, 3]))
+    message = Reply(("a", "b", "c"), slotted={"clusters": slotted})
+    members = aggregate(METHOD, old, message, SIZES, 1.0)
+    assert members.params["w"].flatten().tolist() == [2, 6, 0, 3]
+    everybody = aggregate(replace(METHOD, averaging=Averaging("all")), old, message, SIZES, 1.0)
+    # both lanes have mass 3: 4/3, 6/3, nothing, 9/3
+    assert everybody.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 3])
+
+
+def with_body(counts: list[int], changes: list[float], slots: list[int], masses: list[float]) -> Clusters:
+    old = Clusters(
+        {"head": torch.zeros(4, 1, dtype=torch.float64)},
+        2,
+        lanes=2,
+        body={"base": torch.tensor([[100.0], [200.0]], dtype=torch.float64)},
+    )
+    heads = {
+        "change/head": torch.ones(len(slots), 1, dtype=torch.float64),
+        "mass": torch.tensor(masses, dtype=torch.float64),
+    }
+    body = {"change/base": torch.tensor(changes, dtype=torch.float64)[:, None]}
+    message = Reply(
+        ("a", "b", "c"),
+        slotted={
+            "clusters": Slotted(torch.tensor(slots), heads, torch.ones(len(slots), dtype=torch.int64)),
+            "body": Slotted(torch.tensor([0, 1]), body, torch.tensor(counts)),
+        },
+    )
+    return aggregate(METHOD, old, message, SIZES, 1.0)
+
+
+def test_the_shared_body_is_averaged_over_all_clusters_of_its_lane():
+    # lane 0: mass 2 + 1 = 3, change 6 -> 102; lane 1: mass 3, change 12 -> 204
+    new = with_body([3, 3], [6, 12], [0, 1, 2], [2, 1, 3])
+    assert new.shared["base"].flatten().tolist() == [102, 204]
+
+
+def test_the_body_of_a_lane_without_contributions_stays():
+    new = with_body([3, 0], [6, 0], [0, 1], [2, 1])
+    assert new.shared["base"].flatten().tolist() == [102, 200]

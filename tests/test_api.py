@@ -1,0 +1,196 @@
+"""The public names and what a user does with them in Python."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.errors import ConfigError, InputError, RunError, TrainingError
+from tests.test_ifca import population
+
+
+def test_the_public_names_are_these_and_no_others():
+    assert set(coterie.__all__) == {
+        "ConfigError", "CoterieError", "InputError", "Population", "Result", "RunError", "TrainingError", "compare",
+        "fit", "from_arrays", "load", "resume", "scenario",
+    }  # fmt: skip
+    for name in coterie.__all__:
+        assert getattr(coterie, name).__doc__
+
+
+@pytest.fixture(scope="module")
+def result():
+    return coterie.fit(population(), "ifca", learner="linear", clusters=2, rounds=6, restarts=2)
+
+
+def test_a_result_has_groups_weights_models_and_records(result):
+    assert set(result.assignments) == {f"c{i}" for i in range(8)}
+    assert result.weights.shape == (8, 2)
+    assert (result.weights.sum(axis=1) == 1).all()
+    assert [set(model) for model in result.models] == [{"weight"}, {"weight"}]
+    assert result.models[0]["weight"].shape == (4,)
+    assert [record["round"] for record in result.records] == list(range(6))
+    needed = {"round", "seconds", "loss", "clusters", "bytes_up", "bytes_down"}
+    assert all(needed <= set(record) for record in result.records)
+    json.dumps([result.records, result.metrics, result.clients], allow_nan=False)
+
+
+def test_predictions_come_from_the_clients_own_model(result):
+    x = np.random.default_rng(1).standard_normal((5, 4))
+    weight = result.models[result.assignments["c3"]]["weight"]
+    np.testing.assert_allclose(result.predict(x, client="c3"), x @ weight)
+    np.testing.assert_allclose(result.predict(x, cluster=0), x @ result.models[0]["weight"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r: r.predict(np.ones((2, 4))), "give client=... or cluster=..."),
+        (lambda r: r.predict(np.ones((2, 4)), client="nobody"), "use assign"),
+        (lambda r: r.predict(np.ones((2, 4)), cluster=2), "cluster must be 0 to 1, got 2"),
+        (lambda r: r.predict(np.ones((2, 3)), cluster=0), r"shape \(n, 4\), got \(2, 3\)"),
+        (lambda r: r.assign(np.ones((2, 4)), np.ones(3)), "2 samples but labels of shape"),
+    ],
+)
+def test_wrong_questions_to_a_result_are_answered_with_what_to_do(result, call, message):
+    with pytest.raises(InputError, match=message):
+        call(result)
+
+
+def test_save_and_load_give_the_same_result(result, tmp_path):
+    folder = result.save(tmp_path / "saved")
+    again = coterie.load(folder)
+    assert again.assignments == result.assignments
+    assert again.records == result.records
+    assert again.metrics == result.metrics
+    for a, b in zip(again.models, result.models, strict=True):
+        assert np.array_equal(a["weight"], b["weight"])
+    x = np.ones((3, 4))
+    assert np.array_equal(again.predict(x, client="c1"), result.predict(x, client="c1"))
+    with pytest.raises(RunError, match="exists already"):
+        result.save(tmp_path / "saved")
+
+
+def test_a_report_is_written(result, tmp_path):
+    page = result.report(tmp_path / "report.html").read_text()
+    assert page.startswith("<!")
+    assert "c3" in page
+
+
+def small_net():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 12), torch.nn.ReLU(), torch.nn.Linear(12, 10))
+
+
+def test_any_module_is_a_learner_and_equals_the_built_in_one_step_by_step():
+    """The same starting parameters under other names give the same models as `mlp`."""
+    data = coterie.scenario("rotated-digits", clients=8)
+    options = {"clusters": 2, "rounds": 2, "lr": 0.3, "local_steps": 3, "dtype": "float64", "restarts": 1}
+    built_in = coterie.fit(data, "ifca", learner="mlp:hidden=12", **options | {"rounds": 1, "lr": 1e-300})
+    names = {"1.weight": "layer0.weight", "1.bias": "layer0.bias", "3.weight": "layer1.weight", "3.bias": "layer1.bias"}
+    start = [{mine: model[theirs] for mine, theirs in names.items()} for model in built_in.models]
+    own = coterie.fit(data, "ifca", learner=small_net, start=start, **options)
+    reference = coterie.fit(data, "ifca", learner="mlp:hidden=12", start=built_in, **options)
+    for a, b in zip(own.models, reference.models, strict=True):
+        for mine, theirs in names.items():
+            np.testing.assert_allclose(a[mine], b[theirs], rtol=1e-9, atol=1e-12)
+
+
+def test_a_learner_of_ones_own_has_to_be_passed_again_to_load(tmp_path):
+    data = coterie.scenario("rotated-digits", clients=8)
+    coterie.fit(data, "fedavg", learner=small_net, rounds=1, out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="pass that function again"):
+        coterie.load(tmp_path / "run")
+    assert len(coterie.load(tmp_path / "run", learner=small_net).models) == 1
+
+
+def test_a_run_can_start_where_another_ended(tmp_path):
+    data = population()
+    common = {"learner": "linear", "clusters": 2, "lr": 0.1, "seed": 3}
+    whole = coterie.fit(data, "ifca", rounds=8, **common)
+    half = coterie.fit(data, "ifca", rounds=4, out=tmp_path / "half", **common)
+    for start in (half, str(tmp_path / "half"), half.models):
+        rest = coterie.fit(data, "ifca", rounds=4, start=start, **common)
+        for a, b in zip(whole.models, rest.models, strict=True):
+            np.testing.assert_allclose(a["weight"], b["weight"], rtol=1e-12)
+
+
+def test_a_given_start_survives_an_interruption(tmp_path):
+    data, start = population(), [{"weight": np.ones(4)}, {"weight": -np.ones(4)}]
+    options = {"learner": "linear", "clusters": 2, "rounds": 4}
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(data, "ifca", start=start, out=tmp_path / "cut", on_round=stop, **options)
+    whole, cut = coterie.fit(data, "ifca", start=start, **options), coterie.resume(tmp_path / "cut", data)
+    assert np.array_equal(whole.models[0]["weight"], cut.models[0]["weight"])
+
+
+def test_resume_refuses_other_data_and_arrays_from_nowhere(tmp_path):
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(population(), "ifca", learner="linear", out=tmp_path / "cut", on_round=stop)
+    with pytest.raises(RunError, match="the data is not that of the run"):
+        coterie.resume(tmp_path / "cut", population(seed=1))
+    with pytest.raises(RunError, match=r"use coterie.resume\(folder, federation\)"):
+        coterie.resume(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clusters": 9}, "clusters=9 but there are only 8 clients"),
+        ({"clusters": 0}, "clusters must be a whole number at least 1, got 0"),
+        ({"clusters": "two"}, "clusters must be a whole number at least 1, got 'two'"),
+        ({"clusers": 2}, "unknown option of method ifca 'clusers': did you mean 'clusters'"),
+        ({"lr": 0.0}, "lr must be a number above 0, got 0.0"),
+        ({"lr": float("nan")}, "lr must be a number above 0, got nan"),
+        ({"participation": 1.5}, "participation must be a number above 0 and at most 1"),
+        ({"averaging": "member"}, "unknown averaging 'member': did you mean 'members'"),
+        ({"local_steps": 2, "local_epochs": 2}, "give one of them"),
+        ({"exchange": "gradient", "local_steps": 3}, "set local_steps=1"),
+        ({"learner": "logistic"}, "logistic predicts classes but the targets are numbers"),
+        ({"learner": "liner"}, "unknown learner 'liner': did you mean 'linear'"),
+        ({"learner": "linear:degre=2"}, "unknown setting of learner linear 'degre': did you mean 'degree'"),
+        ({"learner": "linear:degree=two"}, "learner linear: degree must be int, got 'two'"),
+        ({"learner": "cnn"}, "cnn needs images"),
+        ({"learner": 7}, "learner must be one of"),
+        ({"method": "ifka"}, "unknown method 'ifka': did you mean 'ifca'"),
+        ({"method": "fedavg", "clusters": 2}, "clusters means nothing to method fedavg"),
+        ({"shared": "layer9", "learner": "mlp"}, "shared='layer9' names no parameter"),
+        ({"shared": "layer", "learner": "mlp"}, "leave at least one layer to the clusters"),
+        ({"device": "abacus"}, "device 'abacus' cannot be used here"),
+        ({"start": "nowhere"}, "nowhere is no run folder"),
+        ({"start": [{"weight": np.ones(4)}]}, "start has 1 models but clusters=2"),
+        ({"start": [{"weight": np.ones(3)}] * 2}, "start model 0 has arrays"),
+        ({"start": [{"weight": np.ones(4)}] * 2, "restarts": 2}, "leave restarts at 1"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line_and_nothing_is_written(options, message, tmp_path):
+    options = {"method": "ifca", "learner": "linear", "rounds": 1} | options
+    with pytest.raises((ConfigError, RunError), match=message) as caught:
+        coterie.fit(population(), out=tmp_path / "run", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_training_that_diverges_says_so(tmp_path):
+    with pytest.raises(TrainingError, match=r"the training diverged: lower lr \(now 1e\+20\)"):
+        coterie.fit(population(), "fedavg", learner="linear", lr=1e20, rounds=50, out=tmp_path / "run")
+    assert (tmp_path / "run" / "records.jsonl").is_file(), "what was there before is kept"
+
+
+def test_one_diverging_client_is_left_out_and_named():
+    """Values near the largest float overflow in one client only; the others go on."""
+    random = np.random.default_rng(0)
+    clients = {f"c{i}": (random.standard_normal((5, 2)), random.standard_normal(5)) for i in range(4)}
+    clients["huge"] = (np.full((5, 2), 1e200), np.full(5, 1e200))
+    result = coterie.fit(coterie.from_arrays(clients), "fedavg", learner="linear", rounds=3, lr=0.1)
+    assert all(record["rejected"] == ["huge"] for record in result.records)
+    assert all(record["answered"] == 4 for record in result.records)
+    assert np.isfinite(result.models[0]["weight"]).all()
