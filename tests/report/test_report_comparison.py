@@ -88,7 +88,9 @@ def test_lower_rmse_is_a_gain(make_run):
             make_run("fedavg", clusters=(0,) * 4, score="rmse", scores=(0.5,) * 4),
         ]
     )
-    assert tally(gains(found.main, found.of("one"))) == (1, 1, 2)
+    each = gains(found.main, found.of("one"))
+    assert (each[0].client, each[-1].client) == ("client-0", "client-1")  # 0.2 < 0.5 gains, 0.9 > 0.5 loses
+    assert tally(each) == (1, 1, 2)
 
 
 def test_curve_leaves_out_rounds_without_a_number(make_run):

@@ -68,7 +68,7 @@ def rows_of(run: RunData) -> list[Row]:
     """All clients, ordered by final cluster, then true group, then as they came."""
     series = list(zip(*(record["assignments"] for record in run.records), strict=True))
     # the final rows name only those who answered; positions match only when all did
-    same = len(series) >= len(run.clients)
+    same = len(series) == len(run.clients)
     rows = [
         Row(i if same else None, moves, run.clients[i]["cluster"], str(run.clients[i].get("truth", "")))
         if same

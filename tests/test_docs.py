@@ -1,0 +1,63 @@
+"""What the documents say runs, and the generated pages are those of the code."""
+
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from coterie.cli.main import cli
+from coterie.cli.reference import cli_page, methods_page
+from coterie.methods import METHODS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), {})
+
+
+def commands() -> list[str]:
+    texts = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    help_texts = [command.help or "" for command in [cli, *cli.commands.values()]]
+    texts += [line.strip() for text in help_texts for line in text.splitlines()]
+    return [line.split("#")[0].strip() for line in texts if line.startswith("coterie ")]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_in_documents_and_help_are_accepted(line):
+    _, name, *arguments = shlex.split(line)
+    cli.commands[name].make_context(name, arguments).close()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
+
+
+def test_generated_pages_are_fresh():
+    assert (ROOT / "docs" / "methods.md").read_text() == methods_page(), "run 'make docs'"
+    assert (ROOT / "docs" / "cli.md").read_text() == cli_page(), "run 'make docs'"
+
+
+def test_links_between_documents_lead_somewhere():
+    for page in [*PAGES, ROOT / "docs" / "methods.md", ROOT / "docs" / "cli.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_lists_the_registered_methods():
+    table = re.findall(r"^\| (`.*?) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    listed = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
+    assert listed == set(METHODS)
