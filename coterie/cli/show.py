@@ -29,7 +29,8 @@ SEEN = (
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("", "method", "name", "option", "meaning") else "right")
+        left = column in ("", "method", "name", "option", "meaning")
+        table.add_column(column, justify="left" if left else "right", no_wrap=column not in ("", "meaning"))
     return table
 
 
@@ -60,23 +61,16 @@ def result(console: Console, found: Result) -> None:
 def comparison(console: Console, runs: Sequence[RunData]) -> None:
     """One row a method, mean ± standard deviation over seeds."""
     found = compare(runs)
-    titles = {
-        "score": found.score_name,
-        "worst": "worst tenth",
-        "clusters": "clusters",
-        "ari": "ARI",
-        "rounds": "rounds",
-        "up": "MB up",
-        "down": "MB down",
-        "seconds": "seconds",
-        "seeds": "seeds",
-    }
+    percent = " %" if found.higher_is_better else ""
+    titles = {"score": found.score_name + percent, "worst": "worst tenth", "clusters": "groups", "ari": "ARI"}
+    titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
     table = _table("method", *titles.values())
     for row in method_rows(found):
-        cells = [str(row[key]) if key == "seeds" else f"{row[key].text} {row[key].spread}".strip() for key in titles]
-        table.add_row(row["name"], *cells)
+        cells = {key: f"{row[key].text.removesuffix(' %')} {row[key].spread}".strip() for key in titles}
+        table.add_row(row["name"], *(cells | {"seconds": row["seconds"].text}).values())
     console.print(table)
-    console.print()
+    seeds = len(found.main.runs)
+    console.print(f"mean ± standard deviation over {seeds} seeds\n" if seeds > 1 else "one seed\n", highlight=False)
 
 
 def methods(console: Console) -> None:

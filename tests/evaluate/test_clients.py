@@ -9,6 +9,7 @@ import torch
 from coterie.client.side import ClientSide
 from coterie.core.clusters import Clusters
 from coterie.core.population import Profile
+from coterie.errors import TrainingError
 from coterie.evaluate.clients import scores, training_losses
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
@@ -73,3 +74,12 @@ def test_clients_that_do_not_answer_have_no_row(engine):
     found = scores(federation, MODELS, torch.tensor([0, 1, 2]), 3, regression=True)
     assert found.positions.tolist() == [0, 2]
     assert training_losses(federation, MODELS, None, 3)[0].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
+def test_nobody_answering_is_an_error_in_words(engine):
+    federation = engine(ClientSide(LINE, make_shard(DATA), None), missing={3: ["c0", "c1", "c2"]})
+    with pytest.raises(TrainingError):
+        scores(federation, MODELS, torch.tensor([0, 1, 2]), 3, regression=True)
+    with pytest.raises(TrainingError):
+        training_losses(federation, MODELS, None, 3)

@@ -140,6 +140,20 @@ def test_an_unused_parameter_stays_as_it_was():
     assert float(change["used.weight"].abs().max()) > 0
 
 
+def half_frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    net[0].requires_grad_(False)
+    return net
+
+
+def test_a_parameter_that_asks_for_no_gradient_stays_as_it_was():
+    learner = make_learner(half_frozen, Profile((3,), 2))
+    theta = {n: p[:, None] for n, p in learner.start([1], torch.float64).items()}
+    change = learner.descend(theta, make_block(class_data([4], (3,), 2)), LocalWork(steps=2), 0.1)
+    assert float(change["1.weight"].abs().max()) > 0
+    assert float(change.get("0.weight", torch.zeros(1)).abs().max()) == 0
+
+
 @pytest.mark.parametrize("spec", ["mlp:hidden=5", "cnn:channels=2,hidden=3"])
 def test_losses_of_all_models_equal_those_of_each(spec):
     learner = make_learner(spec, Profile((4, 4), 3))

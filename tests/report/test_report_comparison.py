@@ -7,7 +7,7 @@ import pytest
 
 from coterie.errors import RunError
 from coterie.report.comparison import Spread, advantages, compare, contingency, curve, gains, pairs, tally, trouble
-from coterie.report.figures.map import project, spread_out
+from coterie.report.figures.map import fit_shares, spread_out
 
 
 def test_standard_deviation_divides_by_seeds_less_one():
@@ -135,11 +135,8 @@ def test_points_on_one_spot_become_distinct_and_stay_near():
     assert len(radii) == 16
 
 
-def test_projection_keeps_groups_apart_and_does_not_depend_on_signs():
-    losses = np.array([[0.1, 2.0, 2.0], [2.0, 0.1, 2.0], [2.0, 2.0, 0.1], [0.1, 2.0, 2.0]])
-    flat, shares = project(losses)
-    assert flat.shape == (4, 2)
-    assert flat[0] == pytest.approx(flat[3])
-    assert np.linalg.norm(flat[0] - flat[1]) == pytest.approx(np.linalg.norm(flat[0] - flat[2]))
-    assert sum(shares) == pytest.approx(1.0)  # three points lie in a plane
-    assert project(np.ones((3, 2)))[1] == (0.0, 0.0)
+def test_models_share_a_client_by_one_over_the_squared_loss():
+    """Losses 1 and 2: shares 1 and 1/4 of 5/4, so 0.8 and 0.2. Equal losses share equally; a zero loss takes all."""
+    assert fit_shares(np.array([[1.0, 2.0]]))[0] == pytest.approx([0.8, 0.2])
+    assert fit_shares(np.array([[3.0, 3.0, 3.0]]))[0] == pytest.approx([1 / 3] * 3)
+    assert fit_shares(np.array([[0.0, 1.0], [np.inf, 1.0]])) == pytest.approx(np.array([[1.0, 0.0], [0.0, 1.0]]))

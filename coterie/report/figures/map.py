@@ -1,4 +1,4 @@
-"""The clients as points: near one another where the same models fit them equally well."""
+"""The clients as points between the clusters: the better a model fits a client, the nearer it stands to its corner."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ class ClientMap:
     """The drawing and what its caption has to say."""
 
     svg: Markup
-    shares: tuple[float, float]
-    """Parts of the variance that the two directions hold."""
     spread_out: int
     """Clients drawn beside their true place because others are on it."""
     shown: int
@@ -42,47 +40,37 @@ def client_map(rows: Sequence[Mapping[str, Any]], truths: Sequence[str], label: 
     if len(known) < 2:
         return None
     chosen = known[:: -(-len(known) // SHOWN)]
-    flat, shares = project(np.array([rows[i]["losses"] for i in chosen], dtype=float))
-    places, radii, moved = spread_out(_to_page(flat))
+    used = sorted({int(rows[i]["cluster"]) for i in known})
+    corners = _corners(len(used))
+    shares = fit_shares(np.array([rows[i]["losses"] for i in chosen], dtype=float)[:, used])
+    places, radii, moved = spread_out(shares @ corners)
     points = [_point(i, rows[i], place, radius, truths) for i, place, radius in zip(chosen, places, radii, strict=True)]
-    axis = text(WIDTH / 2, HEIGHT - 6, f"first direction ({100 * shares[0]:.0f} % of the variance)", "axis", "middle")
-    side = tag(
-        "text",
-        f"second ({100 * shares[1]:.0f} %)",
-        class_="axis",
-        text_anchor="middle",
-        transform=f"translate(13 {HEIGHT / 2 - 8:.0f}) rotate(-90)",
-    )
-    frame = tag("rect", x=24, y=4, width=WIDTH - 28, height=HEIGHT - 28, rx=6, class_="frame")
-    return ClientMap(drawing(HEIGHT, label, frame, axis, side, *points), shares, moved, len(chosen))
+    outline = tag("path", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners) + "Z", class_="frame")
+    names = [_corner_name(k, corner) for k, corner in zip(used, corners, strict=True)]
+    return ClientMap(drawing(HEIGHT, label, outline, *names, *points), moved, len(chosen))
 
 
-def project(losses: Floats) -> tuple[Floats, tuple[float, float]]:
-    """The two main directions of the log losses (m, K) -> (m, 2), and their shares of the variance.
+def fit_shares(losses: Floats) -> Floats:
+    """How the models share a client, (m, K) to rows that sum to one: in proportion to 1 / loss^2.
 
-    The logarithm makes "twice as bad" the same step everywhere. Signs are fixed (largest coefficient positive), so
-    that the same run gives the same picture.
+    Twice the loss counts a quarter, whatever the unit; equal losses count equally.
     """
-    logs = np.log(np.maximum(np.nan_to_num(losses, nan=1e12, posinf=1e12), 1e-12))
-    centred = logs - logs.mean(axis=0)
-    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
-    signs = np.sign(directions[np.arange(len(directions)), np.abs(directions).argmax(axis=1)])
-    flat = centred @ (directions * signs[:, None]).T
-    total = float((sizes**2).sum())
-    shares = [float(s * s / total) if total > 0 else 0.0 for s in sizes] + [0.0]
-    flat = np.hstack([flat, np.zeros((len(flat), 2))])[:, :2]
-    return flat, (shares[0], shares[1])
+    safe = np.maximum(np.nan_to_num(losses, nan=np.inf), 1e-12)
+    ratio = (safe.min(axis=1, keepdims=True) / safe) ** 2
+    return np.asarray(ratio / ratio.sum(axis=1, keepdims=True))
 
 
-def _to_page(flat: Floats) -> Floats:
-    """One scale for both directions, so that distances on the page are true."""
-    low, high = flat.min(axis=0), flat.max(axis=0)
-    extent = np.maximum(high - low, 1e-12)
-    room = np.array([WIDTH - 2 * MARGIN - 24, HEIGHT - 2 * MARGIN - 24])
-    scale = float((room / extent).min()) if (high > low).any() else 0.0
-    middle = np.array([(24 + WIDTH - 4) / 2, (4 + HEIGHT - 24) / 2])
-    page = (flat - (low + high) / 2) * scale * np.array([1, -1]) + middle
-    return np.asarray(page, dtype=np.float64)
+def _corners(count: int) -> Floats:
+    """A regular polygon on the page, its first corner on top; two clusters are the ends of a level line."""
+    turn = np.arange(count) / max(count, 1) * 2 * np.pi - (np.pi if count == 2 else np.pi / 2)
+    radius = np.array([WIDTH / 2 - MARGIN - 40, HEIGHT / 2 - MARGIN])
+    return np.asarray(np.stack([np.cos(turn), np.sin(turn)], axis=1) * radius + np.array([WIDTH / 2, HEIGHT / 2]))
+
+
+def _corner_name(cluster: int, corner: Floats) -> Markup:
+    """The cluster's name, outside its corner and clear of the points."""
+    below = corner[1] > HEIGHT / 2 + 1
+    return text(float(corner[0]), float(corner[1]) + (38 if below else -30), f"cluster {cluster}", "axis", "middle")
 
 
 def spread_out(places: Floats) -> tuple[Floats, list[float], int]:
