@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from coterie.cli.main import cli
-from coterie.cli.show import SEEN, shown_options
+from coterie.cli.show import shown_options
 from coterie.config import Option
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
-from coterie.methods.base import Entry
+from coterie.methods.base import SEEN, Entry
 from coterie.scenarios import SCENARIOS
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
@@ -64,8 +64,8 @@ def _method(entry: Entry) -> str:
     lines = [f"### {entry.name}\n", f"{entry.summary[0].upper()}{entry.summary[1:]}. ({entry.paper})\n"]
     lines.append(f"    {(entry.compose.__doc__ or '').strip()}\n")
     lines.append(f"{twin}\n")
-    lines.append("What the server gets to see:\n")
-    lines.append(f"- {SEEN}")
+    lines.append("What the server gets to see of each client:\n")
+    lines.append(f"- update: {SEEN}")
     lines += [f"- {row}: {meaning}" for row, meaning in entry.reveals.items()]
     defaults = {k: v for k, v in entry.defaults({}).items() if k not in {o.name for o in entry.options} | entry.refuses}
     if defaults:

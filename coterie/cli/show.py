@@ -12,18 +12,12 @@ from coterie.config import Option
 from coterie.errors import unknown_name
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
-from coterie.methods.base import Entry
+from coterie.methods.base import SEEN, Entry
 from coterie.report.comparison import compare
 from coterie.report.reading import RunData
 from coterie.report.tables import method_rows
 from coterie.result import Result
 from coterie.scenarios import SCENARIOS, ScenarioEntry
-
-SEEN = (
-    "each client's change of the models it trained and its training loss; only their sums are used, so secure "
-    "aggregation could hide them"
-)
-"""What every method lets the server see as long as sums are not masked."""
 
 
 def _table(*columns: str) -> Table:
@@ -121,8 +115,8 @@ def _describe_method(console: Console, entry: Entry) -> None:
     console.print(f"\n{_composition(entry)}", highlight=False)
     twin = f"with one cluster it equals {entry.twin}" if entry.twin else f"no twin: {entry.no_twin}"
     console.print(f"twin: {twin}", highlight=False)
-    console.print("\nWhat the server gets to see", style="bold")
-    console.print(f"  {SEEN}", highlight=False)
+    console.print("\nWhat the server gets to see of each client", style="bold")
+    console.print(f"  update: {SEEN}", highlight=False)
     for row, meaning in entry.reveals.items():
         console.print(f"  {row}: {meaning}", highlight=False)
     if entry.options:

@@ -10,6 +10,12 @@ from coterie.config import COMMON, Option, Options
 from coterie.learners.descent import LocalWork
 from coterie.tiers.method import Averaging, Method
 
+SEEN = (
+    "the change of the models it trained and its training loss; only sums over clients are used, so secure aggregation "
+    "could hide them"
+)
+"""What every method lets the server see of a client, besides the rows it declares."""
+
 
 @dataclass(frozen=True)
 class Entry:
