@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 import coterie
-from coterie.fitting import prepare
-from coterie.server.loop import rounds
 from coterie.core.population import Population
+from coterie.fitting import prepare
 from coterie.scenarios.arrays import stack_shard
+from coterie.server.loop import rounds
 
 SAMPLES, DIMENSION, CLUSTERS = 20, 50, 4
 

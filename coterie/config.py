@@ -100,7 +100,7 @@ COMMON: tuple[Option, ...] = (
         None,
         ("float32", "float64"),
     ),
-    Option("seed", int, "the one source of all randomness", 0, low=0),
+    Option("seed", int, "the one source of all randomness", 0, low=0, high=2**63 - 1),
     Option("evaluate_every", int, "rounds between evaluations on held-out data", 1, low=1),
     Option("checkpoint_every", int, "rounds between checkpoints", 10, low=1),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -280,15 +281,16 @@ def _record(plan: Plan, done: Round, seconds: float) -> Record:
     return record
 
 
-def _finite(value: Tensor) -> float | None:
-    """A number for JSON; None when a start has diverged."""
-    return float(value) if bool(value.isfinite()) else None
+def _finite(value: float | Tensor) -> float | None:
+    """A number for JSON; None when it is infinite or NaN."""
+    return float(value) if math.isfinite(value) else None
 
 
-def _score_figures(plan: Plan, found: Scores) -> dict[str, float]:
-    """The mean over clients, and over the worst-off tenth of them."""
+def _score_figures(plan: Plan, found: Scores) -> dict[str, float | None]:
+    """The mean over clients, and over the worst-off tenth of them; None if a model does not fit somebody at all."""
     name = score_name(plan.learner)
-    return {name: float(found.score.mean()), "worst_tenth": worst_tenth(found.score, name == "accuracy")}
+    figures = {name: found.score.mean(), "worst_tenth": worst_tenth(found.score, name == "accuracy")}
+    return {key: _finite(value) for key, value in figures.items()}
 
 
 def score_name(learner: Learner) -> str:
@@ -308,7 +310,7 @@ def _conclude(plan: Plan, state: ServerState, records: list[Record]) -> Result:
     rows = _client_rows(plan, own, found)
     metrics = _metrics(plan, records, own, found, clusters, float(start_losses[lane]))
     if plan.method.lanes > 1:
-        metrics |= {"start": lane, "start_losses": [float(v) if np.isfinite(v) else None for v in start_losses]}
+        metrics |= {"start": lane, "start_losses": [_finite(v) for v in start_losses]}
     return Result(
         plan.config, plan.data.profile, plan.learner, clusters.models(), records, metrics, rows, plan.data.fingerprint()
     )
@@ -337,13 +339,13 @@ def _client_rows(plan: Plan, own: Tensor, found: Scores) -> list[dict[str, Any]]
             "id": plan.data.clients[i],
             "n": int(plan.federation.sizes[i]),
             "cluster": int(own[i]),
-            "score": float(found.score[at]),
-            "loss": float(found.loss[at]),
+            "score": _finite(found.score[at]),
+            "loss": _finite(found.loss[at]),
         }
         if plan.data.truth is not None:
             row["truth"] = plan.data.group_names[plan.data.truth[i]]
         if found.margin is not None and found.losses is not None:
-            row |= {"margin": float(found.margin[at]), "losses": [float(v) for v in found.losses[at]]}
+            row |= {"margin": _finite(found.margin[at]), "losses": [_finite(v) for v in found.losses[at]]}
         rows.append(row)
     return rows
 
@@ -353,7 +355,7 @@ def _metrics(
 ) -> dict[str, Any]:
     known = own.numpy()[found.positions]
     metrics: dict[str, Any] = {
-        "loss": loss,
+        "loss": _finite(loss),
         "clusters": len(np.unique(known)),
         "clients": len(known),
         **_score_figures(plan, found),

@@ -129,7 +129,9 @@ class Result:
 
     def __repr__(self) -> str:
         figures = ", ".join(
-            f"{name}={self.metrics[name]:.4g}" for name in ("accuracy", "rmse", "ari", "loss") if name in self.metrics
+            f"{name}={self.metrics[name]:.4g}"
+            for name in ("accuracy", "rmse", "ari", "loss")
+            if self.metrics.get(name) is not None
         )
         return (
             f"Result({self.config['method']}, {len(self.parameters)} clusters, {len(self.clients)} clients, {figures})"

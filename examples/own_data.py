@@ -1,6 +1,6 @@
 """Your own data: clients as arrays, groups found, a newcomer placed, a report written.
 
-    python examples/own_data.py
+python examples/own_data.py
 """
 
 import numpy as np

@@ -157,13 +157,14 @@ def test_resume_refuses_other_data_and_arrays_from_nowhere(tmp_path):
         ({"learner": "logistic"}, "logistic predicts classes but the targets are numbers"),
         ({"learner": "liner"}, "unknown learner 'liner': did you mean 'linear'"),
         ({"learner": "linear:degre=2"}, "unknown setting of learner linear 'degre': did you mean 'degree'"),
-        ({"learner": "linear:degree=two"}, "learner linear: degree must be int, got 'two'"),
+        ({"learner": "linear:degree=two"}, "learner linear: degree must be a whole number, got 'two'"),
         ({"learner": "cnn"}, "cnn needs images"),
         ({"learner": 7}, "learner must be one of"),
         ({"method": "ifka"}, "unknown method 'ifka': did you mean 'ifca'"),
         ({"method": "fedavg", "clusters": 2}, "clusters means nothing to method fedavg"),
         ({"shared": "layer9", "learner": "mlp"}, "shared='layer9' names no parameter"),
-        ({"shared": "layer", "learner": "mlp"}, "leave at least one layer to the clusters"),
+        ({"shared": "layer0,layer1", "learner": "mlp"}, "leave at least one layer to the clusters"),
+        ({"stable_after": 1}, "stable_after must be a whole number at least 2"),
         ({"device": "abacus"}, "device 'abacus' cannot be used here"),
         ({"start": "nowhere"}, "nowhere is no run folder"),
         ({"start": [{"weight": np.ones(4)}]}, "start has 1 models but clusters=2"),
@@ -194,3 +195,26 @@ def test_one_diverging_client_is_left_out_and_named():
     assert all(record["rejected"] == ["huge"] for record in result.records)
     assert all(record["answered"] == 4 for record in result.records)
     assert np.isfinite(result.models[0]["weight"]).all()
+
+
+def test_a_client_that_no_model_fits_is_written_as_unknown(tmp_path):
+    """Its loss overflows; the folder is still complete, and the figures say None instead of infinity."""
+    clients = {"sane": (np.ones((3, 1)), np.ones(3)), "huge": (np.full((3, 1), 1e200), np.full(3, 1e200))}
+    data = coterie.from_arrays(clients)
+    result = coterie.fit(data, "ifca", learner="linear", clusters=2, restarts=2, rounds=2, lr=0.1, out=tmp_path / "run")
+    assert all(record["loss"] is not None for record in result.records), "the rejected client is left out of the loss"
+    assert coterie.load(tmp_path / "run").clients[1]["loss"] is None
+    assert (tmp_path / "run" / "result.json").is_file()
+
+
+def same_net():
+    net = torch.nn.Linear(4, 1)
+    torch.nn.init.ones_(net.weight)
+    torch.nn.init.zeros_(net.bias)
+    return net
+
+
+def test_clusters_that_all_start_equal_are_refused():
+    with pytest.raises(ConfigError, match="clusters could never separate"):
+        coterie.fit(population(), "ifca", learner=same_net, clusters=2)
+    assert len(coterie.fit(population(), "fedavg", learner=same_net, rounds=1).models) == 1

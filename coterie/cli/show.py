@@ -33,11 +33,10 @@ def result(console: Console, found: Result) -> None:
     m = found.metrics
     lines: dict[str, str] = {
         "clusters": f"{m['clusters']} of {len(found.parameters)} in use, {m['clients']} clients",
-        **{
-            name: f"{m[name]:.4f}  worst-off tenth {m['worst_tenth']:.4f}" for name in ("accuracy", "rmse") if name in m
-        },
-        "loss": f"{m['loss']:.4f} on the training data",
+        "loss": f"{_figure(m['loss'])} on the training data",
     }
+    for score in {"accuracy", "rmse"} & m.keys():
+        lines[score] = f"{_figure(m[score])}  worst-off tenth {_figure(m['worst_tenth'])}"
     if "sure" in m:
         lines["sure"] = f"{m['sure']} of {m['clients']} clients are sure of their group"
     if "ari" in m:
@@ -50,6 +49,10 @@ def result(console: Console, found: Result) -> None:
         lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
     for name, text in lines.items():
         console.print(f"{name:<9}{text}", highlight=False, soft_wrap=True)
+
+
+def _figure(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.4f}"
 
 
 def comparison(console: Console, runs: Sequence[RunData]) -> None:

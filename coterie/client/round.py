@@ -111,12 +111,12 @@ class _Tally:
             total.index_add_(0, index.flatten().to(total.device), weighted)
         self.mass.index_add_(0, rows.flatten(), weight.flatten().double().cpu())
         self.count.index_add_(0, rows.flatten(), finite.flatten().long().cpu())
-        # a lane in which anybody failed has no finite loss, and is never the best one
-        sizes = block.sizes[:, None].double()
-        self.loss += torch.where(finite, loss.double(), torch.inf).mul(sizes).sum(dim=0).cpu()
-        alive = finite.any(dim=1).cpu()
-        self.samples += block.sizes.cpu()[alive].sum()
-        self.accepted[places] = alive.numpy()
+        # a client that fails in every lane is left out; one that fails in some makes those lanes the worst
+        alive = finite.any(dim=1)
+        spoilt = torch.where(alive[:, None], torch.inf, 0.0)
+        self.loss += torch.where(finite, loss.double(), spoilt).mul(block.sizes[:, None]).sum(dim=0).cpu()
+        self.samples += block.sizes[alive].sum().cpu()
+        self.accepted[places] = alive.cpu().numpy()
         self.cluster[torch.from_numpy(places)] = slots - lanes * self.clusters.K
 
     def reply(self, shard: Shard) -> Reply:

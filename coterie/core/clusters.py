@@ -50,7 +50,7 @@ class Clusters:
 
     def at(self, slots: Tensor) -> Params:
         """Whole models for the given slots, of any shape: {name: slots.shape + (...)}."""
-        rows = slots if self.slots is None else torch.searchsorted(self.slots, slots)
+        rows = self._rows(slots)
         lanes = torch.div(slots, self.K, rounding_mode="floor")
         own = {name: p[rows] for name, p in self.params.items()}
         return own | {name: p[lanes] for name, p in self.shared.items()}
@@ -64,7 +64,11 @@ class Clusters:
 
     def keep(self, slots: Tensor) -> Clusters:
         """Only these slots (ascending), as they are sent to a client that needs no others."""
-        return replace(self, params={n: p[slots] for n, p in self.params.items()}, slots=slots)
+        return replace(self, params={n: p[self._rows(slots)] for n, p in self.params.items()}, slots=slots)
+
+    def _rows(self, slots: Tensor) -> Tensor:
+        """Where these slots are held."""
+        return slots if self.slots is None else torch.searchsorted(self.slots, slots)
 
     def lane(self, index: int) -> Clusters:
         """One lane on its own."""

@@ -1,8 +1,8 @@
 """All that goes down (Task, Broadcast) and all that comes up (Reply), and how many bytes it is.
 
 Payloads are named arrays and plain scalars. Bytes are counted from the message: array bytes plus 8 for a
-scalar or a slot index, the same in every engine. A task's settings are agreed once, before the first round,
-and are not counted.
+scalar or a slot index, the same in every engine. A task's settings, K and the number of lanes are agreed once,
+before the first round, and are not counted; nor is what a rejected client sent.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ _JSON = "coterie"
 
 
 def _pack(header: Mapping[str, object], arrays: Mapping[str, Tensor]) -> bytes:
-    contiguous = {name: a.detach().cpu().contiguous() for name, a in arrays.items()}
+    contiguous = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items()}  # none may share memory
     return safetensors_save(contiguous, metadata={_JSON: json.dumps(header)})
 
 
@@ -172,24 +172,23 @@ def encode_broadcast(broadcast: Broadcast) -> bytes:
     c = broadcast.clusters
     header = {"round": broadcast.round, "K": c.K, "lanes": c.lanes, "scalars": dict(broadcast.scalars)}
     arrays = _named("params", c.params) | _named("body", c.shared) | _named("each", broadcast.each)
-    if c.slots is not None:
-        arrays["slots"] = c.slots
-    if broadcast.only is not None:
-        arrays["only"] = broadcast.only
+    if broadcast.only is not None and not bool((broadcast.only == ALL).all()):
+        arrays["only"] = broadcast.only  # it also tells which slots are in the message
     return _pack(header, arrays)
 
 
 def decode_broadcast(data: bytes) -> Broadcast:
     """The inverse of `encode_broadcast`."""
     header, arrays = _unpack(data)
+    only = arrays.get("only")
     clusters = Clusters(
         params=_under("params", arrays),
         body=_under("body", arrays) or None,
         K=header["K"],
         lanes=header["lanes"],
-        slots=arrays.get("slots"),
+        slots=None if only is None or bool((only == ALL).any()) else torch.unique(only),
     )
-    return Broadcast(header["round"], clusters, arrays.get("only"), header["scalars"], _under("each", arrays))
+    return Broadcast(header["round"], clusters, only, header["scalars"], _under("each", arrays))
 
 
 def encode_reply(reply: Reply) -> bytes:
@@ -198,7 +197,9 @@ def encode_reply(reply: Reply) -> bytes:
     arrays = _named("sums", reply.sums) | _named("rows", reply.rows)
     for name, s in reply.slotted.items():
         arrays |= _named(f"slotted/{name}", s.arrays)
-        arrays |= {f"slots/{name}": s.slots, f"counts/{name}": s.counts}
+        arrays[f"slots/{name}"] = s.slots
+        if not bool((s.counts == 1).all()):  # a single client counts once in each of its slots
+            arrays[f"counts/{name}"] = s.counts
     return _pack(header, arrays)
 
 
@@ -206,7 +207,11 @@ def decode_reply(data: bytes) -> Reply:
     """The inverse of `encode_reply`."""
     header, arrays = _unpack(data)
     names = header["slotted"]
-    slotted = {n: Slotted(arrays[f"slots/{n}"], _under(f"slotted/{n}", arrays), arrays[f"counts/{n}"]) for n in names}
+    slotted = {}
+    for name in names:
+        slots = arrays[f"slots/{name}"]
+        counts = arrays.get(f"counts/{name}", torch.ones_like(slots))
+        slotted[name] = Slotted(slots, _under(f"slotted/{name}", arrays), counts)
     return Reply(
         tuple(header["clients"]), _under("sums", arrays), slotted, _under("rows", arrays), tuple(header["rejected"])
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -53,9 +54,11 @@ class Population:
         return Profile(tuple(self.train.x.shape[1:]), classes)
 
     def fingerprint(self) -> str:
-        """A digest of ids, sizes and training data: the same data gives the same text."""
-        digest = hashlib.sha256("\n".join(self.train.ids).encode())
-        for array in (self.train.starts, self.train.stops, self.train.x.numpy(), self.train.y.numpy()):
+        """A digest of ids, samples and truth: the same data gives the same text."""
+        digest = hashlib.sha256(json.dumps(self.train.ids).encode())
+        parts = [self.train] if self.test is None else [self.train, self.test]
+        arrays = [a for part in parts for a in (part.starts, part.stops, part.x.numpy(), part.y.numpy())]
+        for array in arrays if self.truth is None else [*arrays, self.truth]:
             digest.update(str((array.dtype, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()

@@ -49,6 +49,9 @@ class Regroup:
         """The new clusters; `sizes` (K,) tells how many clients each old one has. One lane only."""
         if clusters.lanes != 1:
             raise ConfigError(f"only one lane can be regrouped, got {clusters.lanes}: settle the start first")
+        for new in self.clusters:
+            if any(not 0 <= parent < clusters.K for parent in new.parents):
+                raise ConfigError(f"parents {new.parents} do not all exist: clusters are 0 to {clusters.K - 1}")
         rows = [self._row(clusters.params, sizes, new) for new in self.clusters]
         params = {name: torch.stack([row[name] for row in rows]) for name in clusters.params}
         return replace(clusters, params=params, K=self.K)
@@ -67,6 +70,8 @@ class Regroup:
         removed clusters held is renormalised away; a row left with nothing becomes uniform.
         """
         old = weights.shape[-1]
+        if any(not 0 <= parent < old for new in self.clusters for parent in new.parents):
+            raise ConfigError(f"a parent does not exist: the weights are for clusters 0 to {old - 1}")
         flow = torch.zeros(old, self.K, dtype=weights.dtype)
         for column, new in enumerate(self.clusters):
             flow[list(new.parents), column] = 1.0

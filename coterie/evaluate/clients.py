@@ -11,8 +11,9 @@ from torch import Tensor
 
 from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation, positions_of
-from coterie.core.messages import Broadcast, Task
+from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions
+from coterie.errors import TrainingError
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,6 +44,7 @@ def scores(
     rows = own[torch.from_numpy(asked)]
     broadcast = Broadcast(round_, clusters, only=None if margin else rows[:, None], each={"own": rows})
     reply = federation.ask(Task("evaluate", {"margin": margin}), broadcast, asked).reply
+    _refuse_silence(reply, len(asked))
     values = {name: value.numpy() for name, value in reply.rows.items()}
     return Scores(
         positions=positions_of(federation, reply.clients),
@@ -60,4 +62,10 @@ def training_losses(
     only = None if groups is None else groups[:, None]
     everybody = np.arange(len(federation.clients))
     reply = federation.ask(Task("score"), Broadcast(round_, clusters, only=only), everybody).reply
+    _refuse_silence(reply, len(everybody))
     return positions_of(federation, reply.clients), reply.rows["losses"].numpy()
+
+
+def _refuse_silence(reply: Reply, asked: int) -> None:
+    if not reply.clients:
+        raise TrainingError(f"none of the {asked} clients answered when asked how well the models fit: try again later")

@@ -39,7 +39,7 @@ class Simulated:
         replies = []
         for part in np.array_split(places, self.shards):
             if len(part):
-                whole = self.shards == 1 and len(part) == len(self.clients)
+                whole = np.array_equal(asked[part], np.arange(len(self.clients)))
                 side = self.side if whole else self.side.take(asked[part])
                 replies.append(side.serve(task, broadcast.to(part)))
         reply = merge(replies)

@@ -7,6 +7,8 @@ import types
 import typing
 from collections.abc import Callable
 
+from torch import nn
+
 from coterie.core.population import Profile
 from coterie.errors import ConfigError, unknown_name
 from coterie.learners.base import Learner
@@ -25,7 +27,7 @@ LEARNERS: dict[str, Callable[..., Learner]] = {"linear": linear, "logistic": log
 def make_learner(choice: LearnerChoice, profile: Profile) -> Learner:
     """The learner for data of this profile."""
     if not isinstance(choice, str):
-        if not callable(choice):
+        if isinstance(choice, nn.Module) or not callable(choice):
             raise ConfigError(
                 f"learner must be one of {', '.join(LEARNERS)} or a function that returns a torch.nn.Module; "
                 f"got {type(choice).__name__}"
@@ -58,7 +60,9 @@ def _parse(learner: str, text: str, options: dict[str, inspect.Parameter]) -> di
         try:
             settings[key] = _read(kind, value)
         except ValueError:
-            wanted = getattr(kind, "__name__", str(kind))
+            wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(
+                kind, "widths such as 200-100"
+            )
             raise ConfigError(f"learner {learner}: {key} must be {wanted}, got {value or equals!r}") from None
     return settings
 

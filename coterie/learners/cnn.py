@@ -35,6 +35,8 @@ def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64) -> ModuleLearn
         raise ConfigError(
             f"cnn needs images of shape (H, W) or (channels, H, W), at least 4x4, not {profile.features}: use mlp"
         )
+    if channels < 1 or hidden < 1:
+        raise ConfigError(f"cnn: channels and hidden must be at least 1, got {channels} and {hidden}")
     inputs, height, width = shape
     outputs = profile.classes or 1
     return module(

@@ -107,7 +107,7 @@ def descend_by_autograd(objective: Objective, theta: Params, block: Block, work:
         moved = {name: (theta[name] + change[name]).requires_grad_() for name in theta}
         with torch.enable_grad():
             total = objective(moved, batch).sum()
-        gradients = torch.autograd.grad(total, list(moved.values()))
+        gradients = torch.autograd.grad(total, list(moved.values()), allow_unused=True, materialize_grads=True)
         for name, gradient in zip(moved, gradients, strict=True):
             step = lr * batch.active.reshape(-1, *(1,) * (gradient.dim() - 1))
             change[name] = change[name] - step * (gradient + work.prox * change[name])

@@ -40,7 +40,7 @@ class Linear:
 
     @property
     def spec(self) -> str:
-        return f"linear:bias={self.bias},degree={self.degree},half={self.half},scale={self.scale:g}".lower()
+        return f"linear:bias={self.bias},degree={self.degree},half={self.half},scale={self.scale!r}".lower()
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         terms = self.features(torch.zeros(1, 1, self.width)).shape[-1] - self.bias
@@ -123,6 +123,8 @@ def linear(profile: Profile, *, bias: bool = False, degree: int = 1, half: bool 
     """Least squares on the raw features, or on all their monomials up to `degree`."""
     if degree < 1:
         raise ConfigError(f"linear: degree must be at least 1, got {degree}")
+    if not 0 <= scale < np.inf:
+        raise ConfigError(f"linear: scale must be a finite number of at least 0, got {scale}")
     if profile.classes is not None:
         raise ConfigError("linear predicts numbers but the labels are classes: use logistic, or pass float targets")
     return Linear(int(np.prod(profile.features)), bias=bias, degree=degree, half=half, scale=scale)

@@ -13,7 +13,7 @@ from coterie.core.clusters import Params
 from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
-from coterie.learners.network import Network
+from coterie.learners.network import Network, check_penalty
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,10 @@ def logistic(profile: Profile, *, l2: float = 0.0, bias: bool = True) -> Logisti
     """Softmax regression on the flattened features; one logit when there are two classes."""
     if profile.classes is None:
         raise ConfigError("logistic predicts classes but the targets are numbers: use linear, or pass integer labels")
-    if l2 < 0:
-        raise ConfigError(f"logistic: l2 must not be negative, got {l2}")
+    check_penalty("logistic", l2)
     return Logistic(
         classes=max(2, profile.classes),
-        spec=f"logistic:l2={l2:g},bias={bias}".lower(),
+        spec=f"logistic:l2={l2!r},bias={bias}".lower(),
         dtype=torch.float64,
         l2=l2,
         width=int(np.prod(profile.features)),

@@ -14,7 +14,7 @@ from coterie.core.clusters import Params
 from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
-from coterie.learners.network import Network
+from coterie.learners.network import Network, check_penalty
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,10 @@ def mlp(profile: Profile, *, hidden: tuple[int, ...] = (64,), l2: float = 0.0) -
     """Fully connected ReLU layers of the given hidden widths; (1/2) squared loss for numeric targets."""
     if not hidden or min(hidden) < 1:
         raise ConfigError(f"mlp: hidden needs widths of at least 1, such as 64 or 200-100; got {hidden}")
+    check_penalty("mlp", l2)
     return MLP(
         classes=profile.classes,
-        spec=f"mlp:hidden={'-'.join(map(str, hidden))},l2={l2:g}",
+        spec=f"mlp:hidden={'-'.join(map(str, hidden))},l2={l2!r}",
         dtype=torch.float32,
         l2=l2,
         widths=(int(np.prod(profile.features)), *hidden, profile.classes or 1),

@@ -11,8 +11,15 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
+from coterie.errors import ConfigError
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
 from coterie.learners.losses import cross_entropy, squared
+
+
+def check_penalty(learner: str, l2: float) -> None:
+    """Refuse a penalty that is negative or no number."""
+    if not 0 <= l2 < float("inf"):
+        raise ConfigError(f"{learner}: l2 must be a finite number of at least 0, got {l2}")
 
 
 @dataclass(frozen=True)

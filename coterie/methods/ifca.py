@@ -66,7 +66,7 @@ ENTRY = Entry(
             "send only its own model to a client that kept its cluster for so many visits; all "
             "models again every so many rounds (off unless given: freezing early hurts)",
             None,
-            low=1,
+            low=2,
         ),
     ),
     defaults=_defaults,

@@ -18,6 +18,10 @@ ClientArrays = tuple[npt.ArrayLike, npt.ArrayLike]
 PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
 
 
+MOST_CLASSES = 100_000
+"""Whole numbers from here on are taken for targets of a regression that were not passed as floats."""
+
+
 def from_arrays(
     clients: PerClient,
     *,
@@ -109,6 +113,8 @@ def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
         raise InputError(
             f"{where}: x must have shape (samples, features, ...), got {x.shape}; reshape to (n, 1) for one feature"
         )
+    if 0 in x.shape[1:]:
+        raise InputError(f"{where}: x has no features, shape {x.shape}; give at least one")
     if x.dtype != np.float64:
         x = x.astype(np.float32, copy=False)
     _refuse_holes(x, f"{where}: x")
@@ -116,7 +122,10 @@ def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
 
 
 def _targets(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
-    y = np.asarray(values)
+    try:
+        y = np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{where}: y is no array of numbers ({error})") from None
     if y.dtype.kind not in "fiub":
         raise InputError(
             f"{where}: y must hold integer labels 0..C-1 or numbers, got type {y.dtype}; number the classes first"
@@ -130,6 +139,8 @@ def _targets(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
         raise InputError(
             f"{where}: labels must be 0..C-1, got {int(y.min())}; shift them, or pass floats for regression"
         )
+    if y.size and int(y.max()) >= MOST_CLASSES:
+        raise InputError(f"{where}: label {int(y.max())} would mean as many classes; pass floats if these are numbers")
     return y.astype(np.int64, copy=False)
 
 
@@ -152,7 +163,8 @@ def _same_clients(what: str, found: Mapping[ClientId, object], named: Mapping[Cl
 def _same_kind(train: Shard, test: Shard) -> None:
     if train.x.shape[1:] != test.x.shape[1:]:
         raise InputError(
-            f"test samples have shape {tuple(test.x.shape[1:])}, training samples {tuple(train.x.shape[1:])}"
+            f"test samples have shape {tuple(test.x.shape[1:])}, training samples {tuple(train.x.shape[1:])}: "
+            "prepare both in the same way"
         )
     if train.y.is_floating_point() != test.y.is_floating_point():
         raise InputError("test labels and training labels must be of one kind: both integer classes or both numbers")

@@ -95,8 +95,8 @@ def _numbers(name: str, text: str, groups: int) -> list[float]:
         values *= groups
     if len(values) != groups:
         raise ConfigError(f"{name} has {len(values)} values for {groups} groups: give one, or one for each")
-    if min(values) < 0 or not np.isfinite(values).all():
-        raise ConfigError(f"{name} must not be negative, got {text!r}")
+    if not np.isfinite(values).all() or min(values) < 0:
+        raise ConfigError(f"{name} must be finite numbers of at least 0, got {text!r}")
     return values
 
 

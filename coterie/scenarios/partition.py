@@ -18,7 +18,7 @@ def equal_parts(total: int, parts: int, what: str = "clients") -> list[int]:
 
 def by_shares(total: int, shares: Sequence[float], what: str = "groups") -> list[int]:
     """Whole numbers in proportion to `shares` that sum to `total` (largest remainders), none of them zero."""
-    if min(shares) <= 0:
+    if not np.isfinite(shares).all() or min(shares) <= 0:
         raise ConfigError(f"shares must be above 0, got {list(shares)}")
     if total < len(shares):
         raise ConfigError(f"{total} clients cannot fill {len(shares)} {what}: every one needs at least one")

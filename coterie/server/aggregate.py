@@ -42,7 +42,8 @@ def _everybody(averaging: Averaging, by_lane: Tensor, sizes: np.ndarray) -> Tens
 
 
 def _moved(params: Params, sums: Slotted, denominator: Tensor, step: float) -> Params:
-    scale = step / denominator[sums.slots]
+    held = denominator[sums.slots]
+    scale = torch.where(held > 0, step / held.clamp_min(torch.finfo(held.dtype).tiny), 0.0)
     moved = {}
     for name, p in params.items():
         change = sums.arrays[f"change/{name}"]

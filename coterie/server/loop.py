@@ -77,6 +77,7 @@ def rounds(
         regroup = method.procedure.server_propose(clusters, reply)
         if regroup is not None:
             clusters = regroup.apply(clusters, torch.bincount(choice[choice[:, 0] >= 0, 0], minlength=clusters.K))
+            choice, steady = torch.full_like(choice, UNKNOWN), torch.zeros_like(steady)  # old numbers mean nothing now
         state = ServerState(state.round + 1, clusters, choice, steady)
         yield Round(
             state,

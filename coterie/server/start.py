@@ -29,6 +29,10 @@ def random_start(method: Method, learner: Learner, seed: int, dtype: torch.dtype
         params = {name: p.repeat(K, *(1,) * (p.dim() - 1)) for name, p in one.items()}
     else:
         params = learner.start([key_for(seed, Purpose.START, r, k) for r in range(lanes) for k in range(K)], dtype)
+        if K > 1 and all(bool((p[:K] == p[0]).all()) for p in params.values()):
+            raise ConfigError(
+                "every start of the learner is the same, so clusters could never separate: draw some layers anew"
+            )
     return _split_body({name: p.to(device) for name, p in params.items()}, method)
 
 
@@ -46,6 +50,8 @@ def given_start(
         found = {name: tuple(np.shape(a)) for name, a in model.items()}
         if found != expected:
             raise ConfigError(f"start model {index} has arrays {found}, but learner {learner.spec} needs {expected}")
+        if not all(np.isfinite(a).all() for a in model.values()):
+            raise ConfigError(f"start model {index} has values that are not finite")
     params = {
         name: torch.stack([torch.as_tensor(np.asarray(m[name])).to(dtype) for m in models]).to(device)
         for name in expected
@@ -57,11 +63,12 @@ def _split_body(params: Params, method: Method) -> Clusters:
     """Put the shared parameters aside, once for each lane (those of its first model)."""
     if not method.shared:
         return Clusters(params, method.procedure.K, method.lanes)
-    body = {n: p[:: method.procedure.K].clone() for n, p in params.items() if n.startswith(method.shared)}
+    prefixes = tuple(prefix.removesuffix(".") + "." for prefix in method.shared)
+    body = {n: p[:: method.procedure.K].clone() for n, p in params.items() if f"{n}.".startswith(prefixes)}
     heads = {n: p for n, p in params.items() if n not in body}
-    for prefix in method.shared:
-        if not any(name.startswith(prefix) for name in body):
-            raise ConfigError(f"shared={prefix!r} names no parameter: they are {', '.join(sorted(params))}")
+    for prefix in prefixes:
+        if not any(f"{name}.".startswith(prefix) for name in body):
+            raise ConfigError(f"shared={prefix[:-1]!r} names no parameter: they are {', '.join(sorted(params))}")
     if not heads:
         raise ConfigError("shared covers every parameter: leave at least one layer to the clusters")
     return Clusters(heads, method.procedure.K, method.lanes, body)

@@ -67,6 +67,10 @@ class Method:
     def __post_init__(self) -> None:
         if self.weights.assigned != (self.groups is not None):
             raise ConfigError(f"{self.name}: assigned weights need groups, and only they do")
+        if self.lanes > 1 and self.weights.assigned:
+            raise ConfigError(
+                f"{self.name}: restarts={self.lanes} has no effect where the groups are given: leave it at 1"
+            )
         if self.exchange == "gradient" and self.work.full_batch_steps != 1 and self.work.steps != 1:
             raise ConfigError(
                 "exchange=gradient sends the gradient of one step: set local_steps=1 (or exchange=model for more)"

@@ -44,7 +44,7 @@ class HardByLoss:
     assigned: ClassVar[bool] = False
 
     def client_choose(self, scores: Tensor) -> Tensor:
-        return scores.argmax(dim=2)
+        return scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf).argmax(dim=2)
 
 
 @dataclass(frozen=True)

@@ -164,16 +164,17 @@ def test_a_told_client_works_on_what_it_was_told():
     assert float(reply.sums["loss"]) == pytest.approx(loss)
 
 
-def test_told_and_free_clients_work_side_by_side():
+@pytest.mark.parametrize("work", [LocalWork(2), LocalWork(None, 1, 3)])
+def test_told_and_free_clients_work_side_by_side(work):
     data, clusters = regression_data(SIZES, D), random_clusters(3)
     shard = make_shard(data)
     free = local_round(LINEAR, shard, task(), broadcast(clusters)).rows["cluster"].flatten().tolist()
     told = [(k + 1) % 3 for k in free]  # not what they would choose themselves
     only = [[told[i] if i % 2 else ALL] for i in range(len(SIZES))]
     sent = broadcast(clusters, only)
-    reply = local_round(LINEAR, shard, task(), sent.to(np.arange(len(SIZES))))
+    reply = local_round(LINEAR, shard, task(work), sent.to(np.arange(len(SIZES))))
     assert reply.rows["cluster"].flatten().tolist() == [told[i] if i % 2 else free[i] for i in range(len(SIZES))]
-    assert_same(reply, cut_in_parts(LINEAR, shard, task(), sent, len(SIZES)))
+    assert_same(reply, cut_in_parts(LINEAR, shard, task(work), sent, len(SIZES)))
 
 
 def test_told_clients_have_a_slot_in_each_lane():

@@ -69,9 +69,9 @@ def test_settings_are_read_by_their_type():
         ("mlp:hidden=a", "learner mlp: hidden must be"),
         ("mlp:hidden", "learner mlp: hidden must be"),
         ("mlp:hidden=0", "hidden needs widths of at least 1"),
-        ("cnn:channels=1.5", "channels must be int, got '1.5'"),
-        ("logistic:l2=big", "l2 must be float, got 'big'"),
-        ("logistic:bias=yes", "bias must be bool, got 'yes'"),
+        ("cnn:channels=1.5", "channels must be a whole number, got '1.5'"),
+        ("logistic:l2=big", "l2 must be a number, got 'big'"),
+        ("logistic:bias=yes", "bias must be true or false, got 'yes'"),
         ("module:mine", "pass that function again as learner="),
     ],
 )

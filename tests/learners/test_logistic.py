@@ -107,5 +107,5 @@ def test_numbers_are_refused():
 
 
 def test_a_negative_penalty_is_refused():
-    with pytest.raises(ConfigError, match="l2 must not be negative"):
+    with pytest.raises(ConfigError, match="l2 must be a finite number of at least 0, got -1"):
         logistic(Profile((4,), 2), l2=-1)

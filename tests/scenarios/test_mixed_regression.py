@@ -61,7 +61,7 @@ def test_counted_sizes_are_given_to_random_clients():
         ({"samples": "2x3+1x4", "clients": 9}, "describes 3 clients, but clients=9"),
         ({"noise": "a"}, "noise must be numbers separated by commas, got 'a'"),
         ({"noise": "0.1,0.2"}, "noise has 2 values for 3 groups: give one, or one for each"),
-        ({"noise": "-1"}, "noise must not be negative"),
+        ({"noise": "-1"}, "noise must be finite numbers of at least 0, got '-1'"),
         ({"proportions": "1,0,1"}, "shares must be above 0"),
         ({"proportions": "1,1"}, "proportions has 2 values for 3 groups"),
         ({"clients": 2, "groups": 3}, "2 clients cannot fill 3 groups"),

@@ -106,19 +106,19 @@ def test_parameters_of_any_shape_are_scaled_alike():
 
 
 def test_lanes_are_averaged_apart():
-    # lane 0: slot 0 gets 4 of mass 2, slot 1 gets 6 of mass 1; lane 1: slot 3 gets 9 of mass 3
+    # lane 0: slot 0 gets 4 of mass 2, slot 1 gets 6 of mass 1; lane 1: slot 3 gets 10 of mass 2, one failed
     old = Clusters({"w": torch.zeros(4, 1, dtype=torch.float64)}, 2, lanes=2)
     arrays = {
-        "change/w": torch.tensor([[4.0], [6.0], [9.0]], dtype=torch.float64),
-        "mass": torch.tensor([2.0, 1.0, 3.0], dtype=torch.float64),
+        "change/w": torch.tensor([[4.0], [6.0], [10.0]], dtype=torch.float64),
+        "mass": torch.tensor([2.0, 1.0, 2.0], dtype=torch.float64),
     }
-    slotted = Slotted(torch.tensor([0, 1, 3]), arrays, torch.tensor([2, 1, 3]))
+    slotted = Slotted(torch.tensor([0, 1, 3]), arrays, torch.tensor([2, 1, 2]))
     message = Reply(("a", "b", "c"), slotted={"clusters": slotted})
     members = aggregate(METHOD, old, message, SIZES, 1.0)
-    assert members.params["w"].flatten().tolist() == [2, 6, 0, 3]
+    assert members.params["w"].flatten().tolist() == [2, 6, 0, 5]
     everybody = aggregate(replace(METHOD, averaging=Averaging("all")), old, message, SIZES, 1.0)
-    # both lanes have mass 3: 4/3, 6/3, nothing, 9/3
-    assert everybody.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 3])
+    # lane 0 has mass 3: 4/3 and 6/3; lane 1 has mass 2: nothing and 10/2
+    assert everybody.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 5])
 
 
 def with_body(counts: list[int], changes: list[float], slots: list[int], masses: list[float]) -> Clusters:

@@ -219,11 +219,6 @@ def test_own_models_are_slots_of_their_lane():
     assert only.tolist() == [[1, 2]] * 3  # model 1 of lane 0, model 0 of lane 1
 
 
-def test_stable_after_one_visit_saves_something():
-    federation, _ = play(lambda t, names: answer({n: [1] for n in names}), 6, replace(METHOD, stable_after=1))
-    assert any(b.only is not None for _, b, _ in federation.asked)
-
-
 def test_assigned_clients_are_told_their_group():
     method = replace(METHOD, weights=Assigned(), groups=Groups("truth"))
     groups = torch.tensor([1, 0, 1])

@@ -123,4 +123,4 @@ def test_a_prefix_of_nothing_is_refused_with_the_names_there_are():
 
 def test_sharing_everything_is_refused():
     with pytest.raises(ConfigError, match="shared covers every parameter: leave at least one layer"):
-        start(replace(METHOD, shared=("layer",)), MLP)
+        start(replace(METHOD, shared=("layer0", "layer1")), MLP)
