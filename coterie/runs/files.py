@@ -1,0 +1,45 @@
+"""Writing so that a file is either whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Temporary file, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, value: object) -> None:
+    write_atomically(path, json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def write_toml(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomically(path, tomli_w.dumps(value).encode())
+
+
+def tensor_bytes(arrays: Mapping[str, Tensor]) -> bytes:
+    """Named tensors in the safetensors format."""
+    return safetensors_bytes({name: a.detach().cpu().contiguous() for name, a in arrays.items()})

@@ -1,0 +1,172 @@
+"""One run's folder.
+
+::
+
+    config.toml          all options as settled; the same file runs it again
+    versions.json        Python, libraries, platform, threads, digest of the data
+    records.jsonl        one line a round
+    checkpoints/         the last few states of the server
+    models.safetensors   final models, "0/weight", "1/weight", ...
+    result.json          final figures and one row for each client
+    report.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as safetensors_load
+
+from coterie.core.clusters import Params
+from coterie.errors import RunError
+from coterie.runs.checkpoint import newest_checkpoint, save_checkpoint
+from coterie.runs.files import tensor_bytes, write_atomically, write_json, write_toml
+from coterie.server.loop import ServerState
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder that belongs to one run."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any], fingerprint: str) -> RunFolder:
+        """A new folder; one that is there already is never touched."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{path} exists already: choose another folder with out, or go on with 'coterie resume {path}'")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{path} cannot be made: {error.strerror or error}") from None
+        folder = cls(path)
+        write_json(path / "versions.json", versions() | {"data_sha256": fingerprint})
+        write_toml(path / "config.toml", config)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder made by `create`."""
+        if not (path / "config.toml").is_file():
+            raise RunError(f"{path} is no run folder: it has no config.toml")
+        return cls(path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return read_toml(self.path / "config.toml")
+
+    @property
+    def fingerprint(self) -> str:
+        if "data_sha256" not in self.versions:
+            raise RunError(f"{self.path / 'versions.json'} has no digest of the data: the folder is damaged, run it again")
+        return str(self.versions["data_sha256"])
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        facts: dict[str, Any] = self._json("versions.json")
+        return facts
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        if not self.finished:
+            raise RunError(f"{self.path} is not finished: go on with 'coterie resume {self.path}'")
+        facts: dict[str, Any] = self._json("result.json")
+        return facts
+
+    def _json(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_bytes())
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / name} cannot be read ({error}): the folder is damaged, run it again") from None
+
+    # ---- while the run goes on ------------------------------------------------------------------------------
+
+    def append(self, record: Record) -> None:
+        """Add a record; it is on the disk before the next checkpoint is."""
+        with open(self.path / "records.jsonl", "ab") as file:
+            file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def records(self) -> list[Record]:
+        """All whole records from round 0 on; a half-written last line is left out."""
+        path = self.path / "records.jsonl"
+        found: list[Record] = []
+        for line in path.read_bytes().splitlines() if path.is_file() else []:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break
+            if not isinstance(record, dict) or record.get("round") != len(found):
+                break
+            found.append(record)
+        return found
+
+    def checkpoint(self, state: ServerState) -> None:
+        save_checkpoint(self.path / "checkpoints", state)
+
+    def last_state(self, warn: Callable[[str], None]) -> tuple[ServerState | None, list[Record]]:
+        """Where to go on: the newest whole checkpoint, and the records up to it. Later records are dropped."""
+        records = self.records()
+        state = newest_checkpoint(self.path / "checkpoints", warn, before=len(records))
+        records = records[: state.round if state else 0]
+        text = b"".join(json.dumps(r, allow_nan=False).encode() + b"\n" for r in records)
+        write_atomically(self.path / "records.jsonl", text)
+        return state, records
+
+    # ---- when it is done ------------------------------------------------------------------------------------
+
+    def finish(self, models: Sequence[Params], result: Mapping[str, Any]) -> None:
+        """Write the final models, then the figures; a folder with result.json is complete."""
+        arrays = {f"{k}/{name}": p for k, model in enumerate(models) for name, p in model.items()}
+        write_atomically(self.path / "models.safetensors", tensor_bytes(arrays))
+        write_json(self.path / "result.json", result)
+
+    def models(self) -> list[Params]:
+        """The final models, one dict a cluster."""
+        try:
+            arrays = safetensors_load((self.path / "models.safetensors").read_bytes())
+        except Exception as error:
+            raise RunError(f"{self.path}: the final models cannot be read ({error}); resume or run it again") from None
+        models: dict[int, Params] = {}
+        for key, value in arrays.items():
+            index, _, name = key.partition("/")
+            models.setdefault(int(index), {})[name] = value
+        return [models[k] for k in sorted(models)]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file, with an error that names the file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RunError(f"{path} is no valid TOML: {error}") from None
+
+
+def versions() -> dict[str, Any]:
+    """What a bit-identical repetition needs to be the same."""
+    names = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
+    return {
+        "coterie": version("coterie"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        **{name: version(name) for name in names},
+    }
