@@ -30,6 +30,7 @@ picture: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/linear_round.py
+	$(BIN)/python benchmarks/plain_loops.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

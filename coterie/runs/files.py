@@ -21,7 +21,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -33,10 +33,12 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
+    """JSON that any reader accepts: a NaN in it is an error."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
 
 
 def write_toml(path: Path, value: Mapping[str, Any]) -> None:
+    """TOML, as the standard library reads it."""
     write_atomically(path, tomli_w.dumps(value).encode())
 
 

@@ -45,7 +45,9 @@ class RunFolder:
     def create(cls, path: Path, config: Mapping[str, Any], fingerprint: str) -> RunFolder:
         """A new folder; one that is there already is never touched."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path} exists already: choose another folder with out, or go on with 'coterie resume {path}'")
+            raise RunError(
+                f"{path} exists already: choose another folder with out, or go on with 'coterie resume {path}'"
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -69,7 +71,9 @@ class RunFolder:
     @property
     def fingerprint(self) -> str:
         if "data_sha256" not in self.versions:
-            raise RunError(f"{self.path / 'versions.json'} has no digest of the data: the folder is damaged, run it again")
+            raise RunError(
+                f"{self.path / 'versions.json'} has no digest of the data: the folder is damaged, run it again"
+            )
         return str(self.versions["data_sha256"])
 
     @property
@@ -92,7 +96,9 @@ class RunFolder:
         try:
             return json.loads((self.path / name).read_bytes())
         except (OSError, ValueError) as error:
-            raise RunError(f"{self.path / name} cannot be read ({error}): the folder is damaged, run it again") from None
+            raise RunError(
+                f"{self.path / name} cannot be read ({error}): the folder is damaged, run it again"
+            ) from None
 
     # ---- while the run goes on ------------------------------------------------------------------------------
 
