@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +76,19 @@ def run(
     data = build_scenario(name, seed=seed, **of_scenario)
     plan = prepare(data, method, learner, start, of_run)  # a mistake shows before a folder is made
     folder = folder or (Path(file_out) if file_out else _free_folder(f"{name}-{method}-seed{seed}"))
-    with run_progress(err, plan.options.rounds, method) as on_round:
+    with _kept(folder), run_progress(err, plan.options.rounds, method) as on_round:
         result = fit(data, method, learner=learner, start=start, out=folder, on_round=on_round, **of_run)
     _conclude(result, folder, json_file)
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """An interruption says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"interrupted; go on with 'coterie resume {folder}'", highlight=False, soft_wrap=True)
+        sys.exit(130)
 
 
 def _conclude(result: Result, folder: Path, json_file: Path | None) -> None:
@@ -127,7 +139,7 @@ def compare(scenario: str, methods: str, seeds: int, jobs: int | None, folder: P
 
 
 def _run_comparison(folder: Path, workers: int | None) -> None:
-    with comparison_progress(err, jobs_of(folder)) as progress:
+    with _kept(folder), comparison_progress(err, jobs_of(folder)) as progress:
         failed = run_comparison(folder, workers, progress)
     runs = read_runs(folder)
     report = write_report(runs, folder / "report.html", unfinished=len(failed))
@@ -156,7 +168,7 @@ def resume_command(folder: Path, jobs: int | None) -> None:
     if run.finished:
         err.print(f"{folder} is finished already", highlight=False, soft_wrap=True)
     config = run.config
-    with run_progress(err, int(config["rounds"]), str(config["method"])) as on_round:
+    with _kept(folder), run_progress(err, int(config["rounds"]), str(config["method"])) as on_round:
         result = resume(folder, on_round=on_round, warn=lambda text: err.print(f"note: {text}", style="yellow"))
     _conclude(result, folder, None)
 
@@ -212,6 +224,5 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        err.print("interrupted: what is finished is kept; go on with 'coterie resume RUN'", highlight=False)
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
