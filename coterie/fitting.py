@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from coterie.learners.base import Learner
 from coterie.methods import find_method
 from coterie.methods.base import Entry
 from coterie.result import Result, load
-from coterie.runs.folder import Record, RunFolder
+from coterie.runs.folder import Record, RunFolder, versions
 from coterie.scenarios import SCENARIOS, scenario
 from coterie.server.loop import Round, ServerState, rounds
 from coterie.server.loop import settle as settle_lane
@@ -89,13 +90,28 @@ def resume(
     config = run.config
     data = _data_again(config, data, run.path)
     if data.fingerprint() != run.fingerprint:
-        raise RunError(f"{folder}: the data is not that of the run; resume needs the same clients and samples")
-    options = {name: value for name, value in config.items() if name not in ("scenario", "method", "learner", "start")}
-    own = set(data.options)
-    options = {name: value for name, value in options.items() if name not in own}
+        raise RunError(f"{folder}: the data is not that of the run: pass the same to coterie.resume(folder, data)")
+    elsewhere = {"scenario", "method", "learner", "start", *data.options}
+    options = {name: value for name, value in config.items() if name not in elsewhere}
     plan = prepare(data, config["method"], learner or config["learner"], config.get("start", "random"), options)
     state, records = run.last_state(warn)
-    return execute(plan, run, on_round or (lambda record: None), state or plan.first_state(), records)
+    with _as_before(run.versions, warn):
+        return execute(plan, run, on_round or (lambda record: None), state or plan.first_state(), records)
+
+
+@contextmanager
+def _as_before(before: Mapping[str, Any], warn: Callable[[str], None]) -> Iterator[None]:
+    """The number of threads the run began with, since sums depend on it; other versions can only be told."""
+    now = versions()
+    changed = [name for name in now if name in before and name != "threads" and now[name] != before[name]]
+    if changed:
+        told = ", ".join(f"{name} {before[name]} is now {now[name]}" for name in changed)
+        warn(f"the run began elsewhere ({told}): it goes on, but may differ in the last digits")
+    torch.set_num_threads(int(before.get("threads", now["threads"])))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(now["threads"])
 
 
 def _data_again(config: Mapping[str, Any], data: Population | None, path: Path) -> Population:

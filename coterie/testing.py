@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from coterie.core.federation import Federation, Replies
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.population import Population
 from coterie.core.shard import Positions
+from coterie.federation.in_process import InProcess
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
 from coterie.fitting import Plan, execute, fit, prepare, resume
@@ -152,7 +154,7 @@ def check_shards(case: Case) -> None:
     """How clients are cut into shards does not matter."""
     whole = case.run()
     for shards in (2, len(RAGGED)):
-        _assert_same(whole, case.run(federation=lambda side, n=shards: Simulated(side, shards=n)), f"{shards} shards")  # type: ignore[misc]
+        _assert_same(whole, case.run(federation=partial(Simulated, shards=shards)), f"{shards} shards")
 
 
 def check_engines(case: Case) -> None:
@@ -187,7 +189,7 @@ def check_silent_client(case: Case) -> None:
     """A client that never answers changes nothing for the others, and gets no cluster."""
     silent = "site-3"
     log = dict.fromkeys(range(case.plan().options.rounds), (silent,))
-    with_silent = case.run(federation=lambda side: Simulated(side, missing=log))
+    with_silent = case.run(federation=partial(Simulated, missing=log))
     assert silent not in with_silent.assignments, "a client that never answered was given a cluster"
     assert all(record["missing"] == [silent] for record in with_silent.records), (
         "records do not name the missing client"
@@ -209,26 +211,13 @@ def check_weights(case: Case) -> None:
 
 
 @dataclass(frozen=True)
-class _Listening:
-    """A federation that keeps what clients sent."""
+class _Listening(InProcess):
+    """A simulated federation that keeps what clients sent, by task."""
 
-    inner: Federation
-    heard: list[tuple[str, Reply]]
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        return self.inner.clients
-
-    @property
-    def hashes(self) -> Any:
-        return self.inner.hashes
-
-    @property
-    def sizes(self) -> Positions:
-        return self.inner.sizes
+    heard: list[tuple[str, Reply]] = field(default_factory=list)
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        replies = self.inner.ask(task, broadcast, asked)
+        replies = Simulated(self.side).ask(task, broadcast, asked)
         self.heard.append((task.name, replies.reply))
         return replies
 
@@ -246,7 +235,7 @@ def check_replies(case: Case) -> None:
     shapes = []
     for size in (11, 22):
         heard: list[tuple[str, Reply]] = []
-        case.run(case.plan(case.population([size] * 6)), lambda side, h=heard: _Listening(Simulated(side), h))  # type: ignore[misc]
+        case.run(case.plan(case.population([size] * 6)), partial(_Listening, heard=heard))
         shapes.append([(task, _shapes(reply)) for task, reply in heard])
         declared = set(find_method(case.method).reveals)
         for task, reply in heard:

@@ -218,3 +218,24 @@ def test_clusters_that_all_start_equal_are_refused():
     with pytest.raises(ConfigError, match="clusters could never separate"):
         coterie.fit(population(), "ifca", learner=same_net, clusters=2)
     assert len(coterie.fit(population(), "fedavg", learner=same_net, rounds=1).models) == 1
+
+
+def test_a_run_is_resumed_with_the_threads_it_began_with_and_changes_are_told(tmp_path):
+    seen, told = [], []
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(population(), "ifca", learner="linear", rounds=2, out=tmp_path / "cut", on_round=stop)
+    path = tmp_path / "cut" / "versions.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {"threads": 3, "numpy": "0.1"}))
+    now = torch.get_num_threads()
+    coterie.resume(
+        tmp_path / "cut", population(), warn=told.append, on_round=lambda record: seen.append(torch.get_num_threads())
+    )
+    assert seen == [3, 3]
+    assert torch.get_num_threads() == now
+    assert len(told) == 1
+    assert "numpy 0.1 is now" in told[0]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.client.side import ClientSide
 from coterie.core.federation import Replies
-from coterie.core.keys import Words
 from coterie.core.messages import (
     Broadcast,
     Task,
@@ -18,33 +16,18 @@ from coterie.core.messages import (
     encode_reply,
     merge,
 )
-from coterie.core.shard import ClientId, Positions
-from coterie.federation.missing import Missing, answering
+from coterie.core.shard import Positions
+from coterie.federation.in_process import InProcess
+from coterie.federation.missing import answering
 
 
 @dataclass(frozen=True)
-class Sequential:
+class Sequential(InProcess):
     """Each client gets its own message, sees nothing else, and sends its own reply."""
 
-    side: ClientSide
-    missing: Missing = field(default_factory=dict)
-
-    @property
-    def clients(self) -> tuple[ClientId, ...]:
-        return self.side.train.ids
-
-    @property
-    def hashes(self) -> Words:
-        return self.side.train.hashes
-
-    @property
-    def sizes(self) -> Positions:
-        return self.side.train.sizes
-
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        places = answering(self.clients, asked, broadcast.round, self.missing)
         replies = []
-        for place in places:
+        for place in answering(self.clients, asked, broadcast.round, self.missing):
             one = np.array([place])
             received = decode_broadcast(encode_broadcast(broadcast.to(one)))
             reply = self.side.take(asked[one]).serve(task, received)

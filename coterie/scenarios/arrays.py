@@ -102,11 +102,15 @@ def _shard(named: Mapping[ClientId, ClientArrays], part: str) -> Shard:
     return stack_shard(list(named), np.concatenate(xs), np.concatenate(ys), [len(y) for y in ys])
 
 
-def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
+def _array(values: npt.ArrayLike, what: str) -> npt.NDArray[np.generic]:
     try:
-        x = np.asarray(values)
+        return np.asarray(values)
     except ValueError as error:
-        raise InputError(f"{where}: x is no array of numbers ({error})") from None
+        raise InputError(f"{what} is no array of numbers ({error})") from None
+
+
+def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
+    x = _array(values, f"{where}: x")
     if x.dtype.kind not in "fiub":
         raise InputError(f"{where}: x must hold numbers, got type {x.dtype}; encode texts and categories first")
     if x.ndim < 2:
@@ -122,10 +126,7 @@ def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
 
 
 def _targets(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
-    try:
-        y = np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{where}: y is no array of numbers ({error})") from None
+    y = _array(values, f"{where}: y")
     if y.dtype.kind not in "fiub":
         raise InputError(
             f"{where}: y must hold integer labels 0..C-1 or numbers, got type {y.dtype}; number the classes first"

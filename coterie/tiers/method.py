@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 from coterie.core.messages import Plain, Task
 from coterie.errors import ConfigError
@@ -110,12 +110,11 @@ class RoundSettings:
     @classmethod
     def read(cls, plain: Mapping[str, Plain]) -> RoundSettings:
         """The inverse of `plain`."""
-        work = plain["work"]
-        assert isinstance(work, Mapping)
+        work = cast(Mapping[str, Any], plain["work"])
         return cls(
             objective=str(plain["objective"]),
             weights=str(plain["weights"]),
-            work=LocalWork(**work),  # type: ignore[arg-type]
+            work=LocalWork(**work),
             client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
             seed=int(str(plain["seed"])),
         )
