@@ -66,7 +66,7 @@ def _distinct(shard: Shard, own: Tensor) -> tuple[Positions, Tensor]:
 def _table(learner: Learner, broadcast: Broadcast, block: Block, places: Tensor) -> Tensor:
     """Mean loss of each client under each model, (B, S), or under its only one, (B, 1)."""
     if broadcast.only is None:
-        return block.mean(learner.losses_of_all(broadcast.clusters.all_models(), block))
+        return block.mean(learner.score(broadcast.clusters.all_models(), block).losses)
     theta = broadcast.clusters.at(broadcast.only[places, 0])
     own = block.mean(learner.losses(theta, block.x, block.y))
     return own[:, None]
@@ -78,7 +78,7 @@ def _measure(learner: Learner, broadcast: Broadcast, block: Block, own: Tensor, 
     hit = (outputs - block.y) ** 2 if learner.classes is None else (outputs.argmax(dim=-1) == block.y).double()
     values = {"score": block.mean(hit), "loss": block.mean(learner.losses(theta, block.x, block.y))}
     if margin:
-        each = learner.losses_of_all(broadcast.clusters.all_models(), block).double()
+        each = learner.score(broadcast.clusters.all_models(), block).losses.double()
         values |= {"losses": block.mean(each), "margin": _margin(each, own, block)}
     return values
 

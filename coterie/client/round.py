@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from coterie.core.keys import Purpose, keys_for_clients
 from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
 from coterie.core.shard import Positions, Shard
 from coterie.learners.base import Learner
+from coterie.learners.contribution import Contribution
 from coterie.tiers.method import RoundSettings
 from coterie.tiers.objective import OBJECTIVES, Objective
 from coterie.tiers.weights import WEIGHTS, Weights
@@ -33,14 +36,31 @@ def local_round(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast
             places = positions[block.positions]
             if told:
                 assert broadcast.only is not None
-                slots = broadcast.only[torch.from_numpy(places)]
-                loss = _losses_at(learner, broadcast.clusters.at(slots), block)
+                visit = _told(learner, broadcast.clusters, broadcast.only[torch.from_numpy(places)], block)
             else:
-                slots, loss = _choose(learner, objective, weights, broadcast.clusters, block)
-            change = learner.descend(broadcast.clusters.at(slots), block, settings.work, broadcast.scalars["lr"])
-            mass = block.sizes if settings.client_weight == "samples" else torch.ones_like(block.sizes)
-            tally.add(places, block, slots, loss, change, mass)
+                visit = _choose(learner, objective, weights, broadcast.clusters, block)
+            mass = block.counts if settings.client_weight == "samples" else torch.ones_like(block.counts)
+            weight = torch.where(visit.loss.isfinite(), mass[:, None], 0)
+            rows = torch.searchsorted(visit.slots, visit.chosen).to(weight.device)
+            lr = broadcast.scalars["lr"]
+            given = learner.contribute(visit.models, rows, block, settings.work, lr, weight, visit.memo)
+            tally.add(places, block, visit, given, weight)
     return tally.reply(shard)
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """A block that knows which models it will train."""
+
+    slots: Tensor
+    """(S,) the slots of the models at hand, ascending."""
+    models: Params
+    """{name: (S, ...)}."""
+    chosen: Tensor
+    """(B, R) each client's slot in each lane."""
+    loss: Tensor
+    """(B, R) its mean loss there."""
+    memo: Tensor | None = None
 
 
 def _copied_bytes(clusters: Clusters) -> int:
@@ -57,28 +77,26 @@ def _told_and_free(broadcast: Broadcast, count: int) -> list[tuple[bool, Positio
     return [(flag, everyone[told == flag]) for flag in (False, True) if (told == flag).any()]
 
 
-def _losses_at(learner: Learner, theta: Params, block: Block) -> Tensor:
-    """Each client's mean loss under its own model of each lane, (B, R)."""
-    lanes = next(iter(theta.values())).shape[1]
-    columns = [learner.losses({n: p[:, r] for n, p in theta.items()}, block.x, block.y) for r in range(lanes)]
-    return block.mean(torch.stack(columns, dim=-1))
+def _told(learner: Learner, clusters: Clusters, chosen: Tensor, block: Block) -> _Visit:
+    """Clients that train the slots (B, R) they were told, and hold no other model."""
+    theta = clusters.at(chosen)
+    columns = [learner.losses({n: p[:, r] for n, p in theta.items()}, block.x, block.y) for r in range(chosen.shape[1])]
+    slots = torch.unique(chosen)
+    return _Visit(slots, clusters.at(slots), chosen, block.mean(torch.stack(columns, dim=-1)))
 
 
-def _choose(
-    learner: Learner, objective: Objective, weights: Weights, clusters: Clusters, block: Block
-) -> tuple[Tensor, Tensor]:
-    """The slot of each client in each lane, (B, R), and its mean loss there, (B, R)."""
+def _choose(learner: Learner, objective: Objective, weights: Weights, clusters: Clusters, block: Block) -> _Visit:
+    """Clients that choose one cluster in each lane."""
     first = torch.arange(clusters.lanes) * clusters.K
+    shape = (len(block.positions), clusters.lanes, clusters.K)
     if not weights.needs_scores:
-        blank = torch.zeros(len(block.positions), clusters.lanes, clusters.K)
-        slots = first + weights.client_choose(blank)
-        return slots, _losses_at(learner, clusters.at(slots), block)
-    losses = learner.losses_of_all(clusters.all_models(), block)
-    shape = (-1, clusters.lanes, clusters.K)
-    scores = block.mean(objective.client_score(-losses)).reshape(shape)
-    chosen = weights.client_choose(scores).cpu()
-    loss = block.mean(losses).reshape(shape).gather(2, chosen[..., None].to(losses.device)).squeeze(2)
-    return first + chosen, loss
+        return _told(learner, clusters, first + weights.client_choose(torch.zeros(shape)), block)
+    models = clusters.all_models()
+    scored = learner.score(models, block)
+    table = block.mean(scored.losses).reshape(shape)
+    chosen = weights.client_choose(block.mean(objective.client_score(-scored.losses)).reshape(shape))
+    loss = table.gather(2, chosen[..., None]).squeeze(2)
+    return _Visit(torch.arange(clusters.lanes * clusters.K), models, first + chosen.cpu(), loss, scored.memo)
 
 
 class _Tally:
@@ -96,28 +114,23 @@ class _Tally:
         self.cluster = torch.zeros(count, clusters.lanes, dtype=torch.int64)
         self.accepted = np.zeros(count, dtype=bool)
 
-    def add(self, places: Positions, block: Block, slots: Tensor, loss: Tensor, change: Params, mass: Tensor) -> None:
-        """slots and loss (B, R), change {name: (B, R, ...)}, mass (B,)."""
-        finite = loss.isfinite()
-        for value in change.values():
-            finite &= value.flatten(2).isfinite().all(dim=2) if value.dim() > 2 else value.isfinite()
-        rows = torch.searchsorted(self.slots, slots)
-        lanes = torch.div(slots, self.clusters.K, rounding_mode="floor")
-        weight = torch.where(finite, mass[:, None], 0).to(loss.dtype)
-        for name, value in change.items():
-            shaped = weight.reshape(*weight.shape, *(1,) * (value.dim() - 2))
-            weighted = torch.where(finite.reshape(shaped.shape), value * shaped, 0).flatten(0, 1)
+    def add(self, places: Positions, block: Block, visit: _Visit, given: Contribution, weight: Tensor) -> None:
+        """A block's contribution; `weight` (B, R) is what each client's change counted."""
+        finite = (weight > 0) & given.finite
+        rows, lanes = torch.searchsorted(self.slots, visit.slots), visit.slots // self.clusters.K
+        for name, value in given.sums.items():
             total, index = (self.body[name], lanes) if name in self.body else (self.sums[name], rows)
-            total.index_add_(0, index.flatten().to(total.device), weighted)
-        self.mass.index_add_(0, rows.flatten(), weight.flatten().double().cpu())
-        self.count.index_add_(0, rows.flatten(), finite.flatten().long().cpu())
+            total.index_add_(0, index.to(total.device), value)
+        chosen = torch.searchsorted(self.slots, visit.chosen).flatten()
+        self.mass.index_add_(0, chosen, torch.where(finite, weight, 0).flatten().double().cpu())
+        self.count.index_add_(0, chosen, finite.flatten().long().cpu())
         # a client that fails in every lane is left out; one that fails in some makes those lanes the worst
         alive = finite.any(dim=1)
         spoilt = torch.where(alive[:, None], torch.inf, 0.0)
-        self.loss += torch.where(finite, loss.double(), spoilt).mul(block.sizes[:, None]).sum(dim=0).cpu()
+        self.loss += torch.where(finite, visit.loss.double(), spoilt).mul(block.sizes[:, None]).sum(dim=0).cpu()
         self.samples += block.sizes[alive].sum().cpu()
         self.accepted[places] = alive.cpu().numpy()
-        self.cluster[torch.from_numpy(places)] = slots - lanes * self.clusters.K
+        self.cluster[torch.from_numpy(places)] = visit.chosen % self.clusters.K
 
     def reply(self, shard: Shard) -> Reply:
         accepted = torch.from_numpy(self.accepted)

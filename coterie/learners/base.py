@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
+from coterie.learners.contribution import Contribution, Scored
 from coterie.learners.descent import LocalWork
 
 
@@ -47,10 +48,20 @@ class Learner(Protocol):
         """Model b on batch b: the loss of each sample, (B, n)."""
         ...
 
-    def losses_of_all(self, models: Params, block: Block) -> Tensor:
-        """Every model on every sample of a block: (B, n, S)."""
+    def score(self, models: Params, block: Block) -> Scored:
+        """Every model {name: (S, ...)} on every sample of a block."""
         ...
 
     def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
         """The change of each client's models by its local steps: {name: (B, L, ...)}, in and out."""
+        ...
+
+    def contribute(
+        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+    ) -> Contribution:
+        """What `descend` gives, weighted by `mass` (B, R) and added up for each of `models` {name: (S, ...)}.
+
+        Client b trains the models in rows[b]. A learner may get there without ever holding a client's own model;
+        `memo` comes from `score` of the same models and block, if they were scored.
+        """
         ...

@@ -19,6 +19,7 @@ from coterie.core.clusters import Params
 from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
+from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
 from coterie.learners.losses import squared
 
@@ -72,18 +73,35 @@ class Linear:
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
         return squared(self.outputs(theta, x), y, self.half)
 
-    def losses_of_all(self, models: Params, block: Block) -> Tensor:
+    def score(self, models: Params, block: Block) -> Scored:
+        """The memo holds the predictions, (B, n, S)."""
         phi = self.features(block.x)
-        return squared(
-            (phi.flatten(0, 1) @ self._vector(models).T).reshape(*block.y.shape, -1), block.y[..., None], self.half
-        )
+        predictions = (phi.flatten(0, 1) @ self._vector(models).T).reshape(*block.y.shape, -1)
+        return Scored(squared(predictions, block.y[..., None], self.half), predictions)
 
     def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
         steps = work.full_batch_steps
         if steps is None:
             return descend_each_track(self._objective, theta, block, work, lr)
-        phi = self.features(block.x)  # (B, n, p)
-        residual = self._vector(theta) @ phi.transpose(1, 2) - block.y[:, None]  # (B, L, n)
+        phi = self.features(block.x)
+        return self._closed_form(phi, self._vector(theta) @ phi.transpose(1, 2), block, work, steps, lr)
+
+    def contribute(
+        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+    ) -> Contribution:
+        steps = work.full_batch_steps
+        if memo is None or steps is None:
+            change = self.descend({name: p[rows] for name, p in models.items()}, block, work, lr)
+        else:
+            chosen = memo.gather(2, rows[:, None].expand(-1, memo.shape[1], -1)).transpose(1, 2)
+            change = self._closed_form(self.features(block.x), chosen, block, work, steps, lr)
+        return weigh(change, rows, mass, models["weight"].shape[0])
+
+    def _closed_form(
+        self, phi: Tensor, predictions: Tensor, block: Block, work: LocalWork, steps: int, lr: float
+    ) -> Params:
+        """Full-batch steps from predictions (B, L, n) on features phi (B, n, p)."""
+        residual = predictions - block.y[:, None]
         if block.mask is not None:
             phi = phi * block.mask[..., None]
             residual = residual * block.mask[:, None]

@@ -13,11 +13,11 @@ from coterie.core.clusters import Params
 from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
-from coterie.learners.network import Network, check_penalty
+from coterie.learners.network import PlainNetwork, check_penalty
 
 
 @dataclass(frozen=True)
-class Logistic(Network):
+class Logistic(PlainNetwork):
     """Two classes: {"weight": (d,), "bias": ()}, one logit. C classes: {"weight": (C, d), "bias": (C,)}."""
 
     width: int

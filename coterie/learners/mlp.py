@@ -10,11 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
-from coterie.learners.network import Network, check_penalty
+from coterie.learners.contribution import Contribution, Scored
+from coterie.learners.descent import LocalWork
+from coterie.learners.gram import contribute_by_gram, pays
+from coterie.learners.network import Network, check_penalty, contribute_by_descent
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,38 @@ class MLP(Network):
         return params
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
-        h = x.flatten(2)
-        last = len(self.widths) - 2
-        for index in range(last + 1):
+        weight, bias = theta["layer0.weight"], theta["layer0.bias"]
+        return self._above(theta, torch.baddbmm(bias[:, None], x.flatten(2), weight.transpose(1, 2)))
+
+    def _above(self, theta: Params, z: Tensor) -> Tensor:
+        """Outputs from the first layer's pre-activations z (B, n, h)."""
+        for index in range(1, len(self.widths) - 1):
             weight, bias = theta[f"layer{index}.weight"], theta[f"layer{index}.bias"]
-            h = torch.baddbmm(bias[:, None, :], h, weight.transpose(1, 2))
-            if index < last:
-                h = torch.relu(h)
-        return h.squeeze(-1) if self.classes is None else h
+            z = torch.baddbmm(bias[:, None], torch.relu(z), weight.transpose(1, 2))
+        return z.squeeze(-1) if self.classes is None else z
+
+    def score(self, models: Params, block: Block) -> Scored:
+        """The first layers of all models are one product; the memo holds what it gives, (B, n, S, h)."""
+        weight, bias = models["layer0.weight"], models["layer0.bias"]
+        flat = torch.addmm(bias.flatten(), block.x.flatten(2).flatten(0, 1), weight.flatten(0, 1).T)
+        first = flat.reshape(len(flat), *bias.shape)  # (B n, S, h)
+        labels = block.y.flatten()[None]
+        columns = []
+        for row in range(len(bias)):
+            theta = {name: p[row : row + 1] for name, p in models.items()}
+            columns.append(self._loss(self._above(theta, first[None, :, row]), labels)[0])
+        losses = torch.stack(columns, dim=-1).reshape(*block.y.shape, -1)
+        return Scored(losses, first.reshape(*block.y.shape, *bias.shape))
+
+    def contribute(
+        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+    ) -> Contribution:
+        """By the Gram form where steps are full-batch and plain, and where it takes fewer multiplications."""
+        steps = work.full_batch_steps
+        plain = steps is not None and work.prox == 0 and self.l2 == 0
+        if steps is None or not plain or not pays(block.y.shape[1], self.widths[0], self.widths[1], steps):
+            return contribute_by_descent(self, models, rows, block, work, lr, mass)
+        return contribute_by_gram(models, rows, block, steps, lr, mass, memo, self.classes)
 
 
 def mlp(profile: Profile, *, hidden: tuple[int, ...] = (64,), l2: float = 0.0) -> MLP:

@@ -12,13 +12,13 @@ from torch.func import functional_call, vmap
 from coterie.core.clusters import Params
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
-from coterie.learners.network import Network
+from coterie.learners.network import PlainNetwork
 
 Factory = Callable[[], nn.Module]
 
 
 @dataclass(frozen=True)
-class ModuleLearner(Network):
+class ModuleLearner(PlainNetwork):
     """Parameters are the module's own, under its own names. Buffers and frozen parameters stay as they were made."""
 
     factory: Factory

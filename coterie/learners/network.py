@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.errors import ConfigError
+from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
 from coterie.learners.losses import cross_entropy, squared
 
@@ -24,7 +25,7 @@ def check_penalty(learner: str, l2: float) -> None:
 
 @dataclass(frozen=True)
 class Network(ABC):
-    """Cross-entropy for classes, (1/2) squared error for numbers."""
+    """Cross-entropy for classes, (1/2) squared error for numbers. How it scores and contributes is left open."""
 
     classes: int | None
     spec: str
@@ -42,15 +43,10 @@ class Network(ABC):
 
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
         """Model b on batch b: the loss of each sample, (B, n)."""
-        outputs = self.outputs(theta, x)
-        return squared(outputs, y, half=True) if self.classes is None else cross_entropy(outputs, y)
+        return self._loss(self.outputs(theta, x), y)
 
-    def losses_of_all(self, models: Params, block: Block) -> Tensor:
-        """Every model on every sample, (B, n, S), as one large batch a model."""
-        x, y = block.x.flatten(0, 1)[None], block.y.flatten(0, 1)[None]
-        count = next(iter(models.values())).shape[0]
-        columns = [self.losses({name: p[s : s + 1] for name, p in models.items()}, x, y)[0] for s in range(count)]
-        return torch.stack(columns, dim=-1).reshape(*block.y.shape, count)
+    def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return squared(outputs, y, half=True) if self.classes is None else cross_entropy(outputs, y)
 
     def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
         """Gradient steps for all clients of the block at once, one track after the other."""
@@ -62,3 +58,29 @@ class Network(ABC):
             weights = [p for name, p in theta.items() if name.endswith("weight")]
             value = value + self.l2 / 2 * torch.stack([(w**2).flatten(1).sum(dim=1) for w in weights]).sum(dim=0)
         return value
+
+
+@dataclass(frozen=True)
+class PlainNetwork(Network):
+    """Scores model by model, contributes by each client's own change: right for every network."""
+
+    def score(self, models: Params, block: Block) -> Scored:
+        """Every model on every sample of a block, as one large batch a model."""
+        x, y = block.x.flatten(0, 1)[None], block.y.flatten(0, 1)[None]
+        count = next(iter(models.values())).shape[0]
+        columns = [self.losses({name: p[s : s + 1] for name, p in models.items()}, x, y)[0] for s in range(count)]
+        return Scored(torch.stack(columns, dim=-1).reshape(*block.y.shape, count))
+
+    def contribute(
+        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+    ) -> Contribution:
+        """The clients' weighted changes, added up for each model."""
+        return contribute_by_descent(self, models, rows, block, work, lr, mass)
+
+
+def contribute_by_descent(
+    learner: Network, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor
+) -> Contribution:
+    """Hold each client's own models for the time of a block, and weigh their changes."""
+    change = learner.descend({name: p[rows] for name, p in models.items()}, block, work, lr)
+    return weigh(change, rows, mass, next(iter(models.values())).shape[0])

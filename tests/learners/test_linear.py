@@ -127,7 +127,7 @@ def test_losses_of_all_models_equal_those_of_each():
     learner = Linear(3, bias=True, degree=2)
     block = make_block(regression_data([4, 6], 3))
     models = learner.start([1, 2, 3], torch.float64)
-    table = learner.losses_of_all(models, block)
+    table = learner.score(models, block).losses
     assert table.shape == (2, 6, 3)
     for s in range(3):
         one = {name: p[s : s + 1].expand(2, *p.shape[1:]) for name, p in models.items()}

@@ -159,7 +159,7 @@ def test_losses_of_all_models_equal_those_of_each(spec):
     learner = make_learner(spec, Profile((4, 4), 3))
     block = make_block(class_data([3, 5], (4, 4), 3))
     models = learner.start([1, 2, 3], torch.float64)
-    table = learner.losses_of_all(models, block)
+    table = learner.score(models, block).losses
     assert table.shape == (2, 5, 3)
     for s in range(3):
         one = {name: p[s : s + 1].expand(2, *p.shape[1:]) for name, p in models.items()}
