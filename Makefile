@@ -31,6 +31,7 @@ picture: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/linear_round.py
 	$(BIN)/python benchmarks/plain_loops.py
+	$(BIN)/python benchmarks/starts.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

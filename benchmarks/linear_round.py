@@ -73,7 +73,7 @@ def measure(clients: int, steps: int) -> None:
             begun = time.perf_counter()
             np.sum(x)
             passes.append(time.perf_counter() - begun)
-            assert done.loss.isfinite().all()
+            assert done.state.loss.isfinite().all()
             begun = time.perf_counter()
     memory = (peak() - before) / (x.nbytes + data.train.y.numpy().nbytes)
     a, b = statistics.median(times[2:]), statistics.median(passes[2:])

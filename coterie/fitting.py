@@ -32,8 +32,9 @@ from coterie.methods.base import Entry
 from coterie.result import Result, load
 from coterie.runs.folder import Record, RunFolder, versions
 from coterie.scenarios import SCENARIOS, scenario
-from coterie.server.loop import Round, ServerState, rounds
+from coterie.server.loop import Round, ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
+from coterie.server.race import rounds_with_race
 from coterie.server.start import Model, given_start, random_start
 from coterie.tiers.method import Method
 
@@ -169,7 +170,8 @@ def prepare(
     if start != "random":
         given = {**given, "start": start if isinstance(start, str) else "given"}
     said = check_all(_refused(entry, given), entry.accepts, f"method {entry.name}")
-    recommended = {k: v for k, v in data.recommended.items() if k not in entry.refuses}
+    accepted = {option.name for option in entry.accepts}
+    recommended = {k: v for k, v in data.recommended.items() if k in accepted}
     values = settle(said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults(said)))
     groups, K = _groups(entry, data, values)
     chosen = learner or values["learner"] or ("linear" if data.profile.classes is None else "logistic")
@@ -244,9 +246,11 @@ def execute(
     options = plan.options
     begun = time.perf_counter()
     with torch.no_grad():
-        for done in rounds(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups):
+        for done in rounds_with_race(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups):
             state = done.state
             record = _record(plan, done, time.perf_counter() - begun)
+            if "start" not in record and records and "start" in records[-1]:
+                record["start"] = records[-1]["start"]  # a race is over: the start that won it goes on
             records.append(record)
             if folder is not None:
                 folder.append(record)
@@ -262,7 +266,7 @@ def execute(
 
 def _record(plan: Plan, done: Round, seconds: float) -> Record:
     """One JSON-ready dict; with several starts its figures are those of the one that leads."""
-    lane = int(done.loss.nan_to_num(nan=torch.inf).argmin())
+    lane = best_lane(done.state.loss)
     choice = done.state.choice[:, lane]
     known = choice >= 0
     K = done.state.clusters.K
@@ -270,7 +274,7 @@ def _record(plan: Plan, done: Round, seconds: float) -> Record:
     record: Record = {
         "round": done.state.round - 1,
         "seconds": round(seconds, 6),
-        "loss": _finite(done.loss[lane]),
+        "loss": _finite(done.state.loss[lane]),
         "clusters": sum(size > 0 for size in sizes),
         "moved": int(done.moved[lane]),
         "answered": done.answered,
@@ -283,8 +287,8 @@ def _record(plan: Plan, done: Round, seconds: float) -> Record:
         record["sizes"] = sizes
         if len(choice) <= DETAILED:
             record["assignments"] = choice.tolist()
-    if plan.method.lanes > 1:
-        record |= {"start": lane, "start_losses": [_finite(value) for value in done.loss]}
+    if len(done.state.loss) > 1:
+        record |= {"start": lane, "start_losses": [_finite(value) for value in done.state.loss]}
     last = done.state.round == plan.options.rounds
     if plan.data.test is not None and (done.state.round % plan.options.evaluate_every == 0 or last):
         held_out = scores(
@@ -325,8 +329,10 @@ def _conclude(plan: Plan, state: ServerState, records: list[Record]) -> Result:
     found = scores(plan.federation, clusters, own, last, plan.learner.classes is None, margin=chooses)
     rows = _client_rows(plan, own, found)
     metrics = _metrics(plan, records, own, found, clusters, float(start_losses[lane]))
-    if plan.method.lanes > 1:
+    if len(start_losses) > 1:
         metrics |= {"start": lane, "start_losses": [_finite(v) for v in start_losses]}
+    elif "start" in records[-1]:
+        metrics["start"] = records[-1]["start"]
     return Result(
         plan.config, plan.data.profile, plan.learner, clusters.models(), records, metrics, rows, plan.data.fingerprint()
     )

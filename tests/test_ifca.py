@@ -128,6 +128,29 @@ def test_each_start_of_several_equals_a_run_of_its_own():
     assert several.metrics["bytes_up"] > 2.9 * single.metrics["bytes_up"]
 
 
+def test_a_race_keeps_the_start_that_leads_and_trains_it_on():
+    """Two rounds of three starts on half of the clients, then the leader alone: as many rounds, far fewer bytes."""
+    data = population(noise=0.5)
+    common = {"learner": "mlp:hidden=5", "clusters": 2, "rounds": 6, "lr": 0.1, "seed": 6, "restarts": 3}
+    raced = coterie.fit(data, "ifca", race=2, race_share=0.5, **common)
+    assert [record["answered"] for record in raced.records] == [4, 4, 8, 8, 8, 8]
+    assert ["start_losses" in record for record in raced.records] == [True, True, False, False, False, False]
+    losses = raced.records[1]["start_losses"]
+    assert [record["start"] for record in raced.records[1:]] == [int(np.argmin(losses))] * 5
+    assert raced.metrics["start"] == int(np.argmin(losses))
+    whole = coterie.fit(data, "ifca", **common)
+    one_start = whole.records[0]["bytes_up"] / 8 / 3
+    assert raced.metrics["bytes_up"] == pytest.approx((2 * 4 * 3 + 4 * 8) * one_start, rel=0.05)
+
+
+def test_a_race_that_lasts_the_whole_run_is_decided_by_all_clients():
+    data = population(noise=0.5)
+    common = {"learner": "linear", "clusters": 2, "rounds": 3, "seed": 1, "restarts": 3}
+    raced, whole = coterie.fit(data, "ifca", race=3, race_share=1.0, **common), coterie.fit(data, "ifca", **common)
+    assert raced.metrics["start_losses"] == whole.metrics["start_losses"]
+    assert np.array_equal(raced.models[0]["weight"], whole.models[0]["weight"])
+
+
 def test_an_empty_cluster_keeps_its_model():
     far = {"weight": np.full(4, 1e6)}
     result = coterie.fit(population(), "ifca", learner="linear", start=[START[0], far], clusters=2, rounds=3)

@@ -9,6 +9,7 @@ VARIANTS = {
     "ifca": [
         {"exchange": "gradient"},
         {"restarts": 3},
+        {"restarts": 3, "race": 2, "race_share": 0.7},
         {"averaging": "all", "client_weight": "samples"},
         {"client_weight": "samples", "server_lr": 0.7, "lr_decay": 0.9},
         {"batch_size": 4, "local_epochs": 2},

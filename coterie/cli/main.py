@@ -14,6 +14,7 @@ from rich.console import Console
 
 from coterie import __version__
 from coterie.cli import show
+from coterie.cli.data import data as data_commands
 from coterie.cli.options import SuggestingGroup, read_config, split_options, with_run_options
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
@@ -211,6 +212,9 @@ def describe(name: str) -> None:
     coterie describe mlp
     """
     show.describe(out, name)
+
+
+cli.add_command(data_commands)
 
 
 def main() -> None:

@@ -83,9 +83,17 @@ def cli_page() -> str:
     root = click.Context(cli, info_name="coterie", terminal_width=WIDTH)
     parts.append(f"```text\n{cli.get_help(root)}\n```\n")
     for name, command in cli.commands.items():
-        context = click.Context(command, info_name=name, parent=root, terminal_width=WIDTH)
-        parts.append(f"## coterie {name}\n\n```text\n{command.get_help(context)}\n```\n")
+        parts += _help(name, command, root)
     return "\n".join(parts)
+
+
+def _help(name: str, command: click.Command, parent: click.Context) -> list[str]:
+    """The help text of a command, and below it those of its own commands."""
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH)
+    parts = [f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"]
+    for inner, subcommand in command.commands.items() if isinstance(command, click.Group) else ():
+        parts += _help(inner, subcommand, context)
+    return parts
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ gamma         lr                                                     tau  local_
 option I      exchange=gradient, averaging=all, divide_by=federation: theta_j - (gamma/m) sum of members' gradients
 option II     exchange=model, averaging=members, client_weight=uniform: the plain mean of the members' models
 section 4.3   shared: a common body; stable_after: once identities are stable only the own model is sent
+section 6     restarts: several random starts, the least training loss wins; race (ours): decided after a few rounds
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import replace
 
 from coterie.config import Option, Options
 from coterie.methods.base import Entry, parts
-from coterie.tiers.method import Method
+from coterie.tiers.method import Method, Race
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 from coterie.tiers.weights import HardByLoss
@@ -33,6 +34,7 @@ def ifca(options: Options) -> Method:
         procedure=Fixed(options.clusters),
         averaging=averaging,
         stable_after=options.own.get("stable_after"),
+        race=Race(options.own["race"], options.own["race_share"]) if options.own.get("race") else None,
         **common,
     )
 
@@ -53,6 +55,8 @@ ENTRY = Entry(
     paper="Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, 2020",
     compose=ifca,
     options=(
+        Option("race", int, "rounds after which only the best of several restarts goes on; 0: all go on", 0, low=0),
+        Option("race_share", float, "share of clients asked in each round of a race", 0.25, above=0, high=1),
         Option(
             "divide_by",
             str,

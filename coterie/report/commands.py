@@ -9,7 +9,9 @@ from coterie.methods import METHODS
 from coterie.report.comparison import MethodRuns
 from coterie.report.reading import RunData
 
-SUGGESTED = ("clusters", "learner", "rounds", "local_steps", "local_epochs", "batch_size", "lr", "restarts", "dtype")
+SUGGESTED = (
+    *("clusters", "learner", "rounds", "local_steps", "local_epochs", "batch_size", "lr", "restarts", "race", "dtype"),
+)
 """Options that a scenario may suggest values for: they are always spelled out, even at the method's default."""
 WIDE = 84
 """Letters in a line before a command goes on in the next one."""

@@ -282,6 +282,13 @@ def restarts_words(main: MethodRuns) -> str:
     starts = int(main.first.config.get("restarts", 1))
     if starts < 2:
         return ""
+    race = int(main.first.config.get("race", 0))
+    if 0 < race < int(main.first.config.get("rounds", 0)):
+        share = float(main.first.config.get("race_share", 1))
+        return (
+            f"{main.name} raced {starts} random starts for {race} rounds on {100 * share:.0f} % of the clients, then "
+            "trained only the one with the least training loss. Bytes and seconds count the race."
+        )
     each = spread(run.metrics.get("bytes_down", 0) / starts / 1e6 for run in main.runs)
     share = "" if each is None else f": about {plain(each.mean)} MB down for each"
     return (

@@ -25,7 +25,7 @@ def save_checkpoint(folder: Path, state: ServerState) -> None:
     folder.mkdir(exist_ok=True)
     arrays = {f"params/{name}": p for name, p in state.clusters.params.items()}
     arrays |= {f"body/{name}": p for name, p in state.clusters.shared.items()}
-    arrays |= {"choice": state.choice, "steady": state.steady}
+    arrays |= {"choice": state.choice, "steady": state.steady, "loss": state.loss}
     data = tensor_bytes(arrays)
     stem = f"round-{state.round:06d}"
     write_atomically(folder / f"{stem}.safetensors", data)
@@ -67,4 +67,4 @@ def _read(header: Path) -> ServerState:
     params = {n.removeprefix("params/"): a for n, a in arrays.items() if n.startswith("params/")}
     body = {n.removeprefix("body/"): a for n, a in arrays.items() if n.startswith("body/")}
     clusters = Clusters(params, int(facts["K"]), int(facts["lanes"]), body or None)
-    return ServerState(int(facts["round"]), clusters, arrays["choice"], arrays["steady"])
+    return ServerState(int(facts["round"]), clusters, arrays["choice"], arrays["steady"], arrays["loss"])

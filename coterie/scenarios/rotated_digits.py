@@ -49,6 +49,7 @@ def rotated_digits(*, clients: int = 60, seed: int = 0) -> Population:
             "local_steps": 10,
             "lr": 0.5,
             "restarts": 5,
+            "race": 5,
         },
         group_names=tuple(f"{turn} degrees" for turn in TURNS),
     )

@@ -32,11 +32,14 @@ class ServerState:
     """(m, R) the last known cluster of each client in each lane."""
     steady: Tensor
     """(m,) visits in a row without a change of cluster in any lane."""
+    loss: Tensor
+    """(R,) mean training loss of each lane in the last round, under the models that were sent; before it, infinite."""
 
     @classmethod
     def fresh(cls, clusters: Clusters, clients: int) -> ServerState:
         choice = torch.full((clients, clusters.lanes), UNKNOWN, dtype=torch.int64)
-        return cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64))
+        loss = torch.full((clusters.lanes,), torch.inf, dtype=torch.float64)
+        return cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64), loss)
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,6 @@ class Round:
     """What one round brought."""
 
     state: ServerState
-    loss: Tensor
-    """(R,) mean training loss of each lane under the models that were sent."""
     moved: Tensor
     """(R,) clients that changed their cluster."""
     answered: int
@@ -78,10 +79,10 @@ def rounds(
         if regroup is not None:
             clusters = regroup.apply(clusters, torch.bincount(choice[choice[:, 0] >= 0, 0], minlength=clusters.K))
             choice, steady = torch.full_like(choice, UNKNOWN), torch.zeros_like(steady)  # old numbers mean nothing now
-        state = ServerState(state.round + 1, clusters, choice, steady)
+        loss = reply.sums["loss"] / reply.sums["samples"]
+        state = ServerState(state.round + 1, clusters, choice, steady, loss)
         yield Round(
             state,
-            loss=reply.sums["loss"] / reply.sums["samples"],
             moved=moved,
             answered=len(answered),
             missing=_missing(federation.clients, asked, reply),
@@ -136,4 +137,14 @@ def _remember(state: ServerState, reply: Reply, answered: Positions) -> tuple[Te
 
 def settle(state: ServerState, lane: int) -> ServerState:
     """Keep one lane and forget the others."""
-    return replace(state, clusters=state.clusters.lane(lane), choice=state.choice[:, lane : lane + 1])
+    return replace(
+        state,
+        clusters=state.clusters.lane(lane),
+        choice=state.choice[:, lane : lane + 1],
+        loss=state.loss[lane : lane + 1],
+    )
+
+
+def best_lane(loss: Tensor) -> int:
+    """The lane with the least training loss, ties to the lowest; one that diverged never wins."""
+    return int(loss.nan_to_num(nan=torch.inf).argmin())

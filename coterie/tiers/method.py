@@ -36,6 +36,14 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class Race:
+    """Several starts for `rounds` rounds on a `share` of the clients; the least training loss goes on alone."""
+
+    rounds: int
+    share: float
+
+
+@dataclass(frozen=True)
 class Method:
     """All that the loop needs to know."""
 
@@ -55,6 +63,8 @@ class Method:
     """Share of clients asked each round."""
     lanes: int = 1
     """Independent random starts; the one with the least training loss wins."""
+    race: Race | None = None
+    """How the lanes become one; None: all are trained to the end."""
     shared: tuple[str, ...] = ()
     """Parameters whose names start with one of these are common to all clusters."""
     groups: Groups | None = None

@@ -8,7 +8,7 @@ from coterie.report.commands import compare_command, run_command
 from coterie.report.comparison import compare
 from coterie.report.figures.strip import leaders, story
 from coterie.report.formats import ABSENT, MINUS, like, listed, natural, plain, score
-from coterie.report.sentences import gain_caption, headline, notes, support
+from coterie.report.sentences import gain_caption, headline, notes, restarts_words, support
 from coterie.report.tables import cell, method_rows, tiles
 
 SURE = (9.0, 9.0, 9.0, 1.0)
@@ -188,3 +188,10 @@ def test_words():
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert sorted(["180 d", "90 d", "a"], key=natural) == ["90 d", "180 d", "a"]
     assert cell(None, plain).text == ABSENT
+
+
+def test_a_race_of_starts_is_told_as_one(make_run):
+    run = make_run(restarts=5, race=3, race_share=0.25, rounds=15)
+    words = restarts_words(compare([run]).main)
+    assert "raced 5 random starts for 3 rounds on 25 % of the clients" in words
+    assert "side by side" in restarts_words(compare([make_run(restarts=5, race=0, rounds=15)]).main)

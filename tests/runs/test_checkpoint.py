@@ -20,7 +20,7 @@ def state(round_: int, body: bool = False, lanes: int = 1) -> ServerState:
     }
     shared = {"base": torch.randn(lanes, 4, generator=random)} if body else None
     choice = torch.randint(-1, 2, (5, lanes), generator=random)
-    return ServerState(round_, Clusters(params, 2, lanes, shared), choice, torch.arange(5) + round_)
+    return ServerState(round_, Clusters(params, 2, lanes, shared), choice, torch.arange(5) + round_, torch.rand(lanes))
 
 
 def newest(folder: Path, before: int = 10**6) -> tuple[ServerState | None, list[str]]:

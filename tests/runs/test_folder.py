@@ -22,7 +22,9 @@ def create(path: Path) -> RunFolder:
 
 def state(round_: int) -> ServerState:
     clusters = Clusters({"weight": torch.full((2, 1), float(round_))}, 2)
-    return ServerState(round_, clusters, torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
+    return ServerState(
+        round_, clusters, torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), torch.ones(1)
+    )
 
 
 def snapshot(path: Path) -> dict[str, bytes]:

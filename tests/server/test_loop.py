@@ -86,7 +86,7 @@ def test_a_round_asks_aggregates_and_remembers():
     assert done[0].state.clusters.params["w"].flatten().tolist() == [1, 1]
     assert done[1].state.clusters.params["w"].flatten().tolist() == [2, 2]
     assert done[0].state.choice.flatten().tolist() == [0, 1, 1]
-    assert done[0].loss.tolist() == [1]
+    assert done[0].state.loss.tolist() == [1]
     assert (done[0].answered, done[0].missing, done[0].rejected) == (3, (), ())
     assert (done[0].bytes_up, done[0].bytes_down) == (7, 11)
     task, broadcast, names = federation.asked[1]
@@ -150,7 +150,7 @@ def test_a_client_is_steady_only_if_no_lane_changed():
     _, done = play(script, 3, replace(METHOD, lanes=2))
     assert done[2].state.steady.tolist() == [0, 2, 2]
     assert done[2].moved.tolist() == [0, 1]
-    assert done[2].loss.tolist() == [1, 2]
+    assert done[2].state.loss.tolist() == [1, 2]
 
 
 def test_missing_and_rejected_clients_keep_what_is_known_of_them():

@@ -1,0 +1,31 @@
+"""A race of starts: several random starts for a few rounds on some of the clients; the best goes on alone.
+
+A random start can be stuck for good, and the two kinds are far apart by training loss after a few rounds already. So
+the start that leads then is kept, with what it has learned, and the others cost nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import Tensor
+
+from coterie.core.federation import Federation
+from coterie.server.loop import Round, ServerState, best_lane, rounds, settle
+from coterie.tiers.method import Method
+
+
+def rounds_with_race(
+    method: Method, federation: Federation, state: ServerState, total: int, seed: int, groups: Tensor | None
+) -> Iterator[Round]:
+    """The rounds of the race, if one is due, then all others; race rounds count as rounds like any other."""
+    race = method.race
+    if race is not None and state.clusters.lanes > 1:
+        racing = replace(method, participation=race.share)
+        for done in rounds(racing, federation, state, min(race.rounds, total), seed, groups):
+            state = done.state
+            yield done
+        if state.round < total:
+            state = settle(state, best_lane(state.loss))
+    yield from rounds(method, federation, state, total, seed, groups)
