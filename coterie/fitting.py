@@ -325,7 +325,7 @@ def _conclude(plan: Plan, state: ServerState, records: list[Record]) -> Result:
     sizes = plan.federation.sizes[positions]
     own, lane, start_losses = _who_belongs_where(plan, state.clusters, positions, table, sizes)
     clusters = settle_lane(state, lane).clusters
-    chooses = plan.method.weights.needs_scores and clusters.K > 1
+    chooses = not plan.method.weights.assigned and clusters.K > 1
     found = scores(plan.federation, clusters, own, last, plan.learner.classes is None, margin=chooses)
     rows = _client_rows(plan, own, found)
     metrics = _metrics(plan, records, own, found, clusters, float(start_losses[lane]))

@@ -89,8 +89,6 @@ def _choose(learner: Learner, objective: Objective, weights: Weights, clusters: 
     """Clients that choose one cluster in each lane."""
     first = torch.arange(clusters.lanes) * clusters.K
     shape = (len(block.positions), clusters.lanes, clusters.K)
-    if not weights.needs_scores:
-        return _told(learner, clusters, first + weights.client_choose(torch.zeros(shape)), block)
     models = clusters.all_models()
     scored = learner.score(models, block)
     table = block.mean(scored.losses).reshape(shape)

@@ -13,8 +13,6 @@ class Weights(Protocol):
     """Which cluster each client works on."""
 
     name: ClassVar[str]
-    needs_scores: ClassVar[bool]
-    """Whether a client has to score every model before it can choose."""
     assigned: ClassVar[bool]
     """Whether the server says which cluster a client belongs to."""
 
@@ -28,7 +26,6 @@ class OneCluster:
     """Everybody is in the one cluster there is."""
 
     name: ClassVar[str] = "one-cluster"
-    needs_scores: ClassVar[bool] = False
     assigned: ClassVar[bool] = False
 
     def client_choose(self, scores: Tensor) -> Tensor:
@@ -40,7 +37,6 @@ class HardByLoss:
     """A client joins the cluster whose model explains its own training data best (IFCA's j-hat)."""
 
     name: ClassVar[str] = "hard-by-loss"
-    needs_scores: ClassVar[bool] = True
     assigned: ClassVar[bool] = False
 
     def client_choose(self, scores: Tensor) -> Tensor:
@@ -52,7 +48,6 @@ class Assigned:
     """The server gives each client its cluster and sends it no other model."""
 
     name: ClassVar[str] = "assigned"
-    needs_scores: ClassVar[bool] = False
     assigned: ClassVar[bool] = True
 
     def client_choose(self, scores: Tensor) -> Tensor:

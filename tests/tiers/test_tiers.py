@@ -8,7 +8,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply
 from coterie.tiers.objective import OBJECTIVES, Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import WEIGHTS, Assigned, HardByLoss, OneCluster
+from coterie.tiers.weights import WEIGHTS, HardByLoss, OneCluster
 
 
 def test_conditional_scores_by_the_likelihood_itself():
@@ -43,9 +43,11 @@ def test_fixed_never_regroups():
 
 
 def test_only_assigned_clients_are_told_and_only_hard_ones_score():
-    facts = {name: (w.needs_scores, w.assigned) for name, w in WEIGHTS.items()}
-    assert facts == {"one-cluster": (False, False), "hard-by-loss": (True, False), "assigned": (False, True)}
-    assert Assigned.assigned
+    assert {name: w.assigned for name, w in WEIGHTS.items()} == {
+        "one-cluster": False,
+        "hard-by-loss": False,
+        "assigned": True,
+    }
 
 
 def test_members_are_found_under_their_own_name():
