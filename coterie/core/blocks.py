@@ -63,12 +63,13 @@ def cut(shard: Shard, keys: Words, model_bytes: int) -> Iterator[Block]:
     sizes = shard.sizes
     classes = size_class(sizes)
     row = max(1, shard.x[:1].numel() * shard.x.element_size())
-    for width in np.unique(classes):
-        group = np.flatnonzero(classes == width)
-        per_client = max(int(width) * row, model_bytes // 4)
+    for size in np.unique(classes):
+        group = np.flatnonzero(classes == size)
+        width = int(sizes[group].max())  # clients of one size need no padding, whatever their class
+        per_client = max(width * row, model_bytes // 4)
         count = max(1, BLOCK_BYTES // per_client)
         for first in range(0, len(group), count):
-            yield _block(shard, group[first : first + count], int(width), keys)
+            yield _block(shard, group[first : first + count], width, keys)
 
 
 def _block(shard: Shard, positions: Positions, width: int, keys: Words) -> Block:

@@ -49,6 +49,8 @@ class Batch:
     """(B, b) what each sample counts in its client's loss: 1/b for b real samples, 0 for padding."""
     active: Tensor
     """(B,) 1.0 for clients that take this step, 0.0 for those that have finished."""
+    everybody: bool
+    """Whether all clients take this step."""
 
 
 def batches(block: Block, work: LocalWork) -> Iterator[Batch]:
@@ -61,7 +63,7 @@ def batches(block: Block, work: LocalWork) -> Iterator[Batch]:
     share = real.to(block.x.dtype) / block.counts[:, None]
     everyone = torch.ones(len(block.positions), dtype=block.x.dtype, device=block.x.device)
     for _ in range(steps):
-        yield Batch(block.x, block.y, share, everyone)
+        yield Batch(block.x, block.y, share, everyone, everybody=True)
 
 
 def _mini_batches(block: Block, work: LocalWork) -> Iterator[Batch]:
@@ -89,6 +91,7 @@ def _mini_batches(block: Block, work: LocalWork) -> Iterator[Batch]:
             block.y[rows, taken],
             torch.from_numpy(share).to(block.x),
             torch.from_numpy(step < last).to(block.x),
+            everybody=bool((step < last).all()),
         )
 
 
@@ -100,25 +103,38 @@ def descend_by_autograd(objective: Objective, theta: Params, block: Block, work:
     """Gradient descent for every client at once: the change {name: (B, ...)} of `theta` {name: (B, ...)}.
 
     Clients are independent, so one backward pass through the sum of their objectives gives each its own
-    gradient. The change is accumulated apart from theta: after one step it is exactly -lr times the gradient.
+    gradient. After a single step the change is exactly -lr times the gradient.
     """
-    change = {name: torch.zeros_like(p) for name, p in theta.items()}
-    for batch in batches(block, work):
-        moved = {name: (theta[name] + change[name]).requires_grad_() for name in theta}
-        with torch.enable_grad():
-            total = objective(moved, batch).sum()
-        gradients = torch.autograd.grad(total, list(moved.values()), allow_unused=True, materialize_grads=True)
-        for name, gradient in zip(moved, gradients, strict=True):
-            step = lr * batch.active.reshape(-1, *(1,) * (gradient.dim() - 1))
-            change[name] = change[name] - step * (gradient + work.prox * change[name])
-    return change
+    moved = {name: p.clone() for name, p in theta.items()}
+    change: Params | None = None
+    for step, batch in enumerate(batches(block, work)):
+        gradients = _gradients(objective, moved, batch)
+        for name, gradient in gradients.items():
+            if work.prox and step:
+                gradient.add_(moved[name] - theta[name], alpha=work.prox)
+            if not batch.everybody:
+                gradient.mul_(batch.active.reshape(-1, *(1,) * (gradient.dim() - 1)))
+            moved[name].sub_(gradient, alpha=lr)
+        change = {name: g.mul_(-lr) for name, g in gradients.items()} if step == 0 else None
+    return change or {name: moved[name] - p for name, p in theta.items()}
+
+
+def _gradients(objective: Objective, theta: Params, batch: Batch) -> Params:
+    """Each client's gradient, {name: (B, ...)}, free to be overwritten."""
+    leaves = {name: p.detach().requires_grad_() for name, p in theta.items()}
+    with torch.enable_grad():
+        total = objective(leaves, batch).sum()
+    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(leaves, (g.contiguous() for g in found), strict=True))
 
 
 def descend_each_track(objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
-    """`descend_by_autograd` for {name: (B, L, ...)}, one track after the other."""
+    """`descend_by_autograd` for {name: (B, L, ...)}."""
+    return each_track(lambda one: descend_by_autograd(objective, one, block, work, lr), theta)
+
+
+def each_track(descend: Callable[[Params], Params], theta: Params) -> Params:
+    """A function of {name: (B, ...)} applied to {name: (B, L, ...)}, one track after the other."""
     tracks = next(iter(theta.values())).shape[1]
-    changes = [
-        descend_by_autograd(objective, {name: p[:, track] for name, p in theta.items()}, block, work, lr)
-        for track in range(tracks)
-    ]
+    changes = [descend({name: p[:, track] for name, p in theta.items()}) for track in range(tracks)]
     return {name: torch.stack([change[name] for change in changes], dim=1) for name in theta}

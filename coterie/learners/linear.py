@@ -76,7 +76,8 @@ class Linear:
     def score(self, models: Params, block: Block) -> Scored:
         """The memo holds the predictions, (B, n, S)."""
         phi = self.features(block.x)
-        predictions = (phi.flatten(0, 1) @ self._vector(models).T).reshape(*block.y.shape, -1)
+        by_model = self._vector(models) @ phi.flatten(0, 1).T  # few models, many samples: rows are the faster way round
+        predictions = by_model.reshape(-1, *block.y.shape).permute(1, 2, 0)
         return Scored(squared(predictions, block.y[..., None], self.half), predictions)
 
     def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:

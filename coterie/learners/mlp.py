@@ -15,10 +15,10 @@ from coterie.core.clusters import Params
 from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
-from coterie.learners.contribution import Contribution, Scored
-from coterie.learners.descent import LocalWork
-from coterie.learners.gram import contribute_by_gram, pays
-from coterie.learners.network import Network, check_penalty, contribute_by_descent
+from coterie.learners.contribution import Contribution, Scored, weigh
+from coterie.learners.descent import LocalWork, descend_each_track, each_track
+from coterie.learners.network import Network, check_penalty
+from coterie.learners.perceptron import contribute_by_gram, descend_by_hand, gram_pays
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,26 @@ class MLP(Network):
         losses = torch.stack(columns, dim=-1).reshape(*block.y.shape, -1)
         return Scored(losses, first.reshape(*block.y.shape, *bias.shape))
 
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
+        """By hand where it can be, else by autograd."""
+        if not self._plain(work):
+            return descend_each_track(self._objective, theta, block, work, lr)
+        return each_track(lambda one: descend_by_hand(one, block, work, lr, self.classes), theta)
+
+    def _plain(self, work: LocalWork) -> bool:
+        """Several steps on the mean loss alone; after a single one autograd gives the gradient without a rounding."""
+        return work.prox == 0 and self.l2 == 0 and work.steps != 1
+
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
     ) -> Contribution:
         """By the Gram form where steps are full-batch and plain, and where it takes fewer multiplications."""
         steps = work.full_batch_steps
-        plain = steps is not None and work.prox == 0 and self.l2 == 0
-        if steps is None or not plain or not pays(block.y.shape[1], self.widths[0], self.widths[1], steps):
-            return contribute_by_descent(self, models, rows, block, work, lr, mass)
-        return contribute_by_gram(models, rows, block, steps, lr, mass, memo, self.classes)
+        sizes = (block.y.shape[1], self.widths[0], self.widths[1])
+        if steps is not None and self._plain(work) and gram_pays(*sizes, steps):
+            return contribute_by_gram(models, rows, block, steps, lr, mass, memo, self.classes)
+        change = self.descend({name: p[rows] for name, p in models.items()}, block, work, lr)
+        return weigh(change, rows, mass, next(iter(models.values())).shape[0])
 
 
 def mlp(profile: Profile, *, hidden: tuple[int, ...] = (64,), l2: float = 0.0) -> MLP:

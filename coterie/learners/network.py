@@ -25,7 +25,7 @@ def check_penalty(learner: str, l2: float) -> None:
 
 @dataclass(frozen=True)
 class Network(ABC):
-    """Cross-entropy for classes, (1/2) squared error for numbers. How it scores and contributes is left open."""
+    """Cross-entropy for classes, (1/2) squared error for numbers. How it scores, steps and contributes is left open."""
 
     classes: int | None
     spec: str
@@ -48,10 +48,6 @@ class Network(ABC):
     def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return squared(outputs, y, half=True) if self.classes is None else cross_entropy(outputs, y)
 
-    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
-        """Gradient steps for all clients of the block at once, one track after the other."""
-        return descend_each_track(self._objective, theta, block, work, lr)
-
     def _objective(self, theta: Params, batch: Batch) -> Tensor:
         value = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
         if self.l2 > 0:
@@ -62,7 +58,7 @@ class Network(ABC):
 
 @dataclass(frozen=True)
 class PlainNetwork(Network):
-    """Scores model by model, contributes by each client's own change: right for every network."""
+    """Scores model by model, steps by autograd, contributes by each client's own change: right for every network."""
 
     def score(self, models: Params, block: Block) -> Scored:
         """Every model on every sample of a block, as one large batch a model."""
@@ -71,16 +67,13 @@ class PlainNetwork(Network):
         columns = [self.losses({name: p[s : s + 1] for name, p in models.items()}, x, y)[0] for s in range(count)]
         return Scored(torch.stack(columns, dim=-1).reshape(*block.y.shape, count))
 
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
+        """Gradient steps for all clients of the block at once, one track after the other."""
+        return descend_each_track(self._objective, theta, block, work, lr)
+
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
     ) -> Contribution:
         """The clients' weighted changes, added up for each model."""
-        return contribute_by_descent(self, models, rows, block, work, lr, mass)
-
-
-def contribute_by_descent(
-    learner: Network, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor
-) -> Contribution:
-    """Hold each client's own models for the time of a block, and weigh their changes."""
-    change = learner.descend({name: p[rows] for name, p in models.items()}, block, work, lr)
-    return weigh(change, rows, mass, next(iter(models.values())).shape[0])
+        change = self.descend({name: p[rows] for name, p in models.items()}, block, work, lr)
+        return weigh(change, rows, mass, next(iter(models.values())).shape[0])

@@ -284,9 +284,9 @@ def restarts_words(main: MethodRuns) -> str:
         return ""
     race = int(main.first.config.get("race", 0))
     if 0 < race < int(main.first.config.get("rounds", 0)):
-        share = float(main.first.config.get("race_share", 1))
+        some = float(main.first.config.get("race_share", 1))
         return (
-            f"{main.name} raced {starts} random starts for {race} rounds on {100 * share:.0f} % of the clients, then "
+            f"{main.name} raced {starts} random starts for {race} rounds on {100 * some:.0f} % of the clients, then "
             "trained only the one with the least training loss. Bytes and seconds count the race."
         )
     each = spread(run.metrics.get("bytes_down", 0) / starts / 1e6 for run in main.runs)

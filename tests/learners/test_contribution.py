@@ -7,7 +7,7 @@ from coterie.core.population import Profile
 from coterie.learners import make_learner
 from coterie.learners.contribution import weigh
 from coterie.learners.descent import LocalWork
-from coterie.learners.gram import contribute_by_gram, pays
+from coterie.learners.perceptron import contribute_by_gram, gram_pays
 from tests.core.make import class_data, make_block, regression_data
 
 SIZES = [3, 9, 1, 6, 12]
@@ -72,8 +72,8 @@ def test_the_gram_form_equals_autograd_also_where_it_does_not_pay(name):
 def test_the_gram_form_is_used_where_it_pays():
     """n=50, d=784, h=200, 10 steps: 2*10*50*784*200 = 157 M against 10*50^2*200 + 50^2*784 + 50*784*200 = 14.8 M.
     n=600, d=10, h=20, 1 step: 0.24 M against 7.2 M + 3.6 M + 0.12 M."""
-    assert pays(50, 784, 200, 10)
-    assert not pays(600, 10, 20, 1)
+    assert gram_pays(50, 784, 200, 10)
+    assert not gram_pays(600, 10, 20, 1)
 
 
 @pytest.mark.parametrize("name", CASES)

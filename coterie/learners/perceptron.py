@@ -1,9 +1,9 @@
-"""Full-batch steps of a perceptron whose first layer is touched once a round.
+"""Gradient steps of a perceptron by hand, for many clients at once; faster than autograd, and the same to rounding.
 
-While a client takes full-batch steps its inputs X (n x d) do not change, so the first layer's pre-activations
-Z = X W^T + b obey Z <- Z - lr (X X^T + 1) G, with G the gradient at Z and the 1 for the bias. X X^T is n x n. The
-weights move by -lr (sum of G)^T X, and since that is linear in G, the sum over the members of a cluster is one matrix
-product: no client's first layer is ever held.
+Mini-batches step every layer (`descend_by_hand`). With full-batch steps the first layer need not be touched: a client's
+inputs X (n x d) do not change, so its pre-activations Z = X W^T + b obey Z <- Z - lr (X X^T + 1) G, with G the gradient
+at Z and the 1 for the bias. X X^T is n x n. The weights move by -lr (sum of G)^T X, and since that is linear in G, the
+sum over the members of a cluster is one matrix product: no client's first layer is ever held (`contribute_by_gram`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,28 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.learners.contribution import Contribution, weigh
+from coterie.learners.descent import LocalWork, batches
 
 
-def pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
+def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
     """Whether fewer multiplications are needed than by stepping the weights themselves, for one client."""
     direct = 2 * steps * samples * inputs * hidden
     gram = steps * samples**2 * hidden + samples**2 * inputs + samples * inputs * hidden
     return gram <= direct
+
+
+def descend_by_hand(theta: Params, block: Block, work: LocalWork, lr: float, classes: int | None) -> Params:
+    """The change of each client's model {name: (B, ...)} by plain gradient steps."""
+    first, bias = theta["layer0.weight"].clone(), theta["layer0.bias"].clone()
+    layers = _upper(theta)
+    for batch in batches(block, work):
+        x = batch.x.flatten(2)
+        z = torch.baddbmm(bias[:, None], x, first.transpose(1, 2))
+        pull = _step(layers, z, batch.y, batch.share[:, None], lr, classes)
+        first.baddbmm_(pull.transpose(1, 2), x, alpha=-lr)
+        bias.sub_(pull.sum(dim=1), alpha=lr)
+    change = {"layer0.weight": first - theta["layer0.weight"], "layer0.bias": bias - theta["layer0.bias"]}
+    return change | _upper_change(layers, theta)
 
 
 @dataclass
@@ -76,11 +91,8 @@ def _train(
     models: Params, chosen: Tensor, block: Block, gram: Tensor, steps: int, lr: float, z: Tensor, classes: int | None
 ) -> tuple[Params, Tensor]:
     """The change of all layers but the first weight, {name: (B, ...)}, and the sum of G, (B, n, h)."""
-    above = range(1, sum(name.endswith("weight") for name in models))
-    start = _Upper(
-        [models[f"layer{i}.weight"][chosen] for i in above], [models[f"layer{i}.bias"][chosen] for i in above]
-    )
-    layers = _Upper([w.clone() for w in start.weights], [b.clone() for b in start.biases])
+    theta = {name: p[chosen] for name, p in models.items() if not name.startswith("layer0.")}
+    layers = _upper(theta)
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
     share = (real / block.counts[:, None])[:, None].to(z.dtype)  # (B, 1, n)
     pulls = torch.zeros_like(z)
@@ -89,11 +101,22 @@ def _train(
         pulls += pull
         if step < steps - 1:
             z.baddbmm_(gram, pull, alpha=-lr)
-    change = {"layer0.bias": -lr * pulls.sum(dim=1)}
-    for i in above:
-        change[f"layer{i}.weight"] = layers.weights[i - 1] - start.weights[i - 1]
-        change[f"layer{i}.bias"] = layers.biases[i - 1] - start.biases[i - 1]
-    return change, pulls
+    return {"layer0.bias": -lr * pulls.sum(dim=1)} | _upper_change(layers, theta), pulls
+
+
+def _upper(theta: Params) -> _Upper:
+    """Copies of the layers above the first, in order."""
+    above = sorted({int(name[5 : name.index(".")]) for name in theta} - {0})
+    return _Upper([theta[f"layer{i}.weight"].clone() for i in above], [theta[f"layer{i}.bias"].clone() for i in above])
+
+
+def _upper_change(layers: _Upper, theta: Params) -> Params:
+    """By how much the layers above the first have moved away from `theta`."""
+    change = {}
+    for i, (weight, bias) in enumerate(zip(layers.weights, layers.biases, strict=True), start=1):
+        change[f"layer{i}.weight"] = weight - theta[f"layer{i}.weight"]
+        change[f"layer{i}.bias"] = bias - theta[f"layer{i}.bias"]
+    return change
 
 
 def _step(layers: _Upper, z: Tensor, y: Tensor, share: Tensor, lr: float, classes: int | None) -> Tensor:

@@ -1,0 +1,237 @@
+"""Three workloads of the field against a plain per-client torch loop in the same run.
+
+    python benchmarks/workloads.py            # all three; some minutes
+    python benchmarks/workloads.py --part 20  # W1 on a twentieth of the clients instead of a tenth
+
+W1  a round of IFCA as on rotated MNIST: K=4, 784-200-10, 10 full-batch steps, every client, cluster choice included;
+    n=200 (1200 clients) and n=50 (4800 clients)
+W2  a round of IFCA on linear models: 100 clients x 100 samples, d=1000, K=2, one gradient step; one start, and 30 at once
+W3  a round of FedAvg with the same network: 10 clients of 600 images, batches of 50, one epoch
+
+Data are random: this is about speed only. The loop computes only the gradients it needs and is timed with one and with two
+threads; the better counts. GFLOP/s are those of the direct form, so a share of the measured GEMM peak shows how good the
+loop is; ours may need fewer operations than the direct form.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import coterie
+from coterie.core.population import Population
+from coterie.fitting import Plan, prepare
+from coterie.scenarios.arrays import stack_shard
+from coterie.server.loop import ServerState, rounds
+
+THREADS = (1, 2)
+
+
+def best_of_threads(work: Callable[[], object], repeats: int = 3) -> tuple[float, int]:
+    """The least median over thread counts, in seconds, and the count."""
+    found = []
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        work()
+        times = []
+        for _ in range(repeats):
+            begun = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - begun)
+        found.append((statistics.median(times), threads))
+    return min(found)
+
+
+def gemm_peak() -> float:
+    """GFLOP/s of a large float32 product, the better of one and two threads."""
+    a = torch.randn(2048, 2048)
+    seconds, _ = best_of_threads(lambda: a @ a)
+    return 2 * 2048**3 / seconds / 1e9
+
+
+def random_images(clients: int, samples: int) -> Population:
+    random = np.random.default_rng(0)
+    x = random.random((clients * samples, 784), dtype=np.float32)
+    y = random.integers(0, 10, len(x))
+    return Population("images", stack_shard([str(i) for i in range(clients)], x, y, [samples] * clients))
+
+
+def random_lines(clients: int, samples: int, dimension: int) -> Population:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((clients * samples, dimension), dtype=np.float32)
+    y = x @ random.standard_normal(dimension, dtype=np.float32)
+    return Population("lines", stack_shard([str(i) for i in range(clients)], x, y, [samples] * clients))
+
+
+def one_round(plan: Plan, state: ServerState) -> Callable[[], object]:
+    """A round from the same state, again and again."""
+
+    def work() -> object:
+        with torch.no_grad():
+            return next(rounds(plan.method, plan.federation, state, 10**6, 0, plan.groups))
+
+    return work
+
+
+def loop_ifca_mlp(plan: Plan, state: ServerState, steps: int, lr: float) -> Callable[[], object]:
+    """Client by client: losses of all models without gradients, then steps on the best one."""
+    clients = _clients(plan)
+    models = state.clusters.models()
+
+    def loss(theta: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
+        hidden = torch.relu(nn.functional.linear(x, theta[0], theta[1]))
+        return nn.functional.cross_entropy(nn.functional.linear(hidden, theta[2], theta[3]), y)
+
+    def work() -> object:
+        sums = [[torch.zeros_like(p) for p in model.values()] for model in models]
+        for x, y in clients:
+            with torch.no_grad():
+                values = [float(loss(list(model.values()), x, y)) for model in models]
+            best = values.index(min(values))
+            theta = [p.clone().requires_grad_() for p in models[best].values()]
+            for _ in range(steps):
+                gradients = torch.autograd.grad(loss(theta, x, y), theta)
+                with torch.no_grad():
+                    for p, g in zip(theta, gradients, strict=True):
+                        p.sub_(g, alpha=lr)
+            with torch.no_grad():
+                for total, p in zip(sums[best], theta, strict=True):
+                    total.add_(p)
+        return sums
+
+    return work
+
+
+def loop_ifca_linear(plan: Plan, state: ServerState) -> Callable[[], object]:
+    """Client by client: residuals of all models, the gradient of the best one."""
+    clients = _clients(plan)
+    weights = state.clusters.params["weight"]
+
+    def work() -> object:
+        sums = torch.zeros_like(weights)
+        for x, y in clients:
+            residual = x @ weights.T - y[:, None]
+            best = int((residual**2).sum(dim=0).argmin())
+            sums[best] += residual[:, best] @ x
+        return sums
+
+    return work
+
+
+def loop_fedavg(plan: Plan, state: ServerState, asked: int, batch: int, lr: float) -> Callable[[], object]:
+    """Client by client: one epoch of mini-batches."""
+    clients = _clients(plan)[:asked]
+    model = state.clusters.models()[0]
+
+    def work() -> object:
+        sums = [torch.zeros_like(p) for p in model.values()]
+        for x, y in clients:
+            theta = [p.clone().requires_grad_() for p in model.values()]
+            order = torch.randperm(len(y))
+            for first in range(0, len(y), batch):
+                rows = order[first : first + batch]
+                hidden = torch.relu(nn.functional.linear(x[rows], theta[0], theta[1]))
+                loss = nn.functional.cross_entropy(nn.functional.linear(hidden, theta[2], theta[3]), y[rows])
+                gradients = torch.autograd.grad(loss, theta)
+                with torch.no_grad():
+                    for p, g in zip(theta, gradients, strict=True):
+                        p.sub_(g, alpha=lr)
+            with torch.no_grad():
+                for total, p in zip(sums, theta, strict=True):
+                    total.add_(p)
+        return sums
+
+    return work
+
+
+def _clients(plan: Plan) -> list[tuple[Tensor, Tensor]]:
+    shard = plan.federation.side.train
+    return [(shard.x[a:b], shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
+
+
+def show(
+    name: str, ours: tuple[float, int], loop: tuple[float, int], flop: float, peak: float, scale: float = 1
+) -> None:
+    share = 100 * flop / loop[0] / 1e9 / peak
+    print(
+        f"{name:<34} {ours[0] * scale:>8.3f} ({ours[1]}) {loop[0] * scale:>9.3f} ({loop[1]}) "
+        f"{loop[0] / ours[0]:>6.1f} {share:>9.0f} %"
+    )
+
+
+def first_workload(peak: float, part: int) -> None:
+    for clients, samples in ((1200, 200), (4800, 50)):
+        options = {"clusters": 4, "local_steps": 10, "lr": 0.1, "rounds": 10**6, "dtype": "float32"}
+        plan = prepare(random_images(clients // part, samples), "ifca", "mlp:hidden=200", "random", options)
+        state = plan.first_state()
+        layers = 2 * (784 * 200 + 200 * 10)
+        # forward of four models, then ten steps of forward, gradient of the weights and (second layer) of the inputs
+        flop = clients // part * samples * (4 * layers + 10 * (2 * layers + 2 * 200 * 10))
+        ours = best_of_threads(one_round(plan, state))
+        loop = best_of_threads(loop_ifca_mlp(plan, state, 10, 0.1), repeats=1)
+        show(f"W1 {clients} x {samples} (1/{part} of them)", ours, loop, flop, peak, part)
+
+
+def second_workload(peak: float) -> None:
+    data = random_lines(100, 100, 1000)
+    for starts in (1, 30):
+        options = {
+            "clusters": 2,
+            "exchange": "gradient",
+            "lr": 0.01,
+            "rounds": 10**6,
+            "dtype": "float32",
+            "restarts": starts,
+        }
+        plan = prepare(data, "ifca", "linear", "random", options)
+        ours = best_of_threads(one_round(plan, plan.first_state()), repeats=15)
+        single = prepare(data, "ifca", "linear", "random", options | {"restarts": 1})
+        loop = best_of_threads(loop_ifca_linear(single, single.first_state()), repeats=15)
+        flop = 100 * 100 * 1000 * 2 * (2 + 1)
+        show(f"W2 {starts} start{'s' * (starts > 1)}, per start", (ours[0] / starts, ours[1]), loop, flop, peak)
+        if starts == 1:
+            begun = [time.perf_counter()]
+            for _ in range(15):
+                np.sum(data.train.x.numpy())
+                begun.append(time.perf_counter())
+            print(
+                f"   one start costs {ours[0] / statistics.median(np.diff(begun)):.1f} numpy.sum passes over the data"
+            )
+        else:
+            done = 100 * 100 * 1000 * 2 * (2 + 1) * starts
+            print(f"   {starts} starts at once run at {100 * done / ours[0] / 1e9 / peak:.0f} % of the GEMM peak")
+
+
+def third_workload(peak: float) -> None:
+    options = {
+        "local_epochs": 1,
+        "batch_size": 50,
+        "lr": 0.1,
+        "participation": 0.1,
+        "rounds": 10**6,
+        "dtype": "float32",
+    }
+    plan = prepare(random_images(100, 600), "fedavg", "mlp:hidden=200", "random", options)
+    state = plan.first_state()
+    flop = 10 * 600 * 2 * (2 * 784 * 200 + 3 * 200 * 10)
+    ours = best_of_threads(one_round(plan, state), repeats=9)
+    loop = best_of_threads(loop_fedavg(plan, state, 10, 50, 0.1), repeats=9)
+    show("W3 FedAvg, 10 of 100 x 600", ours, loop, flop, peak)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", type=int, default=10, help="W1 runs on one client in so many; times are scaled up")
+    chosen = parser.parse_args()
+    peak = gemm_peak()
+    print(
+        f"coterie {coterie.__version__}, float32, GEMM peak {peak:.0f} GFLOP/s; in brackets the threads that were best"
+    )
+    print(f"{'a round of':<34} {'ours, s':>12} {'loop, s':>13} {'ratio':>6} {'loop/peak':>11}")
+    first_workload(peak, chosen.part)
+    second_workload(peak)
+    third_workload(peak)
