@@ -5,12 +5,12 @@
 
 W1  a round of IFCA as on rotated MNIST: K=4, 784-200-10, 10 full-batch steps, every client, cluster choice included;
     n=200 (1200 clients) and n=50 (4800 clients)
-W2  a round of IFCA on linear models: 100 clients x 100 samples, d=1000, K=2, one gradient step; one start, and 30 at once
+W2  a round of IFCA on linear models: 100 clients x 100 samples, d=1000, K=2, one gradient step; one start, 30 at once
 W3  a round of FedAvg with the same network: 10 clients of 600 images, batches of 50, one epoch
 
-Data are random: this is about speed only. The loop computes only the gradients it needs and is timed with one and with two
-threads; the better counts. GFLOP/s are those of the direct form, so a share of the measured GEMM peak shows how good the
-loop is; ours may need fewer operations than the direct form.
+Data are random: this is about speed only. The loop computes only the gradients it needs and is timed with one and with
+two threads; the better counts. Its share of the measured GEMM peak, by the operations of the direct form, shows how
+good it is; ours may need fewer operations than that.
 """
 
 import argparse

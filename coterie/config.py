@@ -36,13 +36,24 @@ class Option:
             return None
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
+        if self.kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)  # samples=50 in Python is as good as "50"
         if not isinstance(value, self.kind) or (self.kind is not bool and isinstance(value, bool)):
             raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
         if self.choices and value not in self.choices:
             raise unknown_name(f"{self.name}", str(value), self.choices)
-        if isinstance(value, int | float) and not (self.low <= value <= self.high and value > self.above):
+        if isinstance(value, int | float) and not (
+            math.isfinite(value) and self.low <= value <= self.high and value > self.above
+        ):
             raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
         return value
+
+    def read(self, text: str) -> object:
+        """A value from text, as a flag gives it."""
+        try:
+            return self.check(self.kind(text) if self.kind in (int, float) else text)
+        except ValueError:
+            raise ConfigError(f"{self.name} must be {self.wanted()}, got {text!r}") from None
 
     def wanted(self) -> str:
         """The allowed values in words."""

@@ -172,7 +172,9 @@ def prepare(
     said = check_all(_refused(entry, given), entry.accepts, f"method {entry.name}")
     accepted = {option.name for option in entry.accepts}
     recommended = {k: v for k, v in data.recommended.items() if k in accepted}
-    values = settle(said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults(said)))
+    values = settle(
+        said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults({**recommended, **said}))
+    )
     groups, K = _groups(entry, data, values)
     chosen = learner or values["learner"] or ("linear" if data.profile.classes is None else "logistic")
     built = make_learner(chosen, data.profile)

@@ -12,7 +12,7 @@ from coterie.cli.reference import cli_page, methods_page
 from coterie.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "docs" / "data.md"]
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -65,7 +65,18 @@ def test_the_reader_of_imports_sees_every_form():
 
 
 def test_there_is_something_to_check():
-    for room in ("core", "tiers", "learners", "client", "server", "federation", "scenarios", "evaluate", "runs"):
+    for room in (
+        "core",
+        "tiers",
+        "learners",
+        "client",
+        "server",
+        "federation",
+        "scenarios",
+        "evaluate",
+        "runs",
+        "datasets",
+    ):
         assert len(in_room(room)) > 1, room
 
 
@@ -73,6 +84,7 @@ MAY_IMPORT = {
     "core": {"core", "errors"},
     "learners": {"core", "learners", "errors"},
     "tiers": {"core", "learners", "tiers", "errors"},
+    "datasets": {"datasets", "core", "config", "errors", "runs"},
 }
 
 

@@ -30,7 +30,7 @@ out = Console()
 err = Console(stderr=True)
 
 
-@click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=SuggestingGroup, context_settings={"max_content_width": 110})
 @click.version_option(__version__, prog_name="coterie")
 def cli() -> None:
     """Clustered federated learning: find the groups among clients, train a model for each.
@@ -133,9 +133,9 @@ def compare(scenario: str, methods: str, seeds: int, jobs: int | None, folder: P
     given = {name: value for name, value in flags.items() if value is not None}
     first = given.pop("seed", 0)
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    split_options(scenario, names, given)
+    of_scenario, of_run = split_options(scenario, names, given)
     folder = folder or _free_folder(f"compare-{scenario}")
-    plan_comparison(scenario, names, list(range(first, first + seeds)), given, folder)
+    plan_comparison(scenario, names, list(range(first, first + seeds)), of_scenario | of_run, folder)
     _run_comparison(folder, jobs)
 
 

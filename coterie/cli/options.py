@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,23 @@ def _flag(option: Option, owner: str) -> Callable[[Command], Command]:
 
 
 def _union() -> list[tuple[Option, str]]:
-    """Every option there is with who takes it; a name that several take stands once."""
-    found: dict[str, tuple[Option, list[str]]] = {option.name: (option, []) for option in COMMON}
+    """Every option there is with who takes it; a name that several take stands once.
+
+    Where they mean it differently the flag takes any text, which the chosen owner reads in its own way.
+    """
+    found: dict[str, list[tuple[Option, str]]] = {option.name: [(option, "")] for option in COMMON}
     for owner, options in _owners():
         for option in options:
-            found.setdefault(option.name, (option, []))[1].append(owner)
-    return [(option, ", ".join(owners)) for option, owners in found.values()]
+            found.setdefault(option.name, []).append((option, owner))
+    return [(_common([option for option, _ in same]), ", ".join(o for _, o in same if o)) for same in found.values()]
+
+
+def _common(options: Sequence[Option]) -> Option:
+    """One option for all of a name: text if their kinds differ, without a default if those do."""
+    first = options[0]
+    alike = all(option.kind is first.kind for option in options)
+    agreed = all(option.default == first.default for option in options)
+    return replace(first, kind=first.kind if alike else str, default=first.default if agreed else None)
 
 
 def _owners() -> Iterable[tuple[str, tuple[Option, ...]]]:
@@ -84,6 +96,9 @@ def split_options(
                 f"--{name.replace('_', '-')} belongs to {' and '.join(owners)}; "
                 f"neither scenario {scenario} nor {', '.join(methods)} takes it"
             )
+    for option in find_scenario(scenario).options:
+        if isinstance(given.get(option.name), str):
+            given = {**given, option.name: option.read(given[option.name])}
     return (
         {name: value for name, value in given.items() if name in of_scenario},
         {name: value for name, value in given.items() if name not in of_scenario},

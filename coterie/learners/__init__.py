@@ -74,6 +74,6 @@ def _read(kind: object, value: str) -> object:
         return value == "true"
     if isinstance(kind, types.GenericAlias) and typing.get_origin(kind) is tuple:
         return tuple(int(v) for v in value.split("-"))
-    if kind is int:
-        return int(value)
-    return float(value)
+    if kind is str:
+        return value
+    return int(value) if kind is int else float(value)

@@ -18,7 +18,7 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.keys import generator
 from coterie.core.population import Profile
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, unknown_name
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
 from coterie.learners.losses import squared
@@ -34,20 +34,27 @@ class Linear:
     degree: int = 1
     half: bool = True
     scale: float = 1.0
-    """A random start is scale * N(0, I/p)."""
+    draw: str = "normal"
+    """A random start is scale * N(0, I/p), or scale times independent zeros and ones (`zero-one`)."""
 
     classes: int | None = None
     dtype: torch.dtype = torch.float64
 
     @property
     def spec(self) -> str:
-        return f"linear:bias={self.bias},degree={self.degree},half={self.half},scale={self.scale!r}".lower()
+        form = f"bias={self.bias},degree={self.degree},half={self.half}".lower()
+        return f"linear:{form},scale={self.scale!r},start={self.draw}"
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         terms = self.features(torch.zeros(1, 1, self.width)).shape[-1] - self.bias
-        rows = [generator(key).standard_normal(terms) * self.scale / np.sqrt(terms) for key in keys]
+        rows = [self._drawn(generator(key), terms) * self.scale for key in keys]
         params = {"weight": torch.from_numpy(np.stack(rows)).to(dtype)}
         return params | {"bias": torch.zeros(len(keys), dtype=dtype)} if self.bias else params
+
+    def _drawn(self, random: np.random.Generator, terms: int) -> np.ndarray:
+        if self.draw == "zero-one":
+            return random.integers(0, 2, terms).astype(np.float64)
+        return np.asarray(random.standard_normal(terms) / np.sqrt(terms))
 
     def features(self, x: Tensor) -> Tensor:
         """phi(x), (B, n, ...) to (B, n, p), with a last column of ones if there is a bias."""
@@ -138,12 +145,26 @@ def _steps_in_feature_space(phi: Tensor, residual: Tensor, rate: Tensor, pull: f
     return change
 
 
-def linear(profile: Profile, *, bias: bool = False, degree: int = 1, half: bool = True, scale: float = 1.0) -> Linear:
-    """Least squares on the raw features, or on all their monomials up to `degree`."""
+def linear(
+    profile: Profile,
+    *,
+    bias: bool = False,
+    degree: int = 1,
+    half: bool = True,
+    scale: float = 1.0,
+    start: str = "normal",
+) -> Linear:
+    """Least squares on the raw features, or on all their monomials up to `degree`.
+
+    A random start is normal or zero-one, times `scale`.
+    """
     if degree < 1:
         raise ConfigError(f"linear: degree must be at least 1, got {degree}")
     if not 0 <= scale < np.inf:
         raise ConfigError(f"linear: scale must be a finite number of at least 0, got {scale}")
+    if start not in ("normal", "zero-one"):
+        raise unknown_name("start of learner linear", start, ("normal", "zero-one"))
     if profile.classes is not None:
         raise ConfigError("linear predicts numbers but the labels are classes: use logistic, or pass float targets")
-    return Linear(int(np.prod(profile.features)), bias=bias, degree=degree, half=half, scale=scale)
+    width = int(np.prod(profile.features))
+    return Linear(width, bias=bias, degree=degree, half=half, scale=scale, draw=start)

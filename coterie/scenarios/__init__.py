@@ -99,11 +99,11 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             ifca_synthetic,
             (
                 Option("clients", int, _CLIENTS + ", a multiple of groups", 100, low=1),
-                Option("samples", str, "samples a client (n)", "100"),
+                Option("samples", int, "samples a client (n)", 100, low=1),
                 Option("dimension", int, "features (d)", 1000, low=1),
                 Option("groups", int, "true groups (p)", 2, low=1),
                 Option("norm", float, "factor on the zeros and ones of the true models (R)", 1.0, above=0),
-                Option("noise", str, "standard deviation of the noise (sigma)", "0.1"),
+                Option("noise", float, "standard deviation of the noise (sigma)", 0.1, low=0),
             ),
         ),
     )

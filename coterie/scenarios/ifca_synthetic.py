@@ -25,11 +25,11 @@ TEST_SAMPLES = 500
 def ifca_synthetic(
     *,
     clients: int = 100,
-    samples: str = "100",
+    samples: int = 100,
     dimension: int = 1000,
     groups: int = 2,
     norm: float = 1.0,
-    noise: str = "0.1",
+    noise: float = 0.1,
     seed: int = 0,
 ) -> Population:
     """y = <x, theta*_j> + noise N(0, 1), x ~ N(0, I), groups of equal size; 500 held-out samples a group.
@@ -38,7 +38,6 @@ def ifca_synthetic(
     length R instead; then a model of zeros would count as a success wherever R is below 0.6 sigma, so the reading of
     the public code is taken: its length is about R sqrt(d/2).
     """
-    count, sigma = _samples(samples), _noise(noise)
     if clients % groups:
         raise ConfigError(
             f"clients must be a multiple of groups={groups}, since groups are of equal size; got {clients}"
@@ -50,13 +49,13 @@ def ifca_synthetic(
     def draw(group: np.ndarray, each: int) -> tuple[np.ndarray, np.ndarray]:
         """`each` samples for every entry of `group`, one entry after the other."""
         x = random.standard_normal((len(group), each, dimension))
-        y = np.einsum("gnd,gd->gn", x, models[group]) + sigma * random.standard_normal((len(group), each))
+        y = np.einsum("gnd,gd->gn", x, models[group]) + noise * random.standard_normal((len(group), each))
         return x.reshape(-1, dimension), y.reshape(-1)
 
     ids = [f"client-{index:0{len(str(clients - 1))}d}" for index in range(clients)]
     return Population(
         "ifca-synthetic",
-        stack_shard(ids, *draw(truth, count), [count] * clients),
+        stack_shard(ids, *draw(truth, samples), [samples] * clients),
         test=group_tests(ids, *draw(np.arange(groups), TEST_SAMPLES), truth, TEST_SAMPLES),
         truth=truth,
         true_models=models,
@@ -70,29 +69,11 @@ def ifca_synthetic(
         },
         recommended={
             "clusters": groups,
-            "learner": "linear:half=false",
+            "learner": "linear:half=false,start=zero-one",
             "exchange": "gradient",
-            "averaging": "all",  # the paper divides by m, not by the members of a cluster
             "lr": 0.1,
             "rounds": 300,
             "restarts": 10,
         },
         group_names=tuple(f"group {index}" for index in range(groups)),
     )
-
-
-def _samples(text: str) -> int:
-    """One whole number for all clients."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"samples must be one whole number of at least 1 for all clients, got {text!r}")
-    return int(text)
-
-
-def _noise(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = np.nan
-    if not 0 <= value < np.inf:
-        raise ConfigError(f"noise must be one number of at least 0 for all groups, got {text!r}")
-    return value

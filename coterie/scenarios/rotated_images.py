@@ -25,7 +25,10 @@ CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_SD = (0.2470, 0.2435, 0.2616)
 """Of the red, green and blue training pixels, as parts of 255."""
 
-MNIST_RECOMMENDED = {"clusters": 4, "learner": "mlp:hidden=200", "rounds": 300, "local_steps": 10, "lr": 0.1}
+MNIST_RECOMMENDED = {"clusters": 4, "learner": "mlp:hidden=200", "rounds": 300, "local_steps": 10, "lr": 0.1} | {
+    "restarts": 5,
+    "race": 5,
+}
 CIFAR_RECOMMENDED = {
     "clusters": 2,
     "learner": "cnn:channels=16,hidden=64",

@@ -6,7 +6,10 @@ import sys
 import tomllib
 
 import pytest
+from rich.console import Console
 
+from coterie.cli import data as data_commands
+from coterie.cli import main as commands
 from coterie.cli.main import main
 
 QUICK = ["--clients", "8", "--rounds", "3", "--restarts", "1"]
@@ -16,7 +19,8 @@ QUICK = ["--clients", "8", "--rounds", "3", "--restarts", "1"]
 def coterie(capsys, monkeypatch, tmp_path):
     """Run the program in an empty folder; gives exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    for module in (commands, data_commands):
+        monkeypatch.setattr(module, "out", Console(width=200))
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])

@@ -6,7 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from coterie.cli import data as data_commands
+from coterie.cli import main as commands
 from coterie.cli.main import main
 from coterie.cli.reference import cli_page
 from coterie.datasets import catalogue, store
@@ -23,7 +26,8 @@ def folder(tmp_path, monkeypatch):
 def coterie(capsys, monkeypatch, tmp_path, folder):
     """Run the program in an empty folder; gives exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    for module in (commands, data_commands):
+        monkeypatch.setattr(module, "out", Console(width=200))
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
