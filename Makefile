@@ -32,6 +32,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/linear_round.py
 	$(BIN)/python benchmarks/plain_loops.py
 	$(BIN)/python benchmarks/starts.py
+	$(BIN)/python benchmarks/workloads.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
