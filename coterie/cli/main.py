@@ -61,6 +61,8 @@ def run(
 ) -> None:
     """Run one method on a scenario.
 
+    A scenario may suggest other defaults than those below: 'coterie describe SCENARIO' shows them.
+
     \b
     coterie run rotated-digits --method ifca --clusters 4 --restarts 5
     coterie run mixed-regression --method ifca --groups 3 --samples 10-200 --participation 0.3

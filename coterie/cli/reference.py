@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from coterie.cli.main import cli
-from coterie.cli.show import shown_options
+from coterie.cli.show import shown_options, suggestions
 from coterie.config import Option
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
@@ -32,6 +32,7 @@ def methods_page() -> str:
         text = " ".join((scenario.build.__doc__ or "").split())
         parts += [f"### {scenario.name}\n", f"{scenario.summary[0].upper()}{scenario.summary[1:]}. {text}\n"]
         parts.append(_table(scenario.options))
+        parts.append(f"Suggests {', '.join(f'`{part}`' for part in suggestions(scenario).split(', '))}.\n")
     parts.append("## Learners\n")
     for name, build in LEARNERS.items():
         settings = ", ".join(f"`{p.name}={_default(p.default)}`" for p in learner_options(name).values())

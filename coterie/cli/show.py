@@ -143,6 +143,13 @@ def _describe_scenario(console: Console, entry: ScenarioEntry) -> None:
     console.print(f"{entry.name}: {entry.summary}", style="bold", highlight=False)
     console.print(" ".join((entry.build.__doc__ or "").split()), highlight=False)
     _options(console, "Options", entry.options)
+    console.print("\nRun options it suggests", style="bold")
+    console.print(suggestions(entry), highlight=False)
+
+
+def suggestions(entry: ScenarioEntry) -> str:
+    """The run options that suit a scenario, on one line."""
+    return ", ".join(f"{name}={value}" for name, value in entry.recommended.items())
 
 
 def _describe_learner(console: Console, name: str) -> None:

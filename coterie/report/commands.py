@@ -8,6 +8,7 @@ from typing import Any
 from coterie.methods import METHODS
 from coterie.report.comparison import MethodRuns
 from coterie.report.reading import RunData
+from coterie.scenarios import SCENARIOS
 
 SUGGESTED = (
     *("clusters", "learner", "rounds", "local_steps", "local_epochs", "batch_size", "lr", "restarts", "race", "dtype"),
@@ -27,8 +28,8 @@ def scenario_options(run: RunData) -> dict[str, Any]:
 
 
 def is_named(run: RunData) -> bool:
-    """Whether a command can run it again: a named scenario stores its options, arrays have none."""
-    return run.method in METHODS and bool(scenario_options(run)) and not own_learner(run)
+    """Whether a command can run it again: arrays have no name, and a learner of one's own is no text."""
+    return run.method in METHODS and run.scenario in SCENARIOS and not own_learner(run)
 
 
 def method_options(run: RunData) -> dict[str, Any]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from coterie.config import Option, check_all
 from coterie.core.population import Population
 from coterie.errors import unknown_name
+from coterie.scenarios import femnist, ifca_synthetic, mixed_regression, rotated_digits, rotated_images
 from coterie.scenarios.arrays import from_arrays
-from coterie.scenarios.femnist import femnist
-from coterie.scenarios.ifca_synthetic import ifca_synthetic
-from coterie.scenarios.mixed_regression import mixed_regression
-from coterie.scenarios.rotated_digits import rotated_digits
-from coterie.scenarios.rotated_images import rotated_cifar10, rotated_fashion_mnist, rotated_mnist
 
 __all__ = ["SCENARIOS", "ScenarioEntry", "find_scenario", "from_arrays", "scenario"]
 
@@ -25,6 +21,8 @@ class ScenarioEntry:
     name: str
     summary: str
     build: Callable[..., Population]
+    recommended: Mapping[str, object]
+    """Run options that suit it; used where the user says nothing. What depends on its options is in the population."""
     options: tuple[Option, ...]
 
 
@@ -37,13 +35,15 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         ScenarioEntry(
             "rotated-digits",
             "8x8 digits, turned by 0, 90, 180 or 270 degrees; the server does not know which client sees which",
-            rotated_digits,
+            rotated_digits.rotated_digits,
+            rotated_digits.RECOMMENDED,
             (Option("clients", int, _CLIENTS + ", a multiple of 4", 60, low=4),),
         ),
         ScenarioEntry(
             "mixed-regression",
             "linear data whose coefficients differ by group",
-            mixed_regression,
+            mixed_regression.mixed_regression,
+            mixed_regression.RECOMMENDED,
             (
                 Option("clients", int, _CLIENTS, 120, low=1),
                 Option("samples", str, "samples a client (n_i): 50, 10-200 drawn uniformly, or 900x10+20x50", "50"),
@@ -72,31 +72,36 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         ScenarioEntry(
             "rotated-mnist",
             "MNIST, turned by 0, 90, 180 or 270 degrees; the image experiment of the IFCA paper",
-            rotated_mnist,
+            rotated_images.rotated_mnist,
+            rotated_images.MNIST_RECOMMENDED,
             (Option("clients", int, _CLIENTS + ", a multiple of 4", 1200, low=4), _TRAIN_IMAGES),
         ),
         ScenarioEntry(
             "rotated-fashion-mnist",
             "Fashion-MNIST, turned by 0, 90, 180 or 270 degrees",
-            rotated_fashion_mnist,
+            rotated_images.rotated_fashion_mnist,
+            rotated_images.MNIST_RECOMMENDED,
             (Option("clients", int, _CLIENTS + ", a multiple of 4", 1200, low=4), _TRAIN_IMAGES),
         ),
         ScenarioEntry(
             "rotated-cifar10",
             "CIFAR-10, turned by 0 or 180 degrees; the colour experiment of the IFCA paper",
-            rotated_cifar10,
+            rotated_images.rotated_cifar10,
+            rotated_images.CIFAR_RECOMMENDED,
             (Option("clients", int, _CLIENTS + ", a multiple of 2", 200, low=2), _TRAIN_IMAGES),
         ),
         ScenarioEntry(
             "femnist",
             "handwritten characters of real writers; their groups are unknown",
-            femnist,
+            femnist.femnist,
+            femnist.RECOMMENDED,
             (Option("writers", int, "use only the first so many writers; unset: all", None, low=1),),
         ),
         ScenarioEntry(
             "ifca-synthetic",
             "linear data in many dimensions, true models of zeros and ones; the synthetic experiment of the IFCA paper",
-            ifca_synthetic,
+            ifca_synthetic.ifca_synthetic,
+            ifca_synthetic.RECOMMENDED,
             (
                 Option("clients", int, _CLIENTS + ", a multiple of groups", 100, low=1),
                 Option("samples", int, "samples a client (n)", 100, low=1),
@@ -120,4 +125,5 @@ def find_scenario(name: str) -> ScenarioEntry:
 def scenario(name: str, *, seed: int = 0, **options: object) -> Population:
     """Build a named scenario; the same options and seed give the same data."""
     entry = find_scenario(name)
-    return entry.build(seed=seed, **check_all(options, entry.options, f"scenario {name}"))
+    built = entry.build(seed=seed, **check_all(options, entry.options, f"scenario {name}"))
+    return replace(built, recommended={**entry.recommended, **built.recommended})

@@ -11,6 +11,9 @@ from coterie.datasets import load
 from coterie.errors import ConfigError, InputError
 from coterie.scenarios.arrays import stack_shard
 
+RECOMMENDED: dict[str, object] = {"clusters": 3, "learner": "cnn:channels=16,hidden=64", "shared": "conv1,conv2,fc1"}
+RECOMMENDED |= {"batch_size": 20, "local_epochs": 1, "lr": 0.06, "rounds": 50}
+
 
 def femnist(*, writers: int | None = None, seed: int = 0) -> Population:
     """A client is a writer with its own training and held-out images, 62 classes; there is no truth.
@@ -30,15 +33,6 @@ def femnist(*, writers: int | None = None, seed: int = 0) -> Population:
         _by_writer(ids, images.x_train, images.y_train, images.writers.train),
         test=_by_writer(ids, images.x_test, images.y_test, images.writers.test),
         options={} if writers is None else {"writers": writers},
-        recommended={
-            "clusters": 3,
-            "learner": "cnn:channels=16,hidden=64",
-            "shared": "conv1,conv2,fc1",
-            "batch_size": 20,
-            "local_epochs": 1,
-            "lr": 0.06,
-            "rounds": 50,
-        },
     )
 
 

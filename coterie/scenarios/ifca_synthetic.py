@@ -20,6 +20,8 @@ from coterie.scenarios.arrays import group_tests, stack_shard
 
 TEST_SAMPLES = 500
 """Held-out samples of each group."""
+RECOMMENDED: dict[str, object] = {"learner": "linear:half=false,start=zero-one", "exchange": "gradient", "lr": 0.1}
+RECOMMENDED |= {"rounds": 300, "restarts": 10}
 
 
 def ifca_synthetic(
@@ -67,13 +69,6 @@ def ifca_synthetic(
             "norm": norm,
             "noise": noise,
         },
-        recommended={
-            "clusters": groups,
-            "learner": "linear:half=false,start=zero-one",
-            "exchange": "gradient",
-            "lr": 0.1,
-            "rounds": 300,
-            "restarts": 10,
-        },
+        recommended={"clusters": groups},
         group_names=tuple(f"group {index}" for index in range(groups)),
     )

@@ -13,6 +13,8 @@ from coterie.errors import ConfigError
 from coterie.scenarios.arrays import group_tests, stack_shard
 from coterie.scenarios.partition import by_shares
 
+RECOMMENDED = {"learner": "linear", "rounds": 100, "local_steps": 5, "lr": 0.05, "restarts": 5}
+
 
 def mixed_regression(
     *,
@@ -73,14 +75,7 @@ def mixed_regression(
         truth=truth,
         true_models=models,
         options={name: value for name, value in options.items() if value is not None},
-        recommended={
-            "clusters": groups,
-            "learner": "linear",
-            "rounds": 100,
-            "local_steps": 5,
-            "lr": 0.05,
-            "restarts": 5,
-        },
+        recommended={"clusters": groups},
         group_names=tuple(f"group {index}" for index in range(groups)),
     )
 

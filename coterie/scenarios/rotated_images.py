@@ -89,7 +89,6 @@ def rotated_cifar10(*, clients: int = 200, train_images: int | None = None, seed
         clients,
         generator(key_for(seed, Purpose.SCENARIO)),
         options=_options(clients, train_images),
-        recommended=CIFAR_RECOMMENDED,
     )
 
 
@@ -101,7 +100,6 @@ def rotated(
     random: np.random.Generator,
     *,
     options: Mapping[str, object],
-    recommended: Mapping[str, object],
 ) -> Population:
     """All images once for each turn, in an order of its own, cut into equal clients; tests are shared by a turn."""
     sizes = equal_parts(
@@ -117,7 +115,6 @@ def rotated(
         test=group_tests(ids, x_test, y_test, truth, len(upright.y_test)),
         truth=truth,
         options=options,
-        recommended=recommended,
         group_names=tuple(f"{turn} degrees" for turn in turns),
     )
 
@@ -150,7 +147,6 @@ def _from_grey(name: str, source: str, clients: int, train_images: int | None, s
         clients,
         generator(key_for(seed, Purpose.SCENARIO)),
         options=_options(clients, train_images),
-        recommended=MNIST_RECOMMENDED,
     )
 
 
