@@ -15,7 +15,7 @@ from coterie.report.figures.svg import WIDTH, colour, drawing, mark, tag, text
 
 Floats = npt.NDArray[np.float64]
 
-HEIGHT, MARGIN = 330.0, 42.0
+HEIGHT, MARGIN = 340.0, 66.0
 RADIUS = 5.0
 SHOWN = 2000
 """At most so many clients are drawn; of more, every second (third, ...) one."""
@@ -70,7 +70,7 @@ def _corners(count: int) -> Floats:
 def _corner_name(cluster: int, corner: Floats) -> Markup:
     """The cluster's name, outside its corner and clear of the points."""
     below = corner[1] > HEIGHT / 2 + 1
-    return text(float(corner[0]), float(corner[1]) + (38 if below else -30), f"cluster {cluster}", "axis", "middle")
+    return text(float(corner[0]), float(corner[1]) + (52 if below else -44), f"cluster {cluster}", "axis", "middle")
 
 
 def spread_out(places: Floats) -> tuple[Floats, list[float], int]:
