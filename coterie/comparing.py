@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from coterie.config import settle
 from coterie.core.population import Population
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.fitting import fit, prepare, resume
@@ -52,8 +53,9 @@ class Job:
         return scenario(self.scenario, seed=self.seed, **self.scenario_options)
 
     def rounds(self) -> int:
-        """How many rounds it will take."""
-        return prepare(self.data(), self.method, None, "random", self.run_options()).options.rounds
+        """How many rounds it will take; told from the options, without the data."""
+        method = find_method(self.method).defaults(self.options)
+        return int(settle(self.options, find_scenario(self.scenario).recommended, method)["rounds"])
 
     def run_options(self) -> dict[str, Any]:
         return {**self.options, "seed": self.seed}
@@ -84,9 +86,10 @@ def plan_comparison(
         if option not in known:
             raise ConfigError(f"{option} is no option of scenario {name} nor of {', '.join(methods)}: leave it out")
     asked = {"scenario": name, "methods": list(methods), "seeds": list(seeds), "options": dict(options)}
-    for job in _jobs(out, asked):
-        if job.seed == seeds[0]:
-            job.rounds()  # a mistake shows before anything is written
+    first = [job for job in _jobs(out, asked) if job.seed == seeds[0]]
+    data = first[0].data()
+    for job in first:
+        prepare(data, job.method, None, "random", job.run_options())  # a mistake shows before anything is written
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists already: choose another folder with out, or go on with 'coterie resume {out}'")
     (out / "jobs").mkdir(parents=True)

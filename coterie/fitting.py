@@ -64,11 +64,15 @@ def fit(
     out: a folder to write the run to; it must not exist yet.
     on_round: called with each round's record.
     """
-    plan = prepare(data, method, learner, start, options)
+    return carry_out(prepare(data, method, learner, start, options), out, on_round)
+
+
+def carry_out(plan: Plan, out: str | Path | None = None, on_round: OnRound | None = None) -> Result:
+    """Run a plan from its first round, in a new folder if one is named."""
     state = plan.first_state()
     folder = None
     if out is not None:
-        folder = RunFolder.create(Path(out), plan.config, data.fingerprint())
+        folder = RunFolder.create(Path(out), plan.config, plan.data.fingerprint())
         folder.checkpoint(state)
     return execute(plan, folder, on_round or (lambda record: None), state, [])
 

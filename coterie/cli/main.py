@@ -19,7 +19,7 @@ from coterie.cli.options import SuggestingGroup, read_config, split_options, wit
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
 from coterie.errors import ConfigError, CoterieError
-from coterie.fitting import fit, prepare, resume
+from coterie.fitting import carry_out, prepare, resume
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.result import Result
@@ -80,7 +80,7 @@ def run(
     plan = prepare(data, method, learner, start, of_run)  # a mistake shows before a folder is made
     folder = folder or (Path(file_out) if file_out else _free_folder(f"{name}-{method}-seed{seed}"))
     with _kept(folder), run_progress(err, plan.options.rounds, method) as on_round:
-        result = fit(data, method, learner=learner, start=start, out=folder, on_round=on_round, **of_run)
+        result = carry_out(plan, folder, on_round)
     _conclude(result, folder, json_file)
 
 

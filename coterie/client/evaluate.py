@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -51,9 +53,9 @@ def _held(broadcast: Broadcast) -> int:
     return int(next(iter(broadcast.clusters.params.values())).shape[0])
 
 
-def _blocks(shard: Shard, broadcast: Broadcast) -> list[Block]:
-    bytes_ = broadcast.clusters.slot_bytes + broadcast.clusters.body_bytes
-    return list(cut(shard, shard.hashes, bytes_))
+def _blocks(shard: Shard, broadcast: Broadcast) -> Iterator[Block]:
+    """One block at a time: those of ragged clients are copies."""
+    return cut(shard, shard.hashes, broadcast.clusters.slot_bytes + broadcast.clusters.body_bytes)
 
 
 def _distinct(shard: Shard, own: Tensor) -> tuple[Positions, Tensor]:

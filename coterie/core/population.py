@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,11 @@ class Population:
         return Profile(tuple(self.train.x.shape[1:]), classes)
 
     def fingerprint(self) -> str:
-        """A digest of ids, samples and truth: the same data gives the same text."""
+        """A digest of ids, samples and truth: the same data gives the same text. Computed once."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         digest = hashlib.sha256(json.dumps(self.train.ids).encode())
         parts = [self.train] if self.test is None else [self.train, self.test]
         arrays = [a for part in parts for a in (part.starts, part.stops, part.x.numpy(), part.y.numpy())]

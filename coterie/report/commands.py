@@ -10,10 +10,6 @@ from coterie.report.comparison import MethodRuns
 from coterie.report.reading import RunData
 from coterie.scenarios import SCENARIOS
 
-SUGGESTED = (
-    *("clusters", "learner", "rounds", "local_steps", "local_epochs", "batch_size", "lr", "restarts", "race", "dtype"),
-)
-"""Options that a scenario may suggest values for: they are always spelled out, even at the method's default."""
 WIDE = 84
 """Letters in a line before a command goes on in the next one."""
 
@@ -38,10 +34,12 @@ def method_options(run: RunData) -> dict[str, Any]:
     if entry is None:
         return {}
     defaults = {option.name: option.default for option in entry.accepts} | dict(entry.defaults(run.config))
+    # what the scenario suggests would come back unasked, so these are spelled out even at the method's default
+    suggested = {"clusters", "dtype"}.union(SCENARIOS[run.scenario].recommended if run.scenario in SCENARIOS else ())
     return {
         name: run.config[name]
         for name in (option.name for option in entry.accepts)
-        if name in run.config and name != "seed" and (name in SUGGESTED or run.config[name] != defaults.get(name))
+        if name in run.config and name != "seed" and (name in suggested or run.config[name] != defaults.get(name))
     }
 
 

@@ -2,34 +2,11 @@
 
 import json
 import re
-import sys
 import tomllib
 
 import pytest
-from rich.console import Console
-
-from coterie.cli import data as data_commands
-from coterie.cli import main as commands
-from coterie.cli.main import main
 
 QUICK = ["--clients", "8", "--rounds", "3", "--restarts", "1"]
-
-
-@pytest.fixture
-def coterie(capsys, monkeypatch, tmp_path):
-    """Run the program in an empty folder; gives exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    for module in (commands, data_commands):
-        monkeypatch.setattr(module, "out", Console(width=200))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return call
 
 
 def test_run_writes_a_folder_and_says_where(coterie, tmp_path):

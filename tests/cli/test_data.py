@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
-from rich.console import Console
 
-from coterie.cli import data as data_commands
-from coterie.cli import main as commands
-from coterie.cli.main import main
 from coterie.cli.reference import cli_page
 from coterie.datasets import catalogue, store
 from tests.datasets.make import images, written
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "kept"))
     return tmp_path / "kept"
-
-
-@pytest.fixture
-def coterie(capsys, monkeypatch, tmp_path, folder):
-    """Run the program in an empty folder; gives exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    for module in (commands, data_commands):
-        monkeypatch.setattr(module, "out", Console(width=200))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return call
 
 
 def test_list_tells_what_there_is_and_what_is_here(coterie, folder):

@@ -1,0 +1,26 @@
+"""The program as a user runs it."""
+
+import sys
+
+import pytest
+from rich.console import Console
+
+from coterie.cli import data as data_commands
+from coterie.cli import main as commands
+
+
+@pytest.fixture
+def coterie(capsys, monkeypatch, tmp_path):
+    """Run the program in an empty folder; gives exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    for module in (commands, data_commands):
+        monkeypatch.setattr(module, "out", Console(width=200))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            commands.main()
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out, captured.err
+
+    return call
