@@ -30,7 +30,7 @@ def local_round(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast
     objective, weights = OBJECTIVES[settings.objective](), WEIGHTS[settings.weights]()
     keys = keys_for_clients(settings.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
     tally = _Tally(broadcast.clusters, len(shard))
-    for told, positions in _told_and_free(broadcast, len(shard)):
+    for told, positions in _parties(broadcast, len(shard)):
         part = shard if len(positions) == len(shard) else shard.take(positions)
         for block in cut(part, keys[positions], _copied_bytes(broadcast.clusters)):
             places = positions[block.positions]
@@ -68,21 +68,34 @@ def _copied_bytes(clusters: Clusters) -> int:
     return clusters.lanes * (clusters.slot_bytes + clusters.body_bytes)
 
 
-def _told_and_free(broadcast: Broadcast, count: int) -> list[tuple[bool, Positions]]:
-    """The clients that were told their cluster, and those that choose it themselves."""
+SHARED_BY = 8
+"""Clients told to train the same models are worked on together once so many share them; else blocks would be small."""
+
+
+def _parties(broadcast: Broadcast, count: int) -> list[tuple[bool, Positions]]:
+    """The clients that choose themselves (False), and those told what to train (True), apart by what they share."""
     everyone = np.arange(count)
     if broadcast.only is None:
         return [(False, everyone)]
     told = (broadcast.only != ALL).all(dim=1).numpy()
-    return [(flag, everyone[told == flag]) for flag in (False, True) if (told == flag).any()]
+    free = [(False, everyone[~told])] if not told.all() else []
+    kinds, kind = np.unique(broadcast.only.numpy()[told], axis=0, return_inverse=True)
+    if len(kinds) * SHARED_BY > told.sum():
+        kinds, kind = kinds[:1], np.zeros(int(told.sum()), dtype=np.int64)
+    return free + [(True, everyone[told][kind.reshape(-1) == index]) for index in range(len(kinds))]
 
 
 def _told(learner: Learner, clusters: Clusters, chosen: Tensor, block: Block) -> _Visit:
     """Clients that train the slots (B, R) they were told, and hold no other model."""
+    slots = torch.unique(chosen)
+    models = clusters.at(slots)
+    if len(slots) == chosen.shape[1]:  # all of the block hold the same models, one a lane
+        scored = learner.score(models, block)
+        loss = block.mean(scored.losses).gather(1, torch.searchsorted(slots, chosen).to(block.x.device))
+        return _Visit(slots, models, chosen, loss, scored.memo)
     theta = clusters.at(chosen)
     columns = [learner.losses({n: p[:, r] for n, p in theta.items()}, block.x, block.y) for r in range(chosen.shape[1])]
-    slots = torch.unique(chosen)
-    return _Visit(slots, clusters.at(slots), chosen, block.mean(torch.stack(columns, dim=-1)))
+    return _Visit(slots, models, chosen, block.mean(torch.stack(columns, dim=-1)))
 
 
 def _choose(learner: Learner, objective: Objective, weights: Weights, clusters: Clusters, block: Block) -> _Visit:
