@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit docs picture bench clean
+.PHONY: demo test lint types unit docs picture reproductions bench clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -27,6 +27,10 @@ docs: $(READY)
 
 picture: $(READY)
 	$(BIN)/python docs/picture.py
+
+# Writes what is in reproductions.jsonl; `coterie reproduce NAME` adds to it.
+reproductions: $(READY)
+	$(BIN)/coterie reproduce --page docs/reproductions.md
 
 bench: $(READY)
 	$(BIN)/python benchmarks/linear_round.py

@@ -8,6 +8,7 @@ from coterie.errors import ConfigError, CoterieError, InputError, RunError, Trai
 from coterie.fitting import fit, resume
 from coterie.result import Result, load
 from coterie.scenarios import from_arrays, scenario
+from coterie.sweeping import sweep
 
 __version__ = version("coterie")
 
@@ -25,4 +26,5 @@ __all__ = [
     "load",
     "resume",
     "scenario",
+    "sweep",
 ]

@@ -9,17 +9,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from coterie.config import settle
 from coterie.core.population import Population
@@ -27,16 +20,15 @@ from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.fitting import fit, prepare, resume
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
+from coterie.processes import in_processes
 from coterie.runs.files import write_toml
 from coterie.runs.folder import read_toml
 from coterie.scenarios import find_scenario, scenario
 
-POLL_SECONDS = 0.2
-
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison."""
+    """One run of a comparison or of a sweep."""
 
     folder: Path
     scenario: str
@@ -44,13 +36,20 @@ class Job:
     method: str
     seed: int
     options: Mapping[str, Any]
+    tested: bool = True
+    """Whether it gets to see the test data."""
 
     @property
     def name(self) -> str:
         return self.folder.name
 
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
     def data(self) -> Population:
-        return scenario(self.scenario, seed=self.seed, **self.scenario_options)
+        whole = scenario(self.scenario, seed=self.seed, **self.scenario_options)
+        return whole if self.tested else replace(whole, test=None)
 
     def rounds(self) -> int:
         """How many rounds it will take; told from the options, without the data."""
@@ -61,7 +60,9 @@ class Job:
         return {**self.options, "seed": self.seed}
 
     def done(self) -> int:
-        """Rounds finished so far, as far as the folder tells."""
+        """Rounds finished so far, as far as the folder tells; all of them for a run that stopped early."""
+        if self.finished:
+            return self.rounds()
         records = self.folder / "records.jsonl"
         return records.read_bytes().count(b"\n") if records.is_file() else 0
 
@@ -127,67 +128,42 @@ def _jobs(folder: Path, asked: Mapping[str, Any]) -> list[Job]:
 
 
 def run_comparison(folder: Path, workers: int | None = None, progress: Progress = lambda job, done: None) -> list[str]:
-    """Run, or go on with, every job that is not finished; returns what failed, one line each.
+    """Run, or go on with, every job that is not finished; returns what failed, one line each."""
+    return [f"{name}: {why}" for name, why in run_jobs(jobs_of(folder), workers, progress).items()]
 
-    Jobs run in processes of their own, one a core, each with one-thread linear algebra: several small products
-    at once beat one product cut in pieces, and do not collapse when the machine is shared.
-    """
-    jobs = jobs_of(folder)
-    waiting = [job for job in jobs if not (job.folder / "result.json").is_file()]
+
+def run_jobs(
+    jobs: Sequence[Job], workers: int | None = None, progress: Progress = lambda job, done: None
+) -> dict[str, str]:
+    """Every job that is not finished, in processes of their own; the names of those that failed, and why."""
     for job in jobs:
         progress(job, job.done())
-    if not waiting:
-        return []
-    workers = min(len(waiting), workers or os.cpu_count() or 1)
-    context = multiprocessing.get_context("spawn")
-    with _one_thread(), ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = {pool.submit(run_job, job): job for job in waiting}
-        try:
-            _watch(futures, progress)
-        except BaseException:
-            for process in (pool._processes or {}).values():
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [f"{job.name}: {future.exception()}" for future, job in futures.items() if future.exception()]
 
-
-def _watch(futures: Mapping[Future[None], Job], progress: Progress) -> None:
-    pending = dict(futures)
-    while pending:
-        time.sleep(POLL_SECONDS)
-        for future, job in list(pending.items()):
+    def watch(pending: Sequence[Job]) -> None:
+        for job in pending:
             progress(job, job.done())
-            if future.done():
-                error = future.exception()
-                if error is not None and not isinstance(error, CoterieError):
-                    raise error
-                del pending[future]
+
+    failed = {}
+    for job, outcome in in_processes(run_job, [job for job in jobs if not job.finished], workers, watch):
+        progress(job, job.done())
+        if isinstance(outcome, CoterieError):
+            failed[job.name] = str(outcome)
+    return {job.name: failed[job.name] for job in jobs if job.name in failed}
 
 
 def run_job(job: Job) -> None:
     """One job, in a worker process."""
-    torch.set_num_threads(1)
-    if (job.folder / "config.toml").is_file():
-        resume(job.folder, warn=lambda text: None)
+    go_on(job.folder, job.data(), job.method, None, job.run_options())
+
+
+def go_on(
+    folder: Path, data: Population, method: str, learner: LearnerChoice | None, options: Mapping[str, Any]
+) -> None:
+    """Bring the run in this folder to its end, whether or not it has begun."""
+    if (folder / "config.toml").is_file():
+        resume(folder, data, learner=learner, warn=lambda text: None)
     else:
-        fit(job.data(), job.method, out=job.folder, **job.run_options())
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Child processes started here use one thread for linear algebra."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        fit(data, method, learner=learner, out=folder, **options)
 
 
 def compare(

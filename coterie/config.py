@@ -51,8 +51,10 @@ class Option:
     def read(self, text: str) -> object:
         """A value from text, as a flag gives it."""
         try:
+            if self.kind is bool:
+                return {"true": True, "false": False}[text.lower()]
             return self.check(self.kind(text) if self.kind in (int, float) else text)
-        except ValueError:
+        except (ValueError, KeyError):
             raise ConfigError(f"{self.name} must be {self.wanted()}, got {text!r}") from None
 
     def wanted(self) -> str:
@@ -77,6 +79,13 @@ COMMON: tuple[Option, ...] = (
     Option("local_steps", int, "gradient steps a client takes in a round (tau)", 10, low=1),
     Option("local_epochs", int, "passes over a client's data in a round, instead of local_steps", low=1),
     Option("batch_size", int, "samples a step; without it every step uses all of a client's samples", low=1),
+    Option(
+        "augment",
+        str,
+        "random changes of the training images in every step, separated by commas: flip (left-right, half the time), "
+        "crop (out of the image with a border of 4 zeros), or none",
+        "none",
+    ),
     Option("lr", float, "step size of the local steps (gamma)", 0.1, above=0),
     Option("lr_decay", float, "factor on lr after every round", 1.0, above=0, high=1),
     Option("server_lr", float, "factor on the averaged change before the server applies it", 1.0, above=0),
@@ -114,6 +123,23 @@ COMMON: tuple[Option, ...] = (
     Option("seed", int, "the one source of all randomness", 0, low=0, high=2**63 - 1),
     Option("evaluate_every", int, "rounds between evaluations on held-out data", 1, low=1),
     Option("checkpoint_every", int, "rounds between checkpoints", 10, low=1),
+    Option(
+        "validation",
+        float,
+        "share of each client's training samples that is held out and never trained on; its loss and score are in the "
+        "records every evaluate_every rounds",
+        None,
+        above=0,
+        high=0.9,
+    ),
+    Option(
+        "patience",
+        int,
+        "stop when the training loss has not improved (by more than 0.01 %) for so many rounds in a row; with "
+        "validation: the validation loss, for so many evaluations, and the models of the best one are kept",
+        None,
+        low=1,
+    ),
 )
 
 
@@ -127,6 +153,7 @@ class Options:
     local_steps: int | None
     local_epochs: int | None
     batch_size: int | None
+    augment: str
     lr: float
     lr_decay: float
     server_lr: float
@@ -143,6 +170,8 @@ class Options:
     seed: int
     evaluate_every: int
     checkpoint_every: int
+    validation: float | None
+    patience: int | None
     own: Mapping[str, Any]
 
     def flat(self) -> dict[str, object]:

@@ -19,6 +19,7 @@ from coterie.client.side import ClientSide
 from coterie.config import Options, check_all, settle
 from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation
+from coterie.core.hold_out import hold_out
 from coterie.core.population import Population, torch_dtype
 from coterie.errors import ConfigError, RunError
 from coterie.evaluate.clients import Scores, scores, training_losses
@@ -26,6 +27,7 @@ from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_ten
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
 from coterie.learners import LearnerChoice, make_learner
+from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner
 from coterie.methods import find_method
 from coterie.methods.base import Entry
@@ -36,10 +38,12 @@ from coterie.server.loop import Round, ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
 from coterie.server.race import rounds_with_race
 from coterie.server.start import Model, given_start, random_start
+from coterie.stopping import Watch
 from coterie.tiers.method import Method
 
 Start = str | Sequence[Model] | Result
-OnRound = Callable[[Record], None]
+OnRound = Callable[[Record], bool | None]
+"""Called with each round's record before it is written; True ends the run after this round."""
 
 DETAILED = 500
 """Up to so many clients a record holds every client's cluster; beyond, only sizes and moves."""
@@ -62,7 +66,8 @@ def fit(
     learner: a name with settings ("mlp:hidden=200") or a function that returns a torch.nn.Module.
     start: "random", a run folder, an earlier result, or K models as dicts of named arrays.
     out: a folder to write the run to; it must not exist yet.
-    on_round: called with each round's record.
+    on_round: called with each round's record before it is written. If it returns True the run ends there, as one that
+        has reached its last round; if it raises, the folder can be resumed.
     """
     return carry_out(prepare(data, method, learner, start, options), out, on_round)
 
@@ -100,8 +105,9 @@ def resume(
     options = {name: value for name, value in config.items() if name not in elsewhere}
     plan = prepare(data, config["method"], learner or config["learner"], config.get("start", "random"), options)
     state, records = run.last_state(warn)
+    best = run.best_state(warn, before=len(records))
     with _as_before(run.versions, warn):
-        return execute(plan, run, on_round or (lambda record: None), state or plan.first_state(), records)
+        return execute(plan, run, on_round or (lambda record: None), state or plan.first_state(), records, best)
 
 
 @contextmanager
@@ -147,12 +153,27 @@ class Plan:
     groups: Tensor | None
     """(m,) the given cluster of each client, for assigned methods."""
     start: Start
+    validated: Tensor | None = None
+    """(m,) which clients have validation samples; None where no samples are held out."""
 
     @property
     def config(self) -> dict[str, Any]:
         """What config.toml holds: enough to run it again."""
         settled = {k: v for k, v in self.options.flat().items() if k not in self.entry.refuses}
         return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **settled}
+
+    @property
+    def evaluated_on(self) -> str:
+        """Where the final scores come from."""
+        if self.data.test is not None:
+            return "held-out data"
+        return "training data" if self.validated is None else "validation samples"
+
+    def watch(self) -> Watch:
+        """What decides whether the run may end early and which models are the best; rounds of a race do not count."""
+        race = self.method.race
+        first = race.rounds if race is not None and self.method.lanes > 1 else 0
+        return Watch("loss" if self.validated is None else "validation_loss", self.options.patience, first)
 
     def first_state(self) -> ServerState:
         """The server before the first round."""
@@ -190,8 +211,13 @@ def prepare(
         own={name: values.get(name) for name in own},
     )
     _check_device(options.device)
+    check_augmentation(options.augment, data.profile)
     composed = entry.compose(options)
-    return Plan(data, entry, options, composed, built, _federation(data, built, options), groups, start)
+    side = _client_side(data, built, options)
+    _check_resampling(composed, side)
+    federation = Sequential(side) if options.engine == "sequential" else Simulated(side)
+    validated = None if side.validation is None else torch.from_numpy(side.validation.sizes > 0)
+    return Plan(data, entry, options, composed, built, federation, groups, start, validated)
 
 
 def _refused(entry: Entry, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -227,11 +253,24 @@ def _check_device(name: str) -> None:
         raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
-def _federation(data: Population, learner: Learner, options: Options) -> Federation:
+def _client_side(data: Population, learner: Learner, options: Options) -> ClientSide:
     dtype, device = torch_dtype(options.dtype), torch.device(options.device)
-    test = None if data.test is None else data.test.to(dtype, device)
-    side = ClientSide(learner, data.train.to(dtype, device), test)
-    return Sequential(side) if options.engine == "sequential" else Simulated(side)
+    train, validation = data.train, None
+    if options.validation is not None:
+        held_out = hold_out(data, options.validation, options.seed)
+        train, validation = held_out.train, held_out.test
+    parts = (None if part is None else part.to(dtype, device) for part in (data.test, validation))
+    return ClientSide(learner, train.to(dtype, device), *parts)
+
+
+def _check_resampling(method: Method, side: ClientSide) -> None:
+    """Every client must have a sample for each of the 2T subsets."""
+    sizes = side.train.sizes
+    if method.resample is not None and sizes.min() < 2 * method.resample:
+        raise ConfigError(
+            f"resample cuts each client's samples into 2 x rounds = {2 * method.resample} subsets, but client "
+            f"{side.train.ids[sizes.argmin()]!r} has {sizes.min()}: use fewer rounds or leave resample out"
+        )
 
 
 def _start_models(start: Start) -> Sequence[Model]:
@@ -246,28 +285,62 @@ def _start_models(start: Start) -> Sequence[Model]:
 
 
 def execute(
-    plan: Plan, folder: RunFolder | None, on_round: OnRound, state: ServerState, records: list[Record]
+    plan: Plan,
+    folder: RunFolder | None,
+    on_round: OnRound,
+    state: ServerState,
+    records: list[Record],
+    best: ServerState | None = None,
 ) -> Result:
-    """Run a plan from `state` to its last round; `records` are those of the rounds before."""
+    """Run a plan from `state` to its last round, or until it stops early; `records` are those of the rounds before.
+
+    `best` is the state with the least validation loss among them, where such a state is kept.
+    """
     options = plan.options
+    watch = plan.watch()
+    for record in records:
+        watch.see(record)
+    keeps_best = options.patience is not None and plan.validated is not None
     begun = time.perf_counter()
     with torch.no_grad():
-        for done in rounds_with_race(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups):
+        for done in () if _has_stopped(records) else _rounds(plan, state):
             state = done.state
             record = _record(plan, done, time.perf_counter() - begun)
             if "start" not in record and records and "start" in records[-1]:
                 record["start"] = records[-1]["start"]  # a race is over: the start that won it goes on
+            if watch.see(record) and keeps_best:
+                best = state
+            # the mark is written with the record: a run killed after it does not go on when it is resumed
+            wanted = on_round(record)
+            last = state.round == options.rounds
+            if not last and (watch.exhausted or _is_true(wanted)):
+                record["stopped"], last = "patience" if watch.exhausted else "on_round", True
             records.append(record)
             if folder is not None:
                 folder.append(record)
-                if state.round % options.checkpoint_every == 0 or state.round == options.rounds:
-                    folder.checkpoint(state)
-            on_round(record)
+                if state.round % options.checkpoint_every == 0 or last:
+                    folder.checkpoint(state, best)
+            if last:
+                break
             begun = time.perf_counter()
-        result = _conclude(plan, state, records)
+        result = _conclude(plan, best or state, records)
     if folder is not None:
         folder.finish(result.parameters, result.summary())
     return result
+
+
+def _rounds(plan: Plan, state: ServerState) -> Iterator[Round]:
+    options = plan.options
+    return rounds_with_race(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups)
+
+
+def _is_true(answer: object) -> bool:
+    """Whether a callback said True, Python's or NumPy's; other values that happen to be true say nothing."""
+    return isinstance(answer, bool | np.bool_) and bool(answer)
+
+
+def _has_stopped(records: list[Record]) -> bool:
+    return bool(records) and "stopped" in records[-1]
 
 
 def _record(plan: Plan, done: Round, seconds: float) -> Record:
@@ -288,6 +361,7 @@ def _record(plan: Plan, done: Round, seconds: float) -> Record:
         "rejected": list(done.rejected),
         "bytes_up": done.bytes_up,
         "bytes_down": done.bytes_down,
+        "path": done.path,
     }
     if plan.entry.groups != "self":
         record["sizes"] = sizes
@@ -295,15 +369,15 @@ def _record(plan: Plan, done: Round, seconds: float) -> Record:
             record["assignments"] = choice.tolist()
     if len(done.state.loss) > 1:
         record |= {"start": lane, "start_losses": [_finite(value) for value in done.state.loss]}
-    last = done.state.round == plan.options.rounds
-    if plan.data.test is not None and (done.state.round % plan.options.evaluate_every == 0 or last):
-        held_out = scores(
-            plan.federation, done.state.clusters.lane(lane), choice, done.state.round - 1, plan.learner.classes is None
-        )
-        record |= _score_figures(plan, held_out)
+    if done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds:
+        models, at = done.state.clusters.lane(lane), done.state.round - 1
+        record |= _validation_figures(plan, models, choice, at)
+        if plan.data.test is not None:
+            record |= _score_figures(plan, scores(plan.federation, models, choice, at, plan.learner.classes is None))
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
-        record["ari"] = agreement(plan.data.truth[rows], choice.numpy()[rows])["ari"]
+        found = agreement(plan.data.truth[rows], choice.numpy()[rows])
+        record |= {"ari": found["ari"], "identity": found["identity"]}
     return record
 
 
@@ -319,6 +393,21 @@ def _score_figures(plan: Plan, found: Scores) -> dict[str, float | None]:
     return {key: _finite(value) for key, value in figures.items()}
 
 
+def _validation_figures(plan: Plan, clusters: Clusters, own: Tensor, round_: int) -> dict[str, float | None]:
+    """Loss and score on validation samples, the mean over the clients that have some and a cluster in `own` (m,)."""
+    asked = _with_samples(plan, own)
+    if plan.validated is None or not bool((asked >= 0).any()):
+        return {}
+    found = scores(plan.federation, clusters, asked, round_, plan.learner.classes is None, on="validation")
+    figures = {"loss": found.loss.mean(), score_name(plan.learner): found.score.mean()}
+    return {f"validation_{name}": _finite(value) for name, value in figures.items()}
+
+
+def _with_samples(plan: Plan, own: Tensor) -> Tensor:
+    """The clusters (m,) of those clients that have validation samples; the others are not asked."""
+    return own if plan.validated is None else torch.where(plan.validated, own, -1)
+
+
 def score_name(learner: Learner) -> str:
     """`accuracy` for classes, `rmse` for numbers."""
     return "rmse" if learner.classes is None else "accuracy"
@@ -332,9 +421,11 @@ def _conclude(plan: Plan, state: ServerState, records: list[Record]) -> Result:
     own, lane, start_losses = _who_belongs_where(plan, state.clusters, positions, table, sizes)
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
-    found = scores(plan.federation, clusters, own, last, plan.learner.classes is None, margin=chooses)
-    rows = _client_rows(plan, own, found)
-    metrics = _metrics(plan, records, own, found, clusters, float(start_losses[lane]))
+    asked = own if plan.data.test is not None else _with_samples(plan, own)
+    found = scores(plan.federation, clusters, asked, last, plan.learner.classes is None, margin=chooses)
+    rows = _client_rows(plan, own, positions, found)
+    metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
+    metrics |= _validation_figures(plan, clusters, own, last) | _how_it_ended(plan, state, records)
     if len(start_losses) > 1:
         metrics |= {"start": lane, "start_losses": [_finite(v) for v in start_losses]}
     elif "start" in records[-1]:
@@ -360,34 +451,49 @@ def _who_belongs_where(
     return own, lane, losses
 
 
-def _client_rows(plan: Plan, own: Tensor, found: Scores) -> list[dict[str, Any]]:
+def _how_it_ended(plan: Plan, state: ServerState, records: list[Record]) -> dict[str, Any]:
+    """Whether the run stopped early, and after how many rounds its models were taken if not after the last."""
+    ended: dict[str, Any] = {"stopped": records[-1]["stopped"]} if _has_stopped(records) else {}
+    return ended if state.round == len(records) else ended | {"best_rounds": state.round}
+
+
+def _client_rows(plan: Plan, own: Tensor, positions: np.ndarray, found: Scores) -> list[dict[str, Any]]:
+    """One row for each client at `positions`; one without samples to be scored on has no score."""
+    place = {int(i): at for at, i in enumerate(found.positions)}
     rows = []
-    for at, i in enumerate(found.positions):
+    for i in positions:
+        at = place.get(int(i))
         row: dict[str, Any] = {
             "id": plan.data.clients[i],
             "n": int(plan.federation.sizes[i]),
             "cluster": int(own[i]),
-            "score": _finite(found.score[at]),
-            "loss": _finite(found.loss[at]),
+            "score": None if at is None else _finite(found.score[at]),
+            "loss": None if at is None else _finite(found.loss[at]),
         }
         if plan.data.truth is not None:
             row["truth"] = plan.data.group_names[plan.data.truth[i]]
-        if found.margin is not None and found.losses is not None:
+        if at is not None and found.margin is not None and found.losses is not None:
             row |= {"margin": _finite(found.margin[at]), "losses": [_finite(v) for v in found.losses[at]]}
         rows.append(row)
     return rows
 
 
 def _metrics(
-    plan: Plan, records: list[Record], own: Tensor, found: Scores, clusters: Clusters, loss: float
+    plan: Plan,
+    records: list[Record],
+    known: np.ndarray,
+    positions: np.ndarray,
+    found: Scores,
+    clusters: Clusters,
+    loss: float,
 ) -> dict[str, Any]:
-    known = own.numpy()[found.positions]
+    """The final figures; `known` are the clusters of the clients at `positions`."""
     metrics: dict[str, Any] = {
         "loss": _finite(loss),
         "clusters": len(np.unique(known)),
         "clients": len(known),
         **_score_figures(plan, found),
-        "evaluated_on": "training data" if plan.data.test is None else "held-out data",
+        "evaluated_on": plan.evaluated_on,
         "rounds": len(records),
         "bytes_up": sum(record["bytes_up"] for record in records),
         "bytes_down": sum(record["bytes_down"] for record in records),
@@ -396,7 +502,7 @@ def _metrics(
     if found.margin is not None:
         metrics["sure"] = int((found.margin >= SURE).sum())
     if plan.data.truth is not None:
-        metrics |= agreement(plan.data.truth[found.positions], known)
+        metrics |= agreement(plan.data.truth[positions], known)
     if plan.data.true_models is not None and set(clusters.params) == {"weight"}:
         weights = clusters.params["weight"].double().cpu().numpy()
         if weights.shape[1:] == plan.data.true_models.shape[1:]:

@@ -83,6 +83,8 @@ class Case:
     method: str
     learner: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Sequence[int] = RAGGED
+    """n_i of its nine clients."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -93,8 +95,8 @@ class Case:
             del wanted["local_steps"]
         return {k: v for k, v in wanted.items() if k in accepted} | dict(self.options)
 
-    def population(self, sizes: Sequence[int] = RAGGED, order: Sequence[int] | None = None) -> Population:
-        return small_population(self.learner, sizes, order)
+    def population(self, sizes: Sequence[int] | None = None, order: Sequence[int] | None = None) -> Population:
+        return small_population(self.learner, sizes or self.sizes, order)
 
     def plan(self, data: Population | None = None, **more: Any) -> Plan:
         settings = self.settings | more
@@ -177,8 +179,8 @@ def check_twin(case: Case) -> None:
     plan = case.plan(data, clusters=1) if "clusters" not in entry.refuses else case.plan(data)
     accepted = {option.name for option in find_method(entry.twin).accepts}
     options = {k: v for k, v in plan.options.flat().items() if k in accepted and k not in ("learner", "start")}
-    if plan.method.lanes > 1:
-        return  # the best of several starts has no single twin
+    if plan.method.lanes > 1 or plan.method.resample is not None:
+        return  # the best of several starts has no single twin, nor has one that sees other samples in every round
     if plan.method.averaging.over == "all" and plan.method.averaging.divide_by == "federation":
         assert plan.method.participation == 1.0, "dividing by the federation equals the twin only if all answer"
     twin = prepare(data, entry.twin, LEARNERS[case.learner], "random", options)

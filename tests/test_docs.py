@@ -10,6 +10,7 @@ import pytest
 from coterie.cli.main import cli
 from coterie.cli.reference import cli_page, methods_page
 from coterie.methods import METHODS
+from coterie.reproductions import REPRODUCTIONS, page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "docs" / "data.md"]
@@ -49,12 +50,14 @@ def test_examples_run(path, tmp_path, monkeypatch, capsys):
 def test_generated_pages_are_fresh():
     assert (ROOT / "docs" / "methods.md").read_text() == methods_page(), "run 'make docs'"
     assert (ROOT / "docs" / "cli.md").read_text() == cli_page(), "run 'make docs'"
+    written = page(REPRODUCTIONS.values(), ROOT / "reproductions.jsonl")
+    assert (ROOT / "docs" / "reproductions.md").read_text() == written, "run 'make reproductions'"
 
 
 def test_links_between_documents_lead_somewhere():
-    for page in [*PAGES, ROOT / "docs" / "methods.md", ROOT / "docs" / "cli.md"]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for document in [*PAGES, *(ROOT / "docs" / name for name in ("methods.md", "cli.md", "reproductions.md"))]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
 def test_the_readme_lists_the_registered_methods():

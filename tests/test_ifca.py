@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.core.keys import hash_ids
+from coterie.core.keys import Purpose, hash_ids, keys_for_clients, permutations
+from coterie.errors import ConfigError
 from coterie.server.sampling import choose
 
 
@@ -25,7 +26,15 @@ def arrays_of(data):
     return [(x[a:b], y[a:b]) for a, b in zip(data.train.starts, data.train.stops, strict=True)]
 
 
-def plain_ifca(data, start, *, rounds, lr, steps, gradient, over, weight, divide_by, share=1.0, seed=0):
+def plain_subset(data, i, number, rounds, seed):
+    """Subset `number` of 2T of client i, as places among its samples: n // 2T of them, in an order drawn once."""
+    n = int(data.train.sizes[i])
+    key = keys_for_clients(seed, Purpose.RESAMPLE, 0, hash_ids([data.clients[i]]))
+    size = n // (2 * rounds)
+    return permutations(key, np.array([n]), n, 0)[0][number * size : (number + 1) * size]
+
+
+def plain_ifca(data, start, *, rounds, lr, steps, gradient, over, weight, divide_by, share=1.0, seed=0, resample=False):
     """The paper's algorithm, client by client. loss = (1/2n) |X theta - y|^2."""
     clients = arrays_of(data)
     models = [np.array(m["weight"]) for m in start]
@@ -37,7 +46,13 @@ def plain_ifca(data, start, *, rounds, lr, steps, gradient, over, weight, divide
         mass = np.zeros(len(models))
         for i in asked:
             x, y = clients[i]
+            if resample:  # one fresh subset for the cluster, another for the gradient
+                rows = plain_subset(data, i, 2 * t, rounds, seed)
+                x, y = x[rows], y[rows]
             best = int(np.argmin([np.mean((x @ m - y) ** 2) for m in models]))
+            if resample:
+                rows = plain_subset(data, i, 2 * t + 1, rounds, seed)
+                x, y = clients[i][0][rows], clients[i][1][rows]
             theta = models[best].copy()
             if gradient:
                 change = -lr * x.T @ (x @ theta - y) / len(y)
@@ -82,6 +97,51 @@ def test_every_averaging_equals_the_plain_loop_with_unequal_sizes(exchange, over
     )  # fmt: skip
     found = np.array([m["weight"] for m in result.models])
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize(
+    ("exchange", "over", "weight", "divide_by"),
+    [
+        ("gradient", "all", "uniform", "federation"),  # as the paper analyses it
+        ("model", "members", "samples", "answered"),
+        ("gradient", "all", "samples", "federation"),  # a client counts by all of its samples, not by the subset's
+    ],
+)
+def test_resampling_equals_the_plain_loop_over_fresh_subsets(exchange, over, weight, divide_by, share):
+    data = population(sizes=(13, 8, 20, 9, 11, 30, 8, 26), noise=0.5)
+    steps = 1 if exchange == "gradient" else 3
+    common = {"rounds": 4, "lr": 0.2, "seed": 9}
+    result = coterie.fit(
+        data, "ifca", learner="linear", start=START, clusters=2, local_steps=steps, exchange=exchange, averaging=over,
+        client_weight=weight, divide_by=divide_by, participation=share, resample=True, **common,
+    )  # fmt: skip
+    settings = {"steps": steps, "gradient": exchange == "gradient", "over": over, "weight": weight}
+    expected, otherwise = (
+        plain_ifca(data, START, divide_by=divide_by, share=share, resample=resample, **settings, **common)
+        for resample in (True, False)
+    )
+    found = np.array([m["weight"] for m in result.models])
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    assert not np.allclose(found, otherwise, rtol=1e-3)
+
+
+def test_the_training_loss_of_a_resampled_round_is_that_of_the_samples_chosen_by():
+    data = population(sizes=(13, 8, 20, 9), noise=0.5)
+    result = coterie.fit(data, "ifca", learner="linear", start=START, clusters=2, rounds=2, resample=True, seed=1)
+    total = count = 0
+    for i, (x, y) in enumerate(arrays_of(data)):
+        rows = plain_subset(data, i, 0, 2, 1)
+        total += min(np.sum((x[rows] @ m["weight"] - y[rows]) ** 2) for m in START) / 2
+        count += len(rows)
+    assert result.records[0]["loss"] == pytest.approx(total / count, rel=1e-12)
+
+
+def test_resampling_needs_a_sample_for_each_of_the_subsets():
+    data = population(sizes=(13, 8, 20, 9))
+    assert coterie.fit(data, "ifca", learner="linear", clusters=2, rounds=4, resample=True).metrics["rounds"] == 4
+    with pytest.raises(ConfigError, match=r"into 2 x rounds = 10 subsets, but client 'c1' has 8: use fewer rounds"):
+        coterie.fit(data, "ifca", learner="linear", clusters=2, rounds=5, resample=True)
 
 
 def test_the_papers_options_are_the_defaults():

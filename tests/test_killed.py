@@ -11,6 +11,7 @@ import pytest
 import coterie
 
 RUN = ["run", "mixed-regression", "--clients", "30", "--rounds", "300", "--checkpoint-every", "7", "--restarts", "2"]
+PATIENT = [*RUN, "--samples", "1-40", "--local-steps", "1", "--lr", "0.05", "--validation", "0.3", "--patience", "5"]
 
 
 def program(*arguments):
@@ -29,9 +30,9 @@ def whole(tmp_path_factory):
     return folder
 
 
-def kill_after(folder, rounds):
+def kill_after(folder, rounds, run=RUN):
     """Start the run and kill it once so many records are there."""
-    process = subprocess.Popen(program(*RUN, "--out", folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(program(*run, "--out", folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     path = folder / "records.jsonl"
     deadline = time.monotonic() + 120
     while not path.is_file() or path.read_bytes().count(b"\n") < rounds:
@@ -56,6 +57,20 @@ def test_a_killed_run_ends_as_if_it_had_never_stopped(whole, tmp_path, rounds):
     assert {k: v for k, v in a.metrics.items() if k != "seconds"} == {
         k: v for k, v in b.metrics.items() if k != "seconds"
     }
+
+
+def test_a_killed_run_that_would_have_stopped_early_stops_in_the_same_round(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run(program(*PATIENT, "--out", whole), check=True, capture_output=True)
+    stopped = coterie.load(whole)
+    assert 100 < stopped.metrics["rounds"] < 300
+    kill_after(cut, 95, PATIENT)
+    done = subprocess.run(program("resume", cut), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"stopped  after {stopped.metrics['rounds']} of 300 rounds" in done.stdout
+    assert (cut / "models.safetensors").read_bytes() == (whole / "models.safetensors").read_bytes()
+    assert records(cut) == records(whole)
+    assert coterie.load(cut).metrics["best_rounds"] == stopped.metrics["best_rounds"]
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_message(whole, tmp_path):

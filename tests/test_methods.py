@@ -14,6 +14,7 @@ VARIANTS = {
         {"client_weight": "samples", "server_lr": 0.7, "lr_decay": 0.9},
         {"batch_size": 4, "local_epochs": 2},
         {"batch_size": 4, "local_steps": 3},
+        {"batch_size": 4, "local_epochs": 2, "augment": "flip,crop"},
         {"stable_after": 2, "rounds": 5},
     ],
     "fedavg": [{"batch_size": 3, "local_epochs": 1}, {"exchange": "gradient"}],
@@ -32,6 +33,17 @@ CASES += [
 ]
 CASES += [Case("ifca", learner, options) for learner, options in SHARED]
 CASES += [Case("ifca", "mlp", {"shared": "layer0", "restarts": 2})]
+CASES += [Case("ifca", learner, {"augment": "flip,crop"}) for learner in ("mlp", "cnn")]
+# four rounds take eight subsets, so nobody may have fewer samples
+PLENTY = (8, 17, 9, 40, 13, 21, 8, 30, 25)
+RESAMPLED = [{}, {"exchange": "gradient"}, {"batch_size": 2, "local_steps": 3}, {"restarts": 2}, {"stable_after": 2}]
+CASES += [
+    Case("ifca", learner, options | {"resample": True}, PLENTY)
+    for options in RESAMPLED
+    for learner in ("linear", "mlp")
+]
+# validation takes samples away from those that train
+CASES += [Case(method, "linear", {"validation": 0.3, "patience": 2}) for method in METHODS]
 
 
 def label(case: Case) -> str:

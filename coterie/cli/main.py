@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,11 @@ from rich.console import Console
 from coterie import __version__
 from coterie.cli import show
 from coterie.cli.data import data as data_commands
+from coterie.cli.folders import free_folder, kept
 from coterie.cli.options import SuggestingGroup, read_config, split_options, with_run_options
 from coterie.cli.progress import comparison_progress, run_progress
+from coterie.cli.reproduce import reproduce_command
+from coterie.cli.sweep import go_on_with_sweep, sweep_command
 from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
 from coterie.errors import ConfigError, CoterieError
 from coterie.fitting import carry_out, prepare, resume
@@ -25,6 +26,7 @@ from coterie.report.reading import read_runs
 from coterie.result import Result
 from coterie.runs.folder import RunFolder
 from coterie.scenarios import scenario as build_scenario
+from coterie.sweeping import is_sweep
 
 out = Console()
 err = Console(stderr=True)
@@ -78,20 +80,10 @@ def run(
     seed = of_run.get("seed", 0)
     data = build_scenario(name, seed=seed, **of_scenario)
     plan = prepare(data, method, learner, start, of_run)  # a mistake shows before a folder is made
-    folder = folder or (Path(file_out) if file_out else _free_folder(f"{name}-{method}-seed{seed}"))
-    with _kept(folder), run_progress(err, plan.options.rounds, method) as on_round:
+    folder = folder or (Path(file_out) if file_out else free_folder(f"{name}-{method}-seed{seed}"))
+    with kept(folder, err), run_progress(err, plan.options.rounds, method) as on_round:
         result = carry_out(plan, folder, on_round)
     _conclude(result, folder, json_file)
-
-
-@contextmanager
-def _kept(folder: Path) -> Iterator[None]:
-    """An interruption says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        err.print(f"interrupted; go on with 'coterie resume {folder}'", highlight=False, soft_wrap=True)
-        sys.exit(130)
 
 
 def _conclude(result: Result, folder: Path, json_file: Path | None) -> None:
@@ -105,15 +97,6 @@ def _conclude(result: Result, folder: Path, json_file: Path | None) -> None:
     show.result(out, result)
     out.print(f"run     {folder}", highlight=False, soft_wrap=True)
     out.print(f"report  {report}", highlight=False, soft_wrap=True)
-
-
-def _free_folder(name: str) -> Path:
-    """runs/NAME, or runs/NAME-2, -3, ... if that is taken."""
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder
 
 
 @cli.command()
@@ -136,13 +119,16 @@ def compare(scenario: str, methods: str, seeds: int, jobs: int | None, folder: P
     first = given.pop("seed", 0)
     names = [name.strip() for name in methods.split(",") if name.strip()]
     of_scenario, of_run = split_options(scenario, names, given)
-    folder = folder or _free_folder(f"compare-{scenario}")
+    folder = folder or free_folder(f"compare-{scenario}")
     plan_comparison(scenario, names, list(range(first, first + seeds)), of_scenario | of_run, folder)
     _run_comparison(folder, jobs)
 
 
+cli.add_command(sweep_command)
+
+
 def _run_comparison(folder: Path, workers: int | None) -> None:
-    with _kept(folder), comparison_progress(err, jobs_of(folder)) as progress:
+    with kept(folder, err), comparison_progress(err, jobs_of(folder)) as progress:
         failed = run_comparison(folder, workers, progress)
     runs = read_runs(folder)
     report = write_report(runs, folder / "report.html", unfinished=len(failed))
@@ -157,9 +143,11 @@ def _run_comparison(folder: Path, workers: int | None) -> None:
 
 @cli.command(name="resume")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--jobs", type=click.IntRange(min=1), help="For a comparison: runs at a time. [default: one a core]")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="For a comparison or a sweep: runs at a time. [default: one a core]"
+)
 def resume_command(folder: Path, jobs: int | None) -> None:
-    """Go on with an interrupted run or comparison; it ends as if it had never stopped.
+    """Go on with an interrupted run, comparison or sweep; it ends as if it had never stopped.
 
     \b
     coterie resume runs/rotated-digits-ifca-seed0
@@ -167,11 +155,14 @@ def resume_command(folder: Path, jobs: int | None) -> None:
     if is_comparison(folder):
         _run_comparison(folder, jobs)
         return
+    if is_sweep(folder):
+        go_on_with_sweep(folder, jobs)
+        return
     run = RunFolder.open(folder)
     if run.finished:
         err.print(f"{folder} is finished already", highlight=False, soft_wrap=True)
     config = run.config
-    with _kept(folder), run_progress(err, int(config["rounds"]), str(config["method"])) as on_round:
+    with kept(folder, err), run_progress(err, int(config["rounds"]), str(config["method"])) as on_round:
         result = resume(folder, on_round=on_round, warn=lambda text: err.print(f"note: {text}", style="yellow"))
     _conclude(result, folder, None)
 
@@ -217,6 +208,7 @@ def describe(name: str) -> None:
 
 
 cli.add_command(data_commands)
+cli.add_command(reproduce_command)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,6 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coterie.comparing import Job
 from coterie.comparing import Progress as OnProgress
+from coterie.reproductions.base import Cell, Figures
+from coterie.reproductions.running import OnCell
+from coterie.reproductions.running import OnProgress as OnCellProgress
 from coterie.runs.folder import Record
 
 
@@ -57,3 +61,41 @@ def comparison_progress(console: Console, jobs: Sequence[Job]) -> Iterator[OnPro
             bars.update(task, completed=sum(done.values()), note=" ".join(active))
 
         yield progress
+
+
+@contextmanager
+def cell_progress(
+    console: Console,
+) -> Iterator[tuple[Callable[[Sequence[Cell]], None], OnCellProgress, OnCell]]:
+    """One bar over the work of all cells, and a line for each that is finished with what is left to do."""
+    done: dict[tuple[str, int], int] = {}
+    begun, finished = time.monotonic(), 0
+    already: dict[str, int] = {}
+    with _bars(console, "steps of work") as bars:
+        task = bars.add_task("cells", total=None, note="")
+
+        def on_start(cells: Sequence[Cell]) -> None:
+            done.update({(cell.name, cell.seed): 0 for cell in cells})
+            already["total"] = sum(cell.work for cell in cells)
+            bars.update(task, total=already["total"], description=f"{len(cells)} cells")
+
+        def on_progress(cell: Cell, work: int) -> None:
+            done[cell.name, cell.seed] = work
+            already.setdefault("before", sum(done.values()))  # of cells that were interrupted
+            bars.update(task, completed=sum(done.values()))
+
+        def on_cell(cell: Cell, figures: Figures, seconds: float) -> None:
+            nonlocal finished
+            finished += 1
+            worked = sum(done.values()) - already.get("before", 0)
+            left = (time.monotonic() - begun) / max(worked, 1) * (already["total"] - sum(done.values()))
+            told = ", ".join(f"{n} {v}" for n, v in figures.items() if isinstance(v, int | float))
+            bars.console.print(
+                f"{finished} of {len(done)}: {cell.name}, seed {cell.seed}: {told} ({seconds:.0f} s; "
+                f"about {left / 60:.0f} min left)",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+
+        yield on_start, on_progress, on_cell

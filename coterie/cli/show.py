@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from coterie.config import Option
@@ -14,10 +15,14 @@ from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import SEEN, Entry
 from coterie.report.comparison import compare
+from coterie.report.formats import plain
+from coterie.report.formats import score as score_text
 from coterie.report.reading import RunData
-from coterie.report.tables import method_rows
+from coterie.report.tables import cell, method_rows
+from coterie.reproductions import Claim
 from coterie.result import Result
 from coterie.scenarios import SCENARIOS, ScenarioEntry
+from coterie.sweeping import Sweep
 
 
 def _table(*columns: str) -> Table:
@@ -45,10 +50,28 @@ def result(console: Console, found: Result) -> None:
         lines["error"] = f"{m['parameter_error']:.4f} largest distance to a true model"
     up, down = m["bytes_up"] / 1e6, m["bytes_down"] / 1e6
     lines["cost"] = f"{m['rounds']} rounds, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
+    lines |= _ending(found)
+    if m["evaluated_on"] == "validation samples":
+        lines["note"] = "no test data was given: figures are on the validation samples"
     if m["evaluated_on"] == "training data":
         lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
     for name, text in lines.items():
         console.print(f"{name:<9}{text}", highlight=False, soft_wrap=True)
+
+
+def _ending(found: Result) -> dict[str, str]:
+    """The validation figures, why the run stopped early, and which models were kept."""
+    m, config, lines = found.metrics, found.config, {}
+    for score in {"validation_accuracy", "validation_rmse"} & m.keys():
+        text = f"{score.removeprefix('validation_')} {_figure(m[score])}, loss {_figure(m['validation_loss'])}"
+        lines["held out"] = f"{text} on {100 * config['validation']:g} % of the training samples"
+    if "stopped" in m:
+        what = "validation loss in {} evaluations" if "validation" in config else "training loss in {} rounds"
+        why = f"no better {what.format(config.get('patience'))}" if m["stopped"] == "patience" else "its caller said so"
+        lines["stopped"] = f"after {m['rounds']} of {config['rounds']} rounds: {why}"
+    if "best_rounds" in m:
+        lines["models"] = f"those after {m['best_rounds']} rounds, which had the least validation loss"
+    return lines
 
 
 def _figure(value: float | None) -> str:
@@ -68,6 +91,54 @@ def comparison(console: Console, runs: Sequence[RunData]) -> None:
     console.print(table)
     seeds = len(found.main.runs)
     console.print(f"mean ± standard deviation over {seeds} seeds\n" if seeds > 1 else "one seed\n", highlight=False)
+
+
+def plain_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Texts in columns, the first one at the left."""
+    if title:
+        console.print(f"\n{title}", style="bold", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in header:
+        table.add_column(column, justify="left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def claims(console: Console, made: Sequence[Claim]) -> None:
+    """One line a claim, its verdict first."""
+    words = {True: ("holds", "green"), False: ("fails", "red"), None: ("not run", "yellow")}
+    console.print()
+    for claim in made:
+        word, colour = words[claim.holds]
+        console.print(f"[{colour}]{word:<8}[/]{escape(claim.text)}: {escape(claim.evidence)}", highlight=False)
+
+
+def sweep(console: Console, found: Sweep) -> None:
+    """One row a combination, the best first, and how to run it."""
+    percent = " %" if found.score_name == "accuracy" else ""
+    table = _table(*found.best, f"validation {found.score_name}{percent}", "validation loss", "seconds")
+    for each in found.cells:
+        score = cell(each.score, lambda value: score_text(value, found.score_name))
+        figures = [f"{score.text.removesuffix(' %')} {score.spread}".strip(), cell(each.loss, plain).text]
+        table.add_row(*(_value(value) for value in each.options.values()), *figures, plain(each.seconds))
+    console.print(table)
+    seeds = len(found.seeds)
+    console.print(f"mean ± standard deviation over {seeds} seeds\n" if seeds > 1 else "one seed\n", highlight=False)
+    lines = [("failed", f"{_assigned(each.options)}: {each.failed}") for each in found.cells if each.failed]
+    lines += [("best", _assigned(found.best)), *(("note", note) for note in found.notes), ("run it", "")]
+    for name, text in lines:
+        console.print(f"{name:<8}{text}".rstrip(), highlight=False, markup=False, soft_wrap=True)
+    console.print(found.command + "\n", highlight=False, markup=False, soft_wrap=True)
+
+
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _assigned(options: Mapping[str, object]) -> str:
+    """`lr=0.1, local_steps=10`."""
+    return ", ".join(f"{name}={_value(value)}" for name, value in options.items())
 
 
 def methods(console: Console) -> None:

@@ -78,7 +78,7 @@ def _measure(learner: Learner, broadcast: Broadcast, block: Block, own: Tensor, 
     theta = broadcast.clusters.at(own)
     outputs = learner.outputs(theta, block.x)
     hit = (outputs - block.y) ** 2 if learner.classes is None else (outputs.argmax(dim=-1) == block.y).double()
-    values = {"score": block.mean(hit), "loss": block.mean(learner.losses(theta, block.x, block.y))}
+    values = {"score": block.mean(hit), "loss": block.mean(learner.loss(outputs, block.y))}
     if margin:
         each = learner.score(broadcast.clusters.all_models(), block).losses.double()
         values |= {"losses": block.mean(each), "margin": _margin(each, own, block)}

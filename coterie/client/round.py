@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.client.resample import fresh_parts
 from coterie.core.blocks import Block, cut
 from coterie.core.clusters import Clusters, Params
-from coterie.core.keys import Purpose, keys_for_clients
+from coterie.core.keys import Purpose, Words, keys_for_clients
 from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
 from coterie.core.shard import Positions, Shard
 from coterie.learners.base import Learner
@@ -25,27 +27,49 @@ def local_round(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast
 
     Sums: the training loss of each lane and the samples behind it; slotted by cluster, the weighted changes and
     their mass; slotted by lane, the change of the shared body. Rows: the cluster each client worked on.
+
+    The loss is that under the models sent; with mini-batches that of the samples stepped on, each when it was: so
+    clients that have nothing to choose need no scores.
     """
     settings = RoundSettings.read(task.settings)
     objective, weights = OBJECTIVES[settings.objective](), WEIGHTS[settings.weights]()
     keys = keys_for_clients(settings.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
+    batched = settings.work.full_batch_steps is None
     tally = _Tally(broadcast.clusters, len(shard))
     for told, positions in _parties(broadcast, len(shard)):
         part = shard if len(positions) == len(shard) else shard.take(positions)
-        for block in cut(part, keys[positions], _copied_bytes(broadcast.clusters)):
+        for judged, block in _samples(part, keys[positions], settings, broadcast):
             places = positions[block.positions]
             if told:
                 assert broadcast.only is not None
-                visit = _told(learner, broadcast.clusters, broadcast.only[torch.from_numpy(places)], block)
+                only = broadcast.only[torch.from_numpy(places)]
+                visit = _told(learner, broadcast.clusters, only, block, scored=not batched)
+            elif batched and broadcast.clusters.K == 1:
+                only = torch.arange(broadcast.clusters.lanes).repeat(len(places), 1)
+                visit = _told(learner, broadcast.clusters, only, block, scored=False)
             else:
-                visit = _choose(learner, objective, weights, broadcast.clusters, block)
-            mass = block.counts if settings.client_weight == "samples" else torch.ones_like(block.counts)
-            weight = torch.where(visit.loss.isfinite(), mass[:, None], 0)
+                visit = _choose(learner, objective, weights, broadcast.clusters, judged)
+            # n_i of the client, however many of its samples this round uses
+            n = torch.from_numpy(shard.sizes[places]).to(block.counts)
+            mass = n if settings.client_weight == "samples" else torch.ones_like(n)
+            weight = mass[:, None].expand(visit.chosen.shape)
+            if visit.loss is not None:
+                weight = torch.where(visit.loss.isfinite(), weight, 0)
             rows = torch.searchsorted(visit.slots, visit.chosen).to(weight.device)
             lr = broadcast.scalars["lr"]
-            given = learner.contribute(visit.models, rows, block, settings.work, lr, weight, visit.memo)
+            memo = visit.memo if judged is block else None  # it belongs to the samples that were scored
+            given = learner.contribute(visit.models, rows, block, settings.work, lr, weight, memo)
             tally.add(places, block, visit, given, weight)
     return tally.reply(shard)
+
+
+def _samples(shard: Shard, keys: Words, settings: RoundSettings, broadcast: Broadcast) -> Iterator[tuple[Block, Block]]:
+    """Block by block the samples to choose a cluster by and those to train on: the same ones, unless resampled."""
+    room = _copied_bytes(broadcast.clusters)
+    if settings.resample is None:
+        return ((block, block) for block in cut(shard, keys, room))
+    choosing, training = fresh_parts(shard, settings.seed, broadcast.round, settings.resample)
+    return zip(cut(choosing, keys, room), cut(training, keys, room), strict=True)  # equal sizes, so the same blocks
 
 
 @dataclass(frozen=True)
@@ -58,8 +82,8 @@ class _Visit:
     """{name: (S, ...)}."""
     chosen: Tensor
     """(B, R) each client's slot in each lane."""
-    loss: Tensor
-    """(B, R) its mean loss there."""
+    loss: Tensor | None = None
+    """(B, R) its mean loss there; None where nothing was scored."""
     memo: Tensor | None = None
 
 
@@ -85,14 +109,16 @@ def _parties(broadcast: Broadcast, count: int) -> list[tuple[bool, Positions]]:
     return free + [(True, everyone[told][kind.reshape(-1) == index]) for index in range(len(kinds))]
 
 
-def _told(learner: Learner, clusters: Clusters, chosen: Tensor, block: Block) -> _Visit:
+def _told(learner: Learner, clusters: Clusters, chosen: Tensor, block: Block, scored: bool) -> _Visit:
     """Clients that train the slots (B, R) they were told, and hold no other model."""
     slots = torch.unique(chosen)
     models = clusters.at(slots)
+    if not scored:
+        return _Visit(slots, models, chosen)
     if len(slots) == chosen.shape[1]:  # all of the block hold the same models, one a lane
-        scored = learner.score(models, block)
-        loss = block.mean(scored.losses).gather(1, torch.searchsorted(slots, chosen).to(block.x.device))
-        return _Visit(slots, models, chosen, loss, scored.memo)
+        known = learner.score(models, block)
+        loss = block.mean(known.losses).gather(1, torch.searchsorted(slots, chosen).to(block.x.device))
+        return _Visit(slots, models, chosen, loss, known.memo)
     theta = clusters.at(chosen)
     columns = [learner.losses({n: p[:, r] for n, p in theta.items()}, block.x, block.y) for r in range(chosen.shape[1])]
     return _Visit(slots, models, chosen, block.mean(torch.stack(columns, dim=-1)))
@@ -124,9 +150,13 @@ class _Tally:
         self.samples = torch.zeros((), dtype=torch.float64)
         self.cluster = torch.zeros(count, clusters.lanes, dtype=torch.int64)
         self.accepted = np.zeros(count, dtype=bool)
+        self.paths: set[str] = set()
 
     def add(self, places: Positions, block: Block, visit: _Visit, given: Contribution, weight: Tensor) -> None:
         """A block's contribution; `weight` (B, R) is what each client's change counted."""
+        self.paths.add(given.path)
+        loss = visit.loss if given.loss is None else given.loss
+        assert loss is not None, "a learner gives the loss of its mini-batches"
         finite = (weight > 0) & given.finite
         rows, lanes = torch.searchsorted(self.slots, visit.slots), visit.slots // self.clusters.K
         for name, value in given.sums.items():
@@ -138,7 +168,7 @@ class _Tally:
         # a client that fails in every lane is left out; one that fails in some makes those lanes the worst
         alive = finite.any(dim=1)
         spoilt = torch.where(alive[:, None], torch.inf, 0.0)
-        self.loss += torch.where(finite, visit.loss.double(), spoilt).mul(block.sizes[:, None]).sum(dim=0).cpu()
+        self.loss += torch.where(finite, loss.double(), spoilt).mul(block.sizes[:, None]).sum(dim=0).cpu()
         self.samples += block.sizes[alive].sum().cpu()
         self.accepted[places] = alive.cpu().numpy()
         self.cluster[torch.from_numpy(places)] = visit.chosen % self.clusters.K
@@ -146,7 +176,8 @@ class _Tally:
     def reply(self, shard: Shard) -> Reply:
         accepted = torch.from_numpy(self.accepted)
         used = torch.nonzero(self.count).flatten()
-        changes = {f"change/{name}": value[used] for name, value in self.sums.items()}
+        rows = used if len(used) < len(self.count) else slice(None)  # `local` holds a model a client: no second copy
+        changes = {f"change/{name}": value[rows] for name, value in self.sums.items()}
         slotted = {"clusters": Slotted(self.slots[used], changes | {"mass": self.mass[used]}, self.count[used])}
         if self.body:
             lanes = torch.arange(self.clusters.lanes)
@@ -159,4 +190,5 @@ class _Tally:
             slotted=slotted,
             rows={"cluster": self.cluster[accepted]},
             rejected=() if everybody else tuple(c for c, ok in zip(shard.ids, self.accepted, strict=True) if not ok),
+            paths=tuple(sorted(self.paths)),
         )

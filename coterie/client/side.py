@@ -20,11 +20,19 @@ class ClientSide:
     learner: Learner
     train: Shard
     test: Shard | None
+    validation: Shard | None = None
+    """Held-out training samples; a client may have none."""
 
     def take(self, positions: Positions) -> ClientSide:
         """Only these clients."""
-        test = None if self.test is None else self.test.take(positions)
-        return ClientSide(self.learner, self.train.take(positions), test)
+        test, validation = (None if part is None else part.take(positions) for part in (self.test, self.validation))
+        return ClientSide(self.learner, self.train.take(positions), test, validation)
+
+    def evaluated(self, task: Task) -> Shard:
+        """The samples that `evaluate` is about; for want of test samples those for validation, else for training."""
+        if self.test is None or task.settings.get("on") == "validation":
+            return self.validation or self.train
+        return self.test
 
     def serve(self, task: Task, broadcast: Broadcast) -> Reply:
         """Do the task for every client of the shard. Row i of `broadcast.only` is for client i."""
@@ -36,5 +44,5 @@ class ClientSide:
 TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
     "local-round": lambda side, task, broadcast: local_round(side.learner, side.train, task, broadcast),
     "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),
-    "evaluate": lambda side, task, broadcast: evaluate(side.learner, side.test or side.train, task, broadcast),
+    "evaluate": lambda side, task, broadcast: evaluate(side.learner, side.evaluated(task), task, broadcast),
 }

@@ -83,8 +83,10 @@ def _block(shard: Shard, positions: Positions, width: int, keys: Words) -> Block
     else:
         columns = np.arange(width)
         inside = columns[None, :] < sizes[:, None]
-        index = torch.from_numpy(np.where(inside, starts[:, None] + columns, starts[:, None])).to(device)
-        x, y = shard.x[index], shard.y[index]
+        index = torch.from_numpy(np.where(inside, starts[:, None] + columns, starts[:, None])).flatten().to(device)
+        # several times faster than indexing by a tensor
+        x = shard.x.index_select(0, index).reshape(len(positions), width, *shard.x.shape[1:])
+        y = shard.y.index_select(0, index).reshape(len(positions), width)
     mask = None
     if not exact:
         mask = torch.from_numpy(np.arange(width)[None, :] < sizes[:, None]).to(device)

@@ -28,6 +28,9 @@ class Purpose(IntEnum):
     PARTICIPATION = 2
     BATCHES = 3
     SCENARIO = 4
+    VALIDATION = 5
+    RESAMPLE = 6
+    AUGMENTATION = 7
 
 
 def _scramble(words: Words) -> Words:
@@ -78,3 +81,14 @@ def permutations(keys: Words, sizes: npt.NDArray[np.int64], width: int, epoch: i
     padding = columns[None, :].astype(np.int64) >= sizes[:, None]
     draws = np.where(padding, np.uint64(2**63) + columns[None, :], draws)
     return np.argsort(draws, axis=1, kind="stable")
+
+
+def shuffled(keys: Words, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Each client's samples 0..sizes[i]-1 in a random order, client after client, shape (sum of sizes,).
+
+    The orders are those of `permutations`, without padding: ragged sizes cost what their samples cost.
+    """
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    draws = fold(keys[owner], 0, place.astype(np.uint64)) >> np.uint64(1)
+    return np.asarray(place[np.lexsort((draws, owner))])

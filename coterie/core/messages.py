@@ -103,6 +103,8 @@ class Reply:
     """One row a client: {name: (m, ...)}. A method declares every name it uses here."""
     rejected: tuple[ClientId, ...] = ()
     """Whose contribution was not finite, and so left out."""
+    paths: tuple[str, ...] = ()
+    """By which of its ways the learner did the work, sorted; a note for the record, no data and not counted."""
 
     @property
     def nbytes(self) -> int:
@@ -121,7 +123,9 @@ def merge_slotted(parts: Sequence[Slotted]) -> Slotted:
     arrays = {}
     for name, first in parts[0].arrays.items():
         total = torch.zeros((len(slots), *first.shape[1:]), dtype=first.dtype, device=first.device)
-        arrays[name] = total.index_add_(0, where.to(first.device), torch.cat([p.arrays[name] for p in parts]))
+        for part, rows in zip(parts, where.split([len(p.slots) for p in parts]), strict=True):
+            total.index_add_(0, rows.to(first.device), part.arrays[name])
+        arrays[name] = total
     return Slotted(slots, arrays, counts)
 
 
@@ -131,8 +135,9 @@ def merge(replies: Sequence[Reply]) -> Reply:
         return replies[0]
     answered = [r for r in replies if r.clients]
     rejected = tuple(c for r in replies for c in r.rejected)
+    paths = tuple(sorted({path for r in replies for path in r.paths}))
     if not answered:
-        return Reply(clients=(), rejected=rejected)
+        return Reply(clients=(), rejected=rejected, paths=paths)
     first = answered[0]
     return Reply(
         clients=tuple(c for r in answered for c in r.clients),
@@ -140,6 +145,7 @@ def merge(replies: Sequence[Reply]) -> Reply:
         slotted={name: merge_slotted([r.slotted[name] for r in answered]) for name in first.slotted},
         rows={name: torch.cat([r.rows[name] for r in answered]) for name in first.rows},
         rejected=rejected,
+        paths=paths,
     )
 
 
@@ -193,7 +199,12 @@ def decode_broadcast(data: bytes) -> Broadcast:
 
 def encode_reply(reply: Reply) -> bytes:
     """A reply as bytes."""
-    header = {"clients": reply.clients, "rejected": reply.rejected, "slotted": list(reply.slotted)}
+    header = {
+        "clients": reply.clients,
+        "rejected": reply.rejected,
+        "slotted": list(reply.slotted),
+        "paths": reply.paths,
+    }
     arrays = _named("sums", reply.sums) | _named("rows", reply.rows)
     for name, s in reply.slotted.items():
         arrays |= _named(f"slotted/{name}", s.arrays)
@@ -213,5 +224,10 @@ def decode_reply(data: bytes) -> Reply:
         counts = arrays.get(f"counts/{name}", torch.ones_like(slots))
         slotted[name] = Slotted(slots, _under(f"slotted/{name}", arrays), counts)
     return Reply(
-        tuple(header["clients"]), _under("sums", arrays), slotted, _under("rows", arrays), tuple(header["rejected"])
+        tuple(header["clients"]),
+        _under("sums", arrays),
+        slotted,
+        _under("rows", arrays),
+        tuple(header["rejected"]),
+        tuple(header["paths"]),
     )

@@ -51,7 +51,19 @@ class Shard:
             stops=self.stops[positions],
         )
 
+    def gather(self, rows: Positions, sizes: Positions) -> Shard:
+        """The same clients with a copy of these rows of `x` and `y`: client i owns the next sizes[i] of them."""
+        index = torch.from_numpy(rows).to(self.x.device)
+        stops = np.cumsum(sizes)
+        return replace(self, x=self.x[index], y=self.y[index], starts=stops - sizes, stops=stops)
+
     def to(self, dtype: torch.dtype, device: torch.device) -> Shard:
         """Features, and targets if they are floating, in `dtype` on `device`; shares memory where it can."""
         y = self.y.to(device=device, dtype=dtype) if self.y.is_floating_point() else self.y.to(device)
         return replace(self, x=self.x.to(device=device, dtype=dtype), y=y)
+
+
+def spans(starts: Positions, lengths: Positions) -> Positions:
+    """starts[0], starts[0]+1, ... for lengths[0] numbers, then the same for the next: shape (sum of lengths,)."""
+    before = np.cumsum(lengths) - lengths
+    return np.asarray(np.repeat(starts - before, lengths) + np.arange(int(lengths.sum())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scores:
-    """How each client's own model does, on its held-out samples if it has any, else on its training samples."""
+    """How each client's own model does, on its held-out samples if there are any, else on its training samples."""
 
     positions: Positions
     """Which clients answered, ascending."""
@@ -34,16 +35,24 @@ class Scores:
 
 
 def scores(
-    federation: Federation, clusters: Clusters, own: Tensor, round_: int, regression: bool, *, margin: bool = False
+    federation: Federation,
+    clusters: Clusters,
+    own: Tensor,
+    round_: int,
+    regression: bool,
+    *,
+    margin: bool = False,
+    on: Literal["test", "validation"] = "test",
 ) -> Scores:
     """Ask every client that has a cluster; `own` (m,) holds it, or a negative number. One lane only.
 
     With `margin` every model goes to every client, since it takes all of them to see how far ahead the own one is.
+    Without test samples `on` falls back to validation samples, without those to training samples.
     """
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
     broadcast = Broadcast(round_, clusters, only=None if margin else rows[:, None], each={"own": rows})
-    reply = federation.ask(Task("evaluate", {"margin": margin}), broadcast, asked).reply
+    reply = federation.ask(Task("evaluate", {"margin": margin, "on": on}), broadcast, asked).reply
     _refuse_silence(reply, len(asked))
     values = {name: value.numpy() for name, value in reply.rows.items()}
     return Scores(

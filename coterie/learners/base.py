@@ -44,6 +44,10 @@ class Learner(Protocol):
         """Model b on batch b: {name: (B, ...)}, (B, n, ...) to logits (B, n, C) or predictions (B, n)."""
         ...
 
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each sample, (B, n), from what `outputs` gave."""
+        ...
+
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
         """Model b on batch b: the loss of each sample, (B, n)."""
         ...
@@ -62,6 +66,7 @@ class Learner(Protocol):
         """What `descend` gives, weighted by `mass` (B, R) and added up for each of `models` {name: (S, ...)}.
 
         Client b trains the models in rows[b]. A learner may get there without ever holding a client's own model;
-        `memo` comes from `score` of the same models and block, if they were scored.
+        `memo` comes from `score` of the same models and block, if they were scored. What the contribution says
+        beside the sums: `path`, the way that was taken, and for mini-batches the `loss` as they were stepped on.
         """
         ...

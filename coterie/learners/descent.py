@@ -11,7 +11,8 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
-from coterie.core.keys import permutations
+from coterie.core.keys import Purpose, fold, permutations
+from coterie.learners.augment import augment
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,17 @@ class LocalWork:
     """Samples a step, the last batch of a pass short; None: all of the client's samples."""
     prox: float = 0.0
     """mu: pulls the local model back to the received one by (mu/2) ||theta - theta_received||^2."""
+    augment: str = "none"
+    """Random changes of the images in every step, names separated by commas; `none`: they are taken as they are."""
 
     @property
     def full_batch_steps(self) -> int | None:
-        """How many full-batch steps this is; None for mini-batches."""
-        if self.batch_size is not None:
+        """How many steps on one and the same full batch this is; None for mini-batches and changing images."""
+        if self.batch_size is not None or self.augment != "none":
             return None
         return self.steps if self.steps is not None else self.epochs
 
-    def settings(self) -> dict[str, int | float | None]:
+    def settings(self) -> dict[str, int | float | str | None]:
         """Plain values, from which `LocalWork(**settings)` comes back."""
         return asdict(self)
 
@@ -47,8 +50,8 @@ class Batch:
     y: Tensor
     share: Tensor
     """(B, b) what each sample counts in its client's loss: 1/b for b real samples, 0 for padding."""
-    active: Tensor
-    """(B,) 1.0 for clients that take this step, 0.0 for those that have finished."""
+    counts: Tensor
+    """(B,) how many real samples there are; 0 for clients that have finished, which take no step."""
     everybody: bool
     """Whether all clients take this step."""
 
@@ -61,80 +64,124 @@ def batches(block: Block, work: LocalWork) -> Iterator[Batch]:
         return
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
     share = real.to(block.x.dtype) / block.counts[:, None]
-    everyone = torch.ones(len(block.positions), dtype=block.x.dtype, device=block.x.device)
     for _ in range(steps):
-        yield Batch(block.x, block.y, share, everyone, everybody=True)
+        yield Batch(block.x, block.y, share, block.counts, everybody=True)
 
 
 def _mini_batches(block: Block, work: LocalWork) -> Iterator[Batch]:
-    """Each client walks through its own shuffled passes; a pass ends with a short batch."""
-    assert work.batch_size is not None
+    """Each client walks through its own shuffled passes; a pass ends with a short batch.
+
+    The indices of all T steps are made at once, (T, B, b): step by step they would cost more than the steps of a
+    small model.
+    """
     sizes, width = block.sizes.cpu().numpy(), block.y.shape[1]
-    size = min(work.batch_size, width)
+    size = min(work.batch_size or width, width)
     per_pass = -(-sizes // size)
     last = np.full(len(sizes), work.steps) if work.steps is not None else per_pass * (work.epochs or 0)
-    orders: dict[int, np.ndarray] = {}
+    steps = np.arange(int(last.max()))[:, None]
+    passes = np.minimum(steps, last - 1) // per_pass
+    columns = (steps % per_pass)[..., None] * size + np.arange(size)
+    real = (columns < sizes[:, None]) & (steps < last)[..., None]
+    orders = np.stack([permutations(block.keys, sizes, width, epoch) for epoch in range(int(passes.max()) + 1)])
     client = np.arange(len(sizes))[:, None]
-    for step in range(int(last.max())):
-        passes = step // per_pass
-        for epoch in np.unique(passes):
-            if int(epoch) not in orders:
-                orders[int(epoch)] = permutations(block.keys, sizes, width, int(epoch))
-        order = np.stack([orders[int(e)][i] for i, e in enumerate(passes)])
-        columns = (step % per_pass)[:, None] * size + np.arange(size)[None, :]
-        real = (columns < sizes[:, None]) & (step < last)[:, None]
-        index = np.take_along_axis(order, np.minimum(columns, width - 1), axis=1)
-        rows, taken = torch.from_numpy(client), torch.from_numpy(index)
-        share = real / np.maximum(real.sum(axis=1, keepdims=True), 1)
-        yield Batch(
-            block.x[rows, taken],
-            block.y[rows, taken],
-            torch.from_numpy(share).to(block.x),
-            torch.from_numpy(step < last).to(block.x),
-            everybody=bool((step < last).all()),
-        )
+    taken = orders[passes[..., None], client, np.minimum(columns, width - 1)]
+    counts = real.sum(axis=2)
+    index = torch.from_numpy((client * width + taken).reshape(len(steps), -1)).to(block.x.device)
+    x, y = block.x.flatten(0, 1), block.y.flatten()[index].reshape(taken.shape).unbind()
+    shares = torch.from_numpy(real / np.maximum(counts, 1)[..., None]).to(block.x).unbind()
+    real_samples = torch.from_numpy(counts).to(block.x).unbind()
+    everybody = counts.all(axis=1).tolist()
+    for step, rows in enumerate(index.unbind()):
+        images = x.index_select(0, rows).reshape(len(sizes), size, *x.shape[1:])
+        if work.augment != "none":
+            keys = fold(block.keys[:, None], int(Purpose.AUGMENTATION), step, taken[step].astype(np.uint64))
+            images = augment(images, work.augment, keys)
+        yield Batch(images, y[step], shares[step], real_samples[step], everybody[step])
 
 
-Objective = Callable[[Params, Batch], Tensor]
-"""Each client's local objective on a batch, (B,)."""
+@dataclass(frozen=True)
+class Descent:
+    """What a client's local steps brought."""
+
+    change: Params
+    """By how much its models moved, {name: (B, ...)} or {name: (B, L, ...)}."""
+    loss: Tensor | None
+    """Mean loss of the samples stepped on, each under the model of that moment, (B,) or (B, L); without the terms
+    that only pull (l2, prox). None for full-batch steps: there the loss under the model received is the measure."""
 
 
-def descend_by_autograd(objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
-    """Gradient descent for every client at once: the change {name: (B, ...)} of `theta` {name: (B, ...)}.
+class RunningLoss:
+    """The mean loss over the mini-batches of a round as they are stepped on."""
+
+    def __init__(self, work: LocalWork) -> None:
+        self.wanted = work.full_batch_steps is None
+        self.losses: list[Tensor] = []
+        self.counts: list[Tensor] = []
+
+    def add(self, loss: Tensor, batch: Batch) -> None:
+        """The clients' mean losses (B,) on a batch."""
+        self.losses.append(loss)
+        self.counts.append(batch.counts)
+
+    def mean(self) -> Tensor | None:
+        """The mean over all samples visited, (B,)."""
+        if not self.wanted:
+            return None
+        losses, counts = torch.stack(self.losses), torch.stack(self.counts)
+        return torch.where(counts > 0, losses * counts, 0).sum(dim=0) / counts.sum(dim=0)
+
+
+Objective = Callable[[Params, Batch], tuple[Tensor, Tensor]]
+"""Each client's local objective on a batch, and the mean loss in it, (B,) both."""
+
+
+def descend_by_autograd(objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float) -> Descent:
+    """Gradient descent for every client at once, from `theta` {name: (B, ...)}.
 
     Clients are independent, so one backward pass through the sum of their objectives gives each its own
     gradient. After a single step the change is exactly -lr times the gradient.
     """
     moved = {name: p.clone() for name, p in theta.items()}
     change: Params | None = None
+    running = RunningLoss(work)
     for step, batch in enumerate(batches(block, work)):
-        gradients = _gradients(objective, moved, batch)
+        gradients, loss = _gradients(objective, moved, batch)
+        if running.wanted:
+            running.add(loss, batch)
         for name, gradient in gradients.items():
             if work.prox and step:
                 gradient.add_(moved[name] - theta[name], alpha=work.prox)
             if not batch.everybody:
-                gradient.mul_(batch.active.reshape(-1, *(1,) * (gradient.dim() - 1)))
+                gradient.mul_((batch.counts > 0).reshape(-1, *(1,) * (gradient.dim() - 1)))
             moved[name].sub_(gradient, alpha=lr)
         change = {name: g.mul_(-lr) for name, g in gradients.items()} if step == 0 else None
-    return change or {name: moved[name] - p for name, p in theta.items()}
+    return Descent(change or {name: moved[name] - p for name, p in theta.items()}, running.mean())
 
 
-def _gradients(objective: Objective, theta: Params, batch: Batch) -> Params:
-    """Each client's gradient, {name: (B, ...)}, free to be overwritten."""
+def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
+    """Each client's gradient, {name: (B, ...)}, free to be overwritten, and its loss (B,)."""
     leaves = {name: p.detach().requires_grad_() for name, p in theta.items()}
     with torch.enable_grad():
-        total = objective(leaves, batch).sum()
+        values, losses = objective(leaves, batch)
+        total = values.sum()
     found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(leaves, (g.contiguous() for g in found), strict=True))
+    return dict(zip(leaves, (g.contiguous() for g in found), strict=True)), losses.detach()
 
 
-def descend_each_track(objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
+def descend_each_track(objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float) -> Descent:
     """`descend_by_autograd` for {name: (B, L, ...)}."""
     return each_track(lambda one: descend_by_autograd(objective, one, block, work, lr), theta)
 
 
-def each_track(descend: Callable[[Params], Params], theta: Params) -> Params:
-    """A function of {name: (B, ...)} applied to {name: (B, L, ...)}, one track after the other."""
+def each_track(descend: Callable[[Params], Descent], theta: Params) -> Descent:
+    """A descent of {name: (B, ...)} applied to {name: (B, L, ...)}, one track after the other."""
     tracks = next(iter(theta.values())).shape[1]
-    changes = [descend({name: p[:, track] for name, p in theta.items()}) for track in range(tracks)]
-    return {name: torch.stack([change[name] for change in changes], dim=1) for name in theta}
+    done = [descend({name: p[:, track] for name, p in theta.items()}) for track in range(tracks)]
+    losses = [one.loss for one in done if one.loss is not None]
+    change = {name: _side_by_side([one.change[name] for one in done]) for name in theta}
+    return Descent(change, _side_by_side(losses) if losses else None)
+
+
+def _side_by_side(tracks: list[Tensor]) -> Tensor:
+    """(B, ...) for each track to (B, L, ...); a single one is not copied."""
+    return tracks[0][:, None] if len(tracks) == 1 else torch.stack(tracks, dim=1)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, take_rows
 from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import LocalWork, descend_each_track, each_track
+from coterie.learners.descent import Descent, LocalWork, descend_each_track, each_track
 from coterie.learners.network import Network, check_penalty
 from coterie.learners.perceptron import contribute_by_gram, descend_by_hand, gram_pays
 
@@ -61,12 +61,15 @@ class MLP(Network):
         columns = []
         for row in range(len(bias)):
             theta = {name: p[row : row + 1] for name, p in models.items()}
-            columns.append(self._loss(self._above(theta, first[None, :, row]), labels)[0])
+            columns.append(self.loss(self._above(theta, first[None, :, row]), labels)[0])
         losses = torch.stack(columns, dim=-1).reshape(*block.y.shape, -1)
         return Scored(losses, first.reshape(*block.y.shape, *bias.shape))
 
     def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
         """By hand where it can be, else by autograd."""
+        return self._descent(theta, block, work, lr).change
+
+    def _descent(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Descent:
         if not self._plain(work):
             return descend_each_track(self._objective, theta, block, work, lr)
         return each_track(lambda one: descend_by_hand(one, block, work, lr, self.classes), theta)
@@ -83,8 +86,9 @@ class MLP(Network):
         sizes = (block.y.shape[1], self.widths[0], self.widths[1])
         if steps is not None and self._plain(work) and gram_pays(*sizes, steps):
             return contribute_by_gram(models, rows, block, steps, lr, mass, memo, self.classes)
-        change = self.descend({name: p[rows] for name, p in models.items()}, block, work, lr)
-        return weigh(change, rows, mass, next(iter(models.values())).shape[0])
+        done = self._descent(take_rows(models, rows), block, work, lr)
+        path = "by-hand" if self._plain(work) else "autograd"
+        return weigh(done.change, rows, mass, next(iter(models.values())).shape[0], path, done.loss)
 
 
 def mlp(profile: Profile, *, hidden: tuple[int, ...] = (64,), l2: float = 0.0) -> MLP:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, take_rows
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Batch, LocalWork, descend_each_track
+from coterie.learners.descent import Batch, Descent, LocalWork, descend_each_track
 from coterie.learners.losses import cross_entropy, squared
 
 
@@ -43,17 +43,18 @@ class Network(ABC):
 
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
         """Model b on batch b: the loss of each sample, (B, n)."""
-        return self._loss(self.outputs(theta, x), y)
+        return self.loss(self.outputs(theta, x), y)
 
-    def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each sample, (B, n), from what `outputs` gave."""
         return squared(outputs, y, half=True) if self.classes is None else cross_entropy(outputs, y)
 
-    def _objective(self, theta: Params, batch: Batch) -> Tensor:
-        value = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
-        if self.l2 > 0:
-            weights = [p for name, p in theta.items() if name.endswith("weight")]
-            value = value + self.l2 / 2 * torch.stack([(w**2).flatten(1).sum(dim=1) for w in weights]).sum(dim=0)
-        return value
+    def _objective(self, theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+        loss = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
+        if self.l2 == 0:
+            return loss, loss
+        weights = [p for name, p in theta.items() if name.endswith("weight")]
+        return loss + self.l2 / 2 * torch.stack([(w**2).flatten(1).sum(dim=1) for w in weights]).sum(dim=0), loss
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,19 @@ class PlainNetwork(Network):
 
     def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
         """Gradient steps for all clients of the block at once, one track after the other."""
+        return self._descent(theta, block, work, lr).change
+
+    def _descent(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Descent:
         return descend_each_track(self._objective, theta, block, work, lr)
 
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
     ) -> Contribution:
         """The clients' weighted changes, added up for each model."""
-        change = self.descend({name: p[rows] for name, p in models.items()}, block, work, lr)
-        return weigh(change, rows, mass, next(iter(models.values())).shape[0])
+        done = self._descent(take_rows(models, rows), block, work, lr)
+        return weigh(done.change, rows, mass, next(iter(models.values())).shape[0], self._path, done.loss)
+
+    @property
+    def _path(self) -> str:
+        """How the steps are taken, for the record."""
+        return "autograd"

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
-from coterie.learners.contribution import Contribution, weigh
-from coterie.learners.descent import LocalWork, batches
+from coterie.core.clusters import Params, take_rows
+from coterie.learners.contribution import Contribution, all_finite, weigh
+from coterie.learners.descent import Descent, LocalWork, RunningLoss, batches
 
 
 def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
@@ -26,26 +26,51 @@ def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
     return gram <= direct
 
 
-def descend_by_hand(theta: Params, block: Block, work: LocalWork, lr: float, classes: int | None) -> Params:
-    """The change of each client's model {name: (B, ...)} by plain gradient steps."""
+def descend_by_hand(theta: Params, block: Block, work: LocalWork, lr: float, classes: int | None) -> Descent:
+    """Plain gradient steps of each client's model {name: (B, ...)}."""
     first, bias = theta["layer0.weight"].clone(), theta["layer0.bias"].clone()
-    layers = _upper(theta)
+    first_turned, bias_row = first.transpose(1, 2), bias[:, None]
+    layers = _Upper.copied(theta)
+    running = RunningLoss(work)
     for batch in batches(block, work):
         x = batch.x.flatten(2)
-        z = torch.baddbmm(bias[:, None], x, first.transpose(1, 2))
-        pull = _step(layers, z, batch.y, batch.share[:, None], lr, classes)
+        z = torch.baddbmm(bias_row, x, first_turned)
+        target = _target(layers, batch.y, batch.share, classes)
+        pull, fit = _step(layers, z, target, batch.share[:, None], lr, classes)
         first.baddbmm_(pull.transpose(1, 2), x, alpha=-lr)
         bias.sub_(pull.sum(dim=1), alpha=lr)
-    change = {"layer0.weight": first - theta["layer0.weight"], "layer0.bias": bias - theta["layer0.bias"]}
-    return change | _upper_change(layers, theta)
+        if running.wanted:
+            running.add(_mean_loss(fit, target, batch.share, classes), batch)
+    change = {"layer0.weight": first.sub_(theta["layer0.weight"]), "layer0.bias": bias.sub_(theta["layer0.bias"])}
+    return Descent(change | layers.change(theta), running.mean())
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Upper:
-    """The layers above the first, a copy for each client: weights {(B, out, in)}, biases {(B, out)}."""
+    """The layers above the first, a copy for each client, as they are used: no step has to turn or reshape them."""
 
     weights: list[Tensor]
+    """(B, out, in) each."""
+    turned: list[Tensor]
+    """(B, in, out), views of the weights."""
     biases: list[Tensor]
+    """(B, 1, out), in the last layer (B, out, 1)."""
+
+    @classmethod
+    def copied(cls, theta: Params) -> _Upper:
+        above = sorted({int(name[5 : name.index(".")]) for name in theta} - {0})
+        weights = [theta[f"layer{i}.weight"].clone() for i in above]
+        biases = [theta[f"layer{i}.bias"].clone()[:, None] for i in above]
+        biases[-1] = biases[-1].transpose(1, 2)
+        return cls(weights, [w.transpose(1, 2) for w in weights], biases)
+
+    def change(self, theta: Params) -> Params:
+        """By how much they have moved away from `theta`; they are used up by this."""
+        change = {}
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True), start=1):
+            change[f"layer{i}.weight"] = weight.sub_(theta[f"layer{i}.weight"])
+            change[f"layer{i}.bias"] = bias.flatten(1).sub_(theta[f"layer{i}.bias"])
+        return change
 
 
 def contribute_by_gram(
@@ -71,12 +96,12 @@ def contribute_by_gram(
         tracks.append(_train(models, chosen, block, gram, steps, lr, _first(models, chosen, x, memo), classes))
     change = {name: torch.stack([track[0][name] for track in tracks], dim=1) for name in tracks[0][0]}
     pulls = torch.stack([track[1] for track in tracks], dim=1)  # (B, R, n, h): sum of G
-    finite = pulls.isfinite().flatten(2).all(dim=2)
-    given = weigh(change, rows, torch.where(finite, mass, 0), models["layer0.weight"].shape[0])
+    finite = all_finite(pulls)
+    given = weigh(change, rows, torch.where(finite, mass, 0), models["layer0.weight"].shape[0], "gram")
     finite = finite & given.finite
     weight = torch.where(finite, mass, 0)
     sums = _first_layer_sums(models, rows, x, pulls, -lr * weight) | given.sums
-    return Contribution(sums, finite)
+    return Contribution(sums, finite, "gram")
 
 
 def _first(models: Params, chosen: Tensor, x: Tensor, memo: Tensor | None) -> Tensor:
@@ -91,67 +116,74 @@ def _train(
     models: Params, chosen: Tensor, block: Block, gram: Tensor, steps: int, lr: float, z: Tensor, classes: int | None
 ) -> tuple[Params, Tensor]:
     """The change of all layers but the first weight, {name: (B, ...)}, and the sum of G, (B, n, h)."""
-    theta = {name: p[chosen] for name, p in models.items() if not name.startswith("layer0.")}
-    layers = _upper(theta)
+    theta = take_rows({name: p for name, p in models.items() if not name.startswith("layer0.")}, chosen)
+    layers = _Upper.copied(theta)
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
-    share = (real / block.counts[:, None])[:, None].to(z.dtype)  # (B, 1, n)
+    share = (real / block.counts[:, None]).to(z.dtype)
+    target = _target(layers, block.y, share, classes)
     pulls = torch.zeros_like(z)
     for step in range(steps):
-        pull = _step(layers, z, block.y, share, lr, classes)
+        pull, _ = _step(layers, z, target, share[:, None], lr, classes)
         pulls += pull
         if step < steps - 1:
             z.baddbmm_(gram, pull, alpha=-lr)
-    return {"layer0.bias": -lr * pulls.sum(dim=1)} | _upper_change(layers, theta), pulls
+    return {"layer0.bias": -lr * pulls.sum(dim=1)} | layers.change(theta), pulls
 
 
-def _upper(theta: Params) -> _Upper:
-    """Copies of the layers above the first, in order."""
-    above = sorted({int(name[5 : name.index(".")]) for name in theta} - {0})
-    return _Upper([theta[f"layer{i}.weight"].clone() for i in above], [theta[f"layer{i}.bias"].clone() for i in above])
-
-
-def _upper_change(layers: _Upper, theta: Params) -> Params:
-    """By how much the layers above the first have moved away from `theta`."""
-    change = {}
-    for i, (weight, bias) in enumerate(zip(layers.weights, layers.biases, strict=True), start=1):
-        change[f"layer{i}.weight"] = weight - theta[f"layer{i}.weight"]
-        change[f"layer{i}.bias"] = bias - theta[f"layer{i}.bias"]
-    return change
-
-
-def _step(layers: _Upper, z: Tensor, y: Tensor, share: Tensor, lr: float, classes: int | None) -> Tensor:
-    """One gradient step of the upper layers, in place; returns G = dLoss/dz, (B, n, h)."""
+def _step(
+    layers: _Upper, z: Tensor, target: Tensor, share: Tensor, lr: float, classes: int | None
+) -> tuple[Tensor, Tensor]:
+    """One gradient step of the upper layers, in place; returns G = dLoss/dz, (B, n, h), and what fits the target."""
     active = [torch.relu(z)]
-    for weight, bias in zip(layers.weights[:-1], layers.biases[:-1], strict=True):
-        active.append(torch.relu(torch.baddbmm(bias[:, None], active[-1], weight.transpose(1, 2))))
+    for turned, bias in zip(layers.turned[:-1], layers.biases[:-1], strict=True):
+        active.append(torch.relu(torch.baddbmm(bias, active[-1], turned)))
     # the last layer has its samples last, (B, C, n): so the softmax over classes is vectorised
-    out = torch.baddbmm(layers.biases[-1][..., None], layers.weights[-1], active[-1].transpose(1, 2))
-    delta = _output_gradient(out, y, share, classes)
-    back = delta.transpose(1, 2) @ layers.weights[-1]
+    out = torch.baddbmm(layers.biases[-1], layers.weights[-1], active[-1].transpose(1, 2))
+    delta, fit = _output_gradient(out, target, share, classes)
+    back = torch.bmm(delta.transpose(1, 2), layers.weights[-1])
     layers.weights[-1].baddbmm_(delta, active[-1], alpha=-lr)
-    layers.biases[-1].sub_(delta.sum(dim=2), alpha=lr)
+    layers.biases[-1].sub_(delta.sum(dim=2, keepdim=True), alpha=lr)
     for i in range(len(layers.weights) - 2, -1, -1):
         delta = torch.ops.aten.threshold_backward(back, active[i + 1], 0)
-        back = delta @ layers.weights[i]
+        back = torch.bmm(delta, layers.weights[i])
         layers.weights[i].baddbmm_(delta.transpose(1, 2), active[i], alpha=-lr)
-        layers.biases[i].sub_(delta.sum(dim=1), alpha=lr)
+        layers.biases[i].sub_(delta.sum(dim=1, keepdim=True), alpha=lr)
     pull: Tensor = torch.ops.aten.threshold_backward(back, active[0], 0)
-    return pull
+    return pull, fit
 
 
-def _output_gradient(out: Tensor, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
-    """d loss / d output, (B, C, n): softmax minus the label, or prediction minus target, times the sample's share."""
+def _target(layers: _Upper, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
+    """What the outputs should be, (B, C, n): minus the sample's share at its label, or the numbers themselves."""
     if classes is None:
-        return (out - y[:, None]) * share
-    gradient = torch.softmax(out, dim=1)
-    gradient.scatter_add_(1, y[:, None], torch.full_like(y, -1, dtype=out.dtype)[:, None])
-    return gradient * share
+        return y[:, None]
+    empty = torch.zeros(len(y), layers.weights[-1].shape[1], y.shape[1], dtype=share.dtype, device=share.device)
+    return empty.scatter_(1, y[:, None], -share[:, None])
+
+
+def _output_gradient(out: Tensor, target: Tensor, share: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
+    """d loss / d output, (B, C, n), and the log-likelihoods, or predictions minus targets, of the same shape."""
+    if classes is None:
+        gap = out - target
+        return gap * share, gap
+    likelihood = torch.log_softmax(out, dim=1)
+    # share times (softmax minus the label), in one pass
+    gradient: Tensor = torch.ops.aten._log_softmax_backward_data(target, likelihood, 1, out.dtype)
+    return gradient, likelihood
+
+
+def _mean_loss(fit: Tensor, target: Tensor, share: Tensor, classes: int | None) -> Tensor:
+    """Each client's mean loss on a batch, (B,), from what `_output_gradient` gave."""
+    if classes is None:
+        return (fit.squeeze(1) ** 2 * share).sum(dim=1) / 2
+    return (fit * target).sum(dim=(1, 2))
 
 
 def _first_layer_sums(models: Params, rows: Tensor, x: Tensor, pulls: Tensor, weight: Tensor) -> Params:
     """sum over members of weight * (sum of G)^T X for each model, (S, h, d): one product a model."""
     total = torch.zeros_like(models["layer0.weight"])
-    scaled = torch.where(weight[..., None, None] != 0, pulls * weight[..., None, None], 0)
+    scaled = pulls * weight[..., None, None]
+    if not bool(weight.all()):  # 0 times what is not finite would be NaN
+        scaled = torch.where(weight[..., None, None] != 0, scaled, 0)
     for lane in range(rows.shape[1]):
         for row in torch.unique(rows[:, lane]):
             members = rows[:, lane] == row

@@ -49,7 +49,7 @@ def parts(options: Options) -> dict[str, Any]:
     """The parts that are not tiers, from the options: keyword arguments of `Method`."""
     responsibility = options.averaging == "responsibility"
     return {
-        "work": LocalWork(options.local_steps, options.local_epochs, options.batch_size),
+        "work": LocalWork(options.local_steps, options.local_epochs, options.batch_size, augment=options.augment),
         "averaging": Averaging(
             over="all" if options.averaging == "all" else "members",
             client_weight="samples" if responsibility or options.client_weight == "samples" else "uniform",

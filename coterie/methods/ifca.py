@@ -7,6 +7,7 @@ gamma         lr                                                     tau  local_
 option I      exchange=gradient, averaging=all, divide_by=federation: theta_j - (gamma/m) sum of members' gradients
 option II     exchange=model, averaging=members, client_weight=uniform: the plain mean of the members' models
 section 4.3   shared: a common body; stable_after: once identities are stable only the own model is sent
+section 5     resample: each round uses fresh samples, some for the cluster, others for the gradient
 section 6     restarts: several random starts, the least training loss wins; race (ours): decided after a few rounds
 """
 
@@ -34,6 +35,7 @@ def ifca(options: Options) -> Method:
         procedure=Fixed(options.clusters),
         averaging=averaging,
         stable_after=options.own.get("stable_after"),
+        resample=options.rounds if options.own["resample"] else None,
         race=Race(options.own["race"], options.own["race_share"]) if options.own.get("race") else None,
         **common,
     )
@@ -71,6 +73,13 @@ ENTRY = Entry(
             "models again every so many rounds (off unless given: freezing early hurts)",
             None,
             low=2,
+        ),
+        Option(
+            "resample",
+            bool,
+            "cut each client's samples into 2 x rounds subsets; every round takes two fresh ones, one to choose the "
+            "cluster by and one to train on, as the paper's analysis assumes",
+            False,
         ),
     ),
     defaults=_defaults,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from typing import Any
 
 from coterie.methods import METHODS
@@ -28,14 +29,15 @@ def is_named(run: RunData) -> bool:
     return run.method in METHODS and run.scenario in SCENARIOS and not own_learner(run)
 
 
-def method_options(run: RunData) -> dict[str, Any]:
-    """The options that matter: all that a default would not give back by itself."""
+def method_options(run: RunData, spelled: Collection[str] = ()) -> dict[str, Any]:
+    """The options that matter: all that a default would not give back by itself, and those in `spelled`."""
     entry = METHODS.get(run.method)
     if entry is None:
         return {}
     defaults = {option.name: option.default for option in entry.accepts} | dict(entry.defaults(run.config))
     # what the scenario suggests would come back unasked, so these are spelled out even at the method's default
-    suggested = {"clusters", "dtype"}.union(SCENARIOS[run.scenario].recommended if run.scenario in SCENARIOS else ())
+    named = SCENARIOS.get(run.scenario)
+    suggested = {"clusters", "dtype", *spelled, *(named.recommended if named else ())}
     return {
         name: run.config[name]
         for name in (option.name for option in entry.accepts)
@@ -43,12 +45,12 @@ def method_options(run: RunData) -> dict[str, Any]:
     }
 
 
-def run_command(run: RunData) -> str:
-    """The command line, or the Python call for arrays or a model of one's own."""
+def run_command(run: RunData, spelled: Collection[str] = ()) -> str:
+    """The command line, or the Python call for arrays or a model of one's own; `spelled` are named in any case."""
     if not is_named(run):
-        options = _in_python(run) | {"seed": repr(run.seed)}
+        options = _in_python(run, spelled) | {"seed": repr(run.seed)}
         return _call(f"result = coterie.fit(\n    federation, method={run.method!r}, ", options)
-    options = scenario_options(run) | method_options(run)
+    options = scenario_options(run) | method_options(run, spelled)
     return _line(["coterie", "run", run.scenario, "--method", run.method, "--seed", str(run.seed)], options)
 
 
@@ -69,9 +71,9 @@ def own_learner(run: RunData) -> bool:
     return str(run.config.get("learner", "")).startswith("module:")
 
 
-def _in_python(run: RunData) -> dict[str, str]:
+def _in_python(run: RunData, spelled: Collection[str] = ()) -> dict[str, str]:
     """The options as Python text; `my_module` and `my_start` stand for values that a config cannot hold."""
-    words = {name: repr(value) for name, value in method_options(run).items()}
+    words = {name: repr(value) for name, value in method_options(run, spelled).items()}
     if own_learner(run):
         words["learner"] = "my_module"
     if run.config.get("start") == "given":

@@ -192,6 +192,7 @@ def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
         _unfinished_note(unfinished),
         *_trouble_notes(every),
         _unused_note(found.main),
+        _stopped_note(found.main),
         _uneven_note(found),
         _choice_note(found),
         _baseline_note(found),
@@ -239,6 +240,18 @@ def _unused_note(main: MethodRuns) -> Note | None:
     if not short:
         return None
     return Note(f"Not every cluster has clients in the end: {listed(short)} are in use.")
+
+
+def _stopped_note(main: MethodRuns) -> Note | None:
+    early = [
+        f"{len(run.records)} of {run.config['rounds']} rounds (seed {run.seed})"
+        for run in main.runs
+        if "stopped" in run.metrics
+    ]
+    if not early:
+        return None
+    kept = " and kept the models with the least validation loss" if "best_rounds" in main.first.metrics else ""
+    return Note(f"{main.name} stopped early{kept}: after {listed(early)}.")
 
 
 def _uneven_note(found: Comparison) -> Note | None:

@@ -45,6 +45,8 @@ def cell(found: Spread | None, form: Format) -> Cell:
     text = form(found.mean)
     if not found.sd or found.sd < NOTHING * abs(found.mean):
         return Cell(text)
+    if "e" in text:  # too large or too small to be written out
+        return Cell(text, f"± {plain(found.sd)}")
     # in the unit of the mean, with its decimals
     return Cell(text, f"± {like(UNITS.get(text.rpartition(' ')[2], 1) * found.sd, text)}")
 

@@ -6,6 +6,7 @@
     versions.json        Python, libraries, platform, threads, digest of the data
     records.jsonl        one line a round
     checkpoints/         the last few states of the server
+    best/                with patience on validation samples: the states with the least validation loss so far
     models.safetensors   final models, "0/weight", "1/weight", ...
     result.json          final figures and one row for each client
     report.html
@@ -123,8 +124,15 @@ class RunFolder:
             found.append(record)
         return found
 
-    def checkpoint(self, state: ServerState) -> None:
+    def checkpoint(self, state: ServerState, best: ServerState | None = None) -> None:
+        """Write the state; before it `best`, the state whose models are kept, if that is another one."""
+        if best is not None:
+            save_checkpoint(self.path / "best", best)
         save_checkpoint(self.path / "checkpoints", state)
+
+    def best_state(self, warn: Callable[[str], None], before: int) -> ServerState | None:
+        """The best state as it was known after `before` rounds."""
+        return newest_checkpoint(self.path / "best", warn, before)
 
     def last_state(self, warn: Callable[[str], None]) -> tuple[ServerState | None, list[Record]]:
         """Where to go on: the newest whole checkpoint, and the records up to it. Later records are dropped."""

@@ -12,7 +12,8 @@ from coterie.errors import ConfigError, InputError
 from coterie.scenarios.arrays import stack_shard
 
 RECOMMENDED: dict[str, object] = {"clusters": 3, "learner": "cnn:channels=16,hidden=64", "shared": "conv1,conv2,fc1"}
-RECOMMENDED |= {"batch_size": 20, "local_epochs": 1, "lr": 0.06, "rounds": 50}
+RECOMMENDED |= {"participation": 0.2, "batch_size": 20, "local_epochs": 1, "lr": 0.2, "rounds": 100}
+RECOMMENDED |= {"evaluate_every": 5}
 
 
 def femnist(*, writers: int | None = None, seed: int = 0) -> Population:

@@ -36,8 +36,10 @@ CIFAR_RECOMMENDED = {
     "participation": 0.1,
     "batch_size": 50,
     "local_epochs": 5,
+    "augment": "flip,crop",
     "lr": 0.1,
     "lr_decay": 0.99,
+    "evaluate_every": 5,
 }
 
 

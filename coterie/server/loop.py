@@ -33,7 +33,7 @@ class ServerState:
     steady: Tensor
     """(m,) visits in a row without a change of cluster in any lane."""
     loss: Tensor
-    """(R,) mean training loss of each lane in the last round, under the models that were sent; before it, infinite."""
+    """(R,) mean training loss of each lane in the last round (`client/round.py` says of what); before it, infinite."""
 
     @classmethod
     def fresh(cls, clusters: Clusters, clients: int) -> ServerState:
@@ -54,6 +54,8 @@ class Round:
     rejected: tuple[ClientId, ...]
     bytes_up: int
     bytes_down: int
+    path: str
+    """By which of the learner's ways the local work was done; several are joined by `+`."""
 
 
 def rounds(
@@ -89,6 +91,7 @@ def rounds(
             rejected=reply.rejected,
             bytes_up=replies.bytes_up if method.travels else 0,
             bytes_down=replies.bytes_down if method.travels else 0,
+            path="+".join(reply.paths),
         )
 
 

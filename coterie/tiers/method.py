@@ -71,6 +71,8 @@ class Method:
     """For assigned weights: where the clusters come from."""
     stable_after: int | None = None
     """After so many visits without a change of cluster a client is sent only its own model."""
+    resample: int | None = None
+    """T, the rounds of the run, if each uses fresh samples: some to choose a cluster, others to train; None: all."""
     travels: bool = True
     """False when clients never exchange anything; then no bytes are counted."""
 
@@ -94,7 +96,9 @@ class Method:
 
     def task(self, seed: int) -> Task:
         """What a client is asked to do in a round."""
-        settings = RoundSettings(self.objective.name, self.weights.name, self.work, self.averaging.client_weight, seed)
+        settings = RoundSettings(
+            self.objective.name, self.weights.name, self.work, self.averaging.client_weight, seed, self.resample
+        )
         return Task("local-round", settings.plain())
 
 
@@ -107,6 +111,7 @@ class RoundSettings:
     work: LocalWork
     client_weight: ClientWeight
     seed: int
+    resample: int | None = None
 
     def plain(self) -> dict[str, Plain]:
         return {
@@ -115,6 +120,7 @@ class RoundSettings:
             "work": self.work.settings(),
             "client_weight": self.client_weight,
             "seed": self.seed,
+            "resample": self.resample,
         }
 
     @classmethod
@@ -127,4 +133,5 @@ class RoundSettings:
             work=LocalWork(**work),
             client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
             seed=int(str(plain["seed"])),
+            resample=None if plain["resample"] is None else int(str(plain["resample"])),
         )

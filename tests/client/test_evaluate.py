@@ -14,6 +14,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.population import Profile
 from coterie.learners import make_learner
+from coterie.learners.cnn import SmallCNN
 from tests.core.make import class_data, make_shard, regression_data
 
 LINE = make_learner("linear", Profile((1,), None))
@@ -154,3 +155,15 @@ def test_evaluation_never_returns_a_sample_axis():
     many = measured([(list(range(20)), list(range(20)))], [0, 2], [1])
     assert {n: v.shape for n, v in few.rows.items()} == {n: v.shape for n, v in many.rows.items()}
     assert few.sums == {}
+
+
+@pytest.mark.parametrize(("margin", "passes"), [(False, 1), (True, 4)])
+def test_one_pass_of_the_own_model_gives_score_and_loss(margin, passes, monkeypatch):
+    learner = make_learner("cnn:channels=1,hidden=2", Profile((4, 4), 3))
+    models = Clusters(learner.start([1, 2, 3], torch.float64), 3)
+    seen: list[int] = []
+    real = SmallCNN.forward
+    monkeypatch.setattr(SmallCNN, "forward", lambda self, x: (seen.append(len(x)), real(self, x))[1])
+    sent = Broadcast(0, models, each={"own": torch.tensor([1])})
+    evaluate(learner, make_shard(class_data([5], (4, 4), 3)), Task("evaluate", {"margin": margin}), sent)
+    assert seen == [5] * passes  # the own model once, and with a margin each of the three

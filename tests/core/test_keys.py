@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.keys import Purpose, fold, generator, hash_ids, key_for, keys_for_clients, permutations
+from coterie.core.keys import Purpose, fold, generator, hash_ids, key_for, keys_for_clients, permutations, shuffled
 
 WORD = st.integers(0, 2**64 - 1)
 MASK = 2**64 - 1
@@ -135,3 +135,10 @@ def test_key_bits_are_about_uniform(shift):
     counts = np.bincount(((keys >> np.uint64(shift)) & np.uint64(15)).astype(int), minlength=16)
     chi2 = ((counts - 1000) ** 2 / 1000).sum()
     assert chi2 < 37.7  # 99.9 % quantile of chi-square with 15 degrees of freedom
+
+
+def test_shuffled_is_the_first_permutation_of_each_client_without_padding():
+    keys, sizes = hash_ids(["a", "b", "c", "d"]), np.array([4, 1, 9, 6])
+    padded = permutations(keys, sizes, 9, 0)
+    expected = [sample for row, size in zip(padded, sizes, strict=True) for sample in row[:size]]
+    assert shuffled(keys, sizes).tolist() == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from coterie.core.shard import spans
 from tests.core.make import class_data, make_shard, regression_data
 
 
@@ -33,3 +34,17 @@ def test_to_the_same_type_shares_memory():
 
 def test_len_is_the_number_of_clients():
     assert len(make_shard(regression_data([4, 4], 1))) == 2
+
+
+def test_gather_copies_rows_and_keeps_ids_and_hashes():
+    shard = make_shard(regression_data([2, 5, 3], 2))
+    part = shard.gather(np.array([1, 9, 7]), np.array([1, 0, 2]))
+    assert part.ids == shard.ids
+    assert part.hashes is shard.hashes
+    assert part.sizes.tolist() == [1, 0, 2]
+    assert torch.equal(part.x, shard.x[[1, 9, 7]])
+    assert torch.equal(part.y[part.starts[2] : part.stops[2]], shard.y[[9, 7]])
+
+
+def test_spans_are_ranges_one_after_the_other():
+    assert spans(np.array([5, 0, 20]), np.array([3, 0, 2])).tolist() == [5, 6, 7, 20, 21]

@@ -18,11 +18,24 @@ def ints(*values: int) -> np.ndarray:
 
 def test_equal_groups_agree_whatever_their_names():
     found = agreement(ints(0, 0, 1, 1, 2), ints(2, 2, 0, 0, 1))
-    assert found == {"ari": 1.0, "nmi": pytest.approx(1.0)}
+    assert found == {"ari": 1.0, "nmi": pytest.approx(1.0), "identity": 1.0}
 
 
 def test_one_cluster_for_all_agrees_no_better_than_chance():
-    assert agreement(ints(0, 0, 1, 1), ints(0, 0, 0, 0)) == {"ari": 0.0, "nmi": 0.0}
+    assert agreement(ints(0, 0, 1, 1), ints(0, 0, 0, 0)) == {"ari": 0.0, "nmi": 0.0, "identity": 0.5}
+
+
+def test_the_share_of_right_identities_by_hand():
+    # clusters 0, 1, 2 hold (2 of group 0, 1 of group 1), (2 of group 1), (1 of group 0): group 0 is matched with
+    # cluster 0 and group 1 with cluster 1, so 2 + 2 of 6 clients are right; matching both with cluster 0 is not allowed
+    assert agreement(ints(0, 0, 1, 1, 1, 0), ints(0, 0, 0, 1, 1, 2))["identity"] == pytest.approx(4 / 6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12))
+def test_right_identities_are_those_of_the_best_renaming(pairs):
+    truth, found = (np.array(values, dtype=np.int64) for values in zip(*pairs, strict=True))
+    best = max(np.mean(np.array(names)[found] == truth) for names in permutations(range(3)))
+    assert agreement(truth, found)["identity"] == pytest.approx(best)
 
 
 def test_the_adjusted_rand_index_by_hand():

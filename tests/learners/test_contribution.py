@@ -91,6 +91,6 @@ def test_a_client_without_mass_or_with_wild_data_leaves_no_trace(name):
 def test_weigh_by_hand():
     """Row 0: 2 * 1 + 3 * 10 = 32; row 1: 5 * 100 = 500; the infinite change of the last client is left out."""
     change = {"w": torch.tensor([[[1.0]], [[10.0]], [[100.0]], [[torch.inf]]])}
-    given = weigh(change, torch.tensor([[0], [0], [1], [1]]), torch.tensor([[2.0], [3.0], [5.0], [7.0]]), 3)
+    given = weigh(change, torch.tensor([[0], [0], [1], [1]]), torch.tensor([[2.0], [3.0], [5.0], [7.0]]), 3, "slow")
     assert given.sums["w"].tolist() == [[32.0], [500.0], [0.0]]
     assert given.finite.tolist() == [[True], [True], [True], [False]]

@@ -28,7 +28,7 @@ def visits(block: Block, work: LocalWork, client: int) -> list[list[int]]:
     steps = []
     for batch in batches(block, work):
         counted = batch.share[client] > 0
-        if batch.active[client]:
+        if batch.counts[client]:
             assert counted.any()
             assert (batch.x[client, counted, 0] - 100 * client == batch.y[client, counted]).all()
             assert batch.share[client][counted].tolist() == pytest.approx([1 / int(counted.sum())] * int(counted.sum()))
@@ -76,7 +76,7 @@ def test_full_batch_shares_are_exact_in_double_precision():
 
 
 def test_clients_that_have_finished_take_no_step():
-    flags = [b.active.tolist() for b in batches(numbered_block([2, 6]), LocalWork(None, 1, 2))]
+    flags = [(b.counts > 0).tolist() for b in batches(numbered_block([2, 6]), LocalWork(None, 1, 2))]
     assert flags == [[1, 1], [0, 1], [0, 1]]
 
 
@@ -129,7 +129,7 @@ def test_mini_batch_steps_equal_a_plain_loop():
 
 
 def visits_by_label(block: Block, work: LocalWork, client: int) -> list[list[int]]:
-    return [[int(v) for v in b.y[client][b.share[client] > 0]] for b in batches(block, work) if b.active[client]]
+    return [[int(v) for v in b.y[client][b.share[client] > 0]] for b in batches(block, work) if b.counts[client]]
 
 
 @pytest.mark.parametrize("spec", ["linear", "mlp:hidden=4", "linear:bias=true,degree=2"])

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, vmap
 
+from coterie import ConfigError
 from coterie.core.population import Profile
 from coterie.learners import make_learner
 from coterie.learners.base import Learner
 from coterie.learners.cnn import SmallCNN
-from coterie.learners.descent import LocalWork
+from coterie.learners.descent import Batch, LocalWork, descend_each_track
 from tests.core.make import class_data, make_block, regression_data
 
 
@@ -175,17 +178,135 @@ def test_the_loss_is_the_negative_log_likelihood(spec):
     torch.testing.assert_close(learner.losses(model, block.x, block.y)[0], -likelihood.log())
 
 
-@pytest.mark.parametrize("spec", ["linear", "mlp:hidden=4"])
-def test_the_loss_of_numbers_is_half_the_squared_error(spec):
-    learner = make_learner(spec, Profile((3,), None))
-    block = make_block(regression_data([5], 3))
-    model = learner.start([7], torch.float64)
-    gap = learner.outputs(model, block.x) - block.y
-    torch.testing.assert_close(learner.losses(model, block.x, block.y), gap**2 / 2)
-
-
 def test_mlp_starts_like_torch():
     # U(-1/sqrt(in), 1/sqrt(in)) with in = 100: bound 0.1, standard deviation 0.1 / sqrt(3) = 0.0577
     weight = make_learner("mlp:hidden=200", Profile((100,), 2)).start([0], torch.float64)["layer0.weight"]
     assert float(weight.abs().max()) <= 0.1
     assert float(weight.std()) == pytest.approx(0.0577, rel=0.02)
+
+
+def by_vmap(learner, theta: dict, x: torch.Tensor) -> torch.Tensor:
+    """All clients at once, as a module without convolutions is run."""
+    return vmap(lambda params, batch: functional_call(learner.module, params, (batch,)))(theta, x)
+
+
+@pytest.mark.parametrize("shape", [(9, 8), (3, 8, 9)])
+def test_one_client_after_the_other_equals_all_at_once(shape):
+    learner = make_learner("cnn:channels=3,hidden=5", Profile(shape, 4))
+    block = make_block(class_data([7, 7, 7], shape, 4))
+    theta = learner.start([1, 2, 3], torch.float64)
+    torch.testing.assert_close(learner.outputs(theta, block.x), by_vmap(learner, theta, block.x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("work", [LocalWork(3, prox=0.2), LocalWork(None, 2, 4)], ids=["full", "mini"])
+def test_steps_of_one_client_after_the_other_equal_those_of_all_at_once(work):
+    learner = make_learner("cnn:channels=2,hidden=5", Profile((8, 8), 3))
+    block = make_block(class_data([9, 5, 7], (8, 8), 3))
+    theta = {name: p[:, None] for name, p in learner.start([1, 2, 3], torch.float64).items()}
+
+    def objective(params: dict, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        losses = learner.loss(by_vmap(learner, params, batch.x), batch.y)
+        value = (losses * batch.share).sum(dim=1)
+        return value, value
+
+    together = descend_each_track(objective, theta, block, work, 0.2)
+    rows = torch.arange(3)[:, None]
+    models = {name: p[:, 0] for name, p in theta.items()}
+    alone = learner.contribute(models, rows, block, work, 0.2, torch.ones(3, 1, dtype=torch.float64), None)
+    assert alone.path == "one-by-one"
+    for name, value in together.change.items():
+        torch.testing.assert_close(alone.sums[name], value[:, 0], rtol=1e-9, atol=1e-12)
+    assert (alone.loss is None) == (together.loss is None)
+    if alone.loss is not None:
+        torch.testing.assert_close(alone.loss, together.loss, rtol=1e-9, atol=1e-12)
+
+
+def test_many_samples_go_through_convolutions_in_pieces(monkeypatch):
+    learner = make_learner("cnn:channels=2,hidden=3", Profile((4, 4), 3))
+    block = make_block(class_data([11, 8], (4, 4), 3))
+    models = learner.start([1, 2], torch.float64)
+    whole, table = learner.outputs(models, block.x), learner.score(models, block).losses
+    sizes = []
+    forward = SmallCNN.forward
+    monkeypatch.setattr(import_module("coterie.learners.module"), "PIECE", 4)
+    monkeypatch.setattr(SmallCNN, "forward", lambda self, x: (sizes.append(len(x)), forward(self, x))[1])
+    torch.testing.assert_close(learner.outputs(models, block.x), whole, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(learner.score(models, block).losses, table, rtol=1e-9, atol=1e-12)
+    assert max(sizes) == 4
+
+
+def count_convolved(monkeypatch) -> list[int]:
+    """How many images every convolution from now on has seen, one number for each."""
+    seen: list[int] = []
+    real = nn.Conv2d.forward
+    monkeypatch.setattr(nn.Conv2d, "forward", lambda self, x: (seen.append(len(x)), real(self, x))[1])
+    return seen
+
+
+SHARINGS = {
+    "cnn body": ("cnn:channels=2,hidden=3", ("conv", "fc1"), 2),
+    "cnn head": ("cnn:channels=2,hidden=3", ("fc",), 6),
+    "cnn, nothing": ("cnn:channels=2,hidden=3", (), 6),
+    "cnn, everything": ("cnn:channels=2,hidden=3", ("conv", "fc"), 6),
+    "module": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Tanh(), nn.Linear(4, 3)), ("1.",), 0),
+}
+
+
+@pytest.mark.parametrize(("spec", "shared", "convolutions"), SHARINGS.values(), ids=SHARINGS)
+def test_scores_with_a_shared_part_equal_those_of_each_model(spec, shared, convolutions, monkeypatch):
+    learner = make_learner(spec, Profile((4, 4), 3))
+    block = make_block(class_data([6, 9], (4, 4), 3))
+    models = learner.start([1, 2, 3], torch.float64)
+    models = {n: p[:1].expand_as(p).clone() if n.startswith(shared or ("none",)) else p for n, p in models.items()}
+    seen = count_convolved(monkeypatch)
+    table = learner.score(models, block).losses
+    assert len(seen) == convolutions  # two layers, once if they are shared, else once for each of three models
+    for s in range(3):
+        one = {name: p[s : s + 1].expand(2, *p.shape[1:]) for name, p in models.items()}
+        torch.testing.assert_close(table[..., s], learner.losses(one, block.x, block.y), rtol=1e-9, atol=1e-12)
+
+
+def test_numbers_with_a_shared_body_are_scored_alike():
+    learner = make_learner("cnn:channels=2,hidden=3", Profile((4, 4), None))
+    data = [(x, y.astype(float)) for x, y in class_data([6, 9], (4, 4), 3)]
+    block = make_block(data)
+    models = learner.start([1, 2], torch.float64)
+    models = {n: p if n.startswith("fc2") else p[:1].expand_as(p).clone() for n, p in models.items()}
+    table = learner.score(models, block).losses
+    for s in range(2):
+        one = {name: p[s : s + 1].expand(2, *p.shape[1:]) for name, p in models.items()}
+        torch.testing.assert_close(table[..., s], learner.losses(one, block.x, block.y), rtol=1e-9, atol=1e-12)
+
+
+def test_a_convolving_module_that_draws_randomness_is_refused():
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(self.conv(x[:, None])).mean(dim=(2, 3))
+
+    with pytest.raises(ConfigError, match="randomness that no key controls"):
+        make_learner(Noisy, Profile((4, 4), 2))
+
+
+@pytest.mark.parametrize("spec", ["linear", "linear:half=false", "mlp:hidden=4"])
+def test_losses_are_the_loss_of_the_outputs(spec):
+    learner = make_learner(spec, Profile((3,), None))
+    block = make_block(regression_data([5], 3))
+    model = learner.start([7], torch.float64)
+    gap = learner.outputs(model, block.x) - block.y
+    expected = gap**2 if "half=false" in spec else gap**2 / 2
+    torch.testing.assert_close(learner.loss(learner.outputs(model, block.x), block.y), expected)
+    torch.testing.assert_close(learner.losses(model, block.x, block.y), expected)
+
+
+def test_cnn_starts_so_that_signals_keep_their_size_under_relu():
+    # U(-b, b) with b = sqrt(6 / in): the variance 2 / in makes up for the half that ReLU takes away; biases are 0
+    start = make_learner("cnn:channels=64,hidden=64", Profile((8, 8), 3)).start([0], torch.float64)
+    for name, inputs in {"conv1": 9, "conv2": 64 * 9, "fc1": 128 * 4}.items():
+        weight = start[f"{name}.weight"]
+        assert float(weight.abs().max()) <= (6 / inputs) ** 0.5
+        assert float(weight.var()) == pytest.approx(2 / inputs, rel=0.1)
+        assert float(start[f"{name}.bias"].abs().max()) == 0

@@ -71,7 +71,7 @@ def test_a_run_takes_what_is_recommended():
     store.save(SMALL, "test")
     result = fit(scenario("femnist"), rounds=1)
     assert result.config["shared"] == "conv1,conv2,fc1"
-    assert (result.config["clusters"], result.config["local_epochs"]) == (3, 1)
+    assert (result.config["clusters"], result.config["local_epochs"], result.config["augment"]) == (3, 1, "none")
 
 
 def test_an_npz_with_small_whole_numbers_can_be_imported(tmp_path):

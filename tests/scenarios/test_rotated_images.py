@@ -125,6 +125,12 @@ def test_options_that_cannot_be_are_refused(data, name, options, message):
         scenario(name, **options)
 
 
+def test_a_run_on_cifar_changes_its_training_images(data):
+    taken = fit(scenario("rotated-cifar10", clients=4), rounds=1, participation=1.0).config
+    assert (taken["augment"], taken["batch_size"], taken["local_epochs"]) == ("flip,crop", 50, 5)
+    assert fit(scenario("rotated-cifar10", clients=4), rounds=1, augment="none").config["augment"] == "none"
+
+
 def test_a_run_takes_what_is_recommended(data):
     result = fit(scenario("rotated-mnist", clients=8), rounds=2)
     assert len(result.parameters) == 4

@@ -1,0 +1,123 @@
+"""`coterie reproduce`: a paper's figures beside ours."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from coterie.cli.progress import cell_progress
+from coterie.cli.show import claims as show_claims
+from coterie.cli.show import plain_table
+from coterie.reproductions import REPRODUCTIONS, find_reproduction, page, read, reproduce
+
+out = Console()
+err = Console(stderr=True)
+
+
+@click.command(name="reproduce")
+@click.argument("name", required=False)
+@click.option("--quick", is_flag=True, help="A small version that ends in a minute or two and leaves nothing behind.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Seeds (trials) of each cell. [default: as listed]")
+@click.option("--only", metavar="TEXT", help="Only cells whose name contains this text.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time. [default: one a core]")
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("runs/reproduce"),
+    show_default=True,
+    help="Folder of the runs; an interrupted cell goes on from there.",
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    default=Path("reproductions.jsonl"),
+    show_default=True,
+    help="File to which finished cells are added.",
+)
+@click.option(
+    "--page", "page_file", type=click.Path(path_type=Path), help="Write all that was found so far as Markdown."
+)
+def reproduce_command(
+    name: str | None,
+    quick: bool,
+    seeds: int | None,
+    only: str | None,
+    jobs: int | None,
+    folder: Path,
+    results: Path,
+    page_file: Path | None,
+) -> None:
+    """Run a figure or table of a paper again: theirs beside ours, and whether each claim holds.
+
+    Without a name: what there is. A full run takes minutes to hours; it may be interrupted and started again, and cells
+    that are in the results file are not run again.
+
+    \b
+    coterie reproduce
+    coterie reproduce ifca-figure3 --quick
+    coterie reproduce ifca-table1 --only 1200x200 --seeds 1
+    """
+    if name is not None:
+        _run(name, quick, seeds, only, jobs, folder, results)
+    elif page_file is None:
+        _list(results)
+    if page_file is not None:
+        page_file.write_text(page(REPRODUCTIONS.values(), results), encoding="utf-8")
+        out.print(f"page    {page_file}", highlight=False, soft_wrap=True)
+
+
+def _run(
+    name: str, quick: bool, seeds: int | None, only: str | None, jobs: int | None, folder: Path, results: Path
+) -> None:
+    reproduction = find_reproduction(name)
+    with cell_progress(err) as (on_start, on_progress, on_cell):
+        try:
+            findings = reproduce(
+                name,
+                quick=quick,
+                seeds=seeds,
+                only=only,
+                jobs=jobs,
+                out=folder,
+                results=results,
+                on_start=on_start,
+                on_progress=on_progress,
+                on_cell=on_cell,
+            )
+        except KeyboardInterrupt:
+            kept = "" if quick else f"; {results} and {folder} keep what is done, the same command goes on"
+            err.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
+            sys.exit(130)
+    out.print(f"{reproduction.title} ({reproduction.paper})", style="bold", highlight=False)
+    if quick:
+        out.print("quick: far smaller than the paper's; shows how it works, not what holds", highlight=False)
+    for table in findings.tables:
+        plain_table(out, table.title, table.header, table.rows)
+    show_claims(out, findings.claims)
+    for line in findings.failed:
+        err.print(f"failed  {line}", style="red", highlight=False, soft_wrap=True)
+    if findings.failed:
+        sys.exit(2)
+
+
+def _list(results: Path) -> None:
+    rows = []
+    for reproduction in REPRODUCTIONS.values():
+        found = read(results, reproduction.name)
+        cells = reproduction.cells(reproduction.seeds, False)
+        done = sum(cell.seed in found.get(cell.name, {}) for cell in cells)
+        rows.append(
+            [
+                reproduction.name,
+                reproduction.title,
+                ", ".join(reproduction.needs) or "nothing",
+                str(reproduction.seeds),
+                f"{done} of {len(cells)}",
+            ]
+        )
+    plain_table(out, "", ["name", "what", "needs", "seeds", "cells done"], rows)
+    out.print("\n'coterie reproduce NAME --quick' shows a small version.", highlight=False)

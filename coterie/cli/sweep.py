@@ -1,0 +1,103 @@
+"""`coterie sweep`: try every combination of some options, choose by validation samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from coterie.cli import show
+from coterie.cli.folders import free_folder, kept
+from coterie.cli.options import split_options, with_run_options
+from coterie.cli.progress import comparison_progress
+from coterie.config import COMMON
+from coterie.errors import ConfigError, unknown_name
+from coterie.methods import find_method
+from coterie.scenarios import find_scenario
+from coterie.sweeping import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
+
+out = Console()
+err = Console(stderr=True)
+
+
+@click.command(name="sweep")
+@click.argument("scenario")
+@click.option("--method", default="ifca", show_default=True, help="Method to run (see 'coterie methods').")
+@click.option("--over", multiple=True, metavar="NAME=V1,V2,...", help="An option and the values to try; repeatable.")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each combination.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Folder; the same sweep in the same folder goes on where it stopped. [default: a new one, runs/sweep-...]",
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Also write the ranking as JSON; - prints it."
+)
+@with_run_options
+def sweep_command(
+    scenario: str,
+    method: str,
+    over: tuple[str, ...],
+    seeds: int,
+    jobs: int | None,
+    folder: Path | None,
+    json_file: Path | None,
+    **flags: Any,
+) -> None:
+    """Try every combination of some options and rank them by validation samples.
+
+    The samples to judge by are cut from each client's training samples (--validation, a share of 0.2 unless given);
+    test data is not touched. Prints a ranking and the command that trains the best combination. --seed is the first
+    seed; all other options are the same for every run.
+
+    \b
+    coterie sweep rotated-digits --method ifca --over lr=0.03,0.1,0.3 --over local_steps=1,10 --seeds 2
+    coterie sweep mixed-regression --over clusters=2,3,4,5 --noise 0.5
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    first, share = given.pop("seed", 0), given.pop("validation", SHARE)
+    swept = read_over(over, method, scenario)
+    of_scenario, of_run = split_options(scenario, [method], given)
+    folder = folder or free_folder(f"sweep-{scenario}-{method}")
+    chosen = list(range(first, first + seeds))
+    plan_sweep(Asked(scenario, method, swept, chosen, share, of_scenario | of_run), folder)
+    go_on_with_sweep(folder, jobs, json_file)
+
+
+def read_over(texts: Sequence[str], method: str, scenario: str) -> dict[str, list[object]]:
+    """The values of each option named in `--over NAME=V1,V2`, in their own types."""
+    # those of the scenario and those that the method does not take are refused later, with the reason
+    options = (*find_scenario(scenario).options, *COMMON, *find_method(method).options)
+    known = {option.name: option for option in options}
+    found: dict[str, list[object]] = {}
+    for text in texts:
+        name, given, values = text.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if not given:
+            raise ConfigError(f"--over must look like lr=0.01,0.1,1, got {text!r}")
+        if name not in known:
+            raise unknown_name(f"option of method {method}", name, known)
+        if name in found:
+            raise ConfigError(f"--over {name} is given twice: list all of its values in one")
+        found[name] = [known[name].read(value.strip()) for value in values.split(",") if value.strip()]
+    return found
+
+
+def go_on_with_sweep(folder: Path, workers: int | None, json_file: Path | None = None) -> None:
+    """Run what is left of a planned sweep, print the ranking."""
+    with kept(folder, err), comparison_progress(err, read_asked(folder).all_jobs(folder)) as progress:
+        failed = run_sweep(folder, workers, progress)
+    found = conclude(folder, failed)
+    if str(json_file) == "-":
+        click.echo(json.dumps(found.summary(), indent=1))
+        return
+    if json_file is not None:
+        json_file.write_text(json.dumps(found.summary(), indent=1) + "\n")
+    show.sweep(out, found)
+    out.print(f"runs    {folder / 'jobs'}", highlight=False, soft_wrap=True)

@@ -1,0 +1,39 @@
+"""When a run is done before its last round: nothing has improved for a while, or its caller says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+TOLERANCE = 1e-4
+"""A figure counts as improved when it is lower than the best so far by more than this share of it."""
+
+
+class Watch:
+    """Follows one figure of the records, lower is better, and counts how often it was measured without improving."""
+
+    def __init__(self, figure: str, patience: int | None, first: int = 0) -> None:
+        self.figure = figure
+        self.patience = patience
+        """Measurements in a row without improvement that end the run; None: it goes on whatever comes."""
+        self.first = first
+        """The first round that counts: those of a race come before it."""
+        self.best = math.inf
+        self.best_round: int | None = None
+        self.waited = 0
+
+    def see(self, record: Mapping[str, Any]) -> bool:
+        """Take the next record into account; whether the figure has improved."""
+        if self.figure not in record or record["round"] < self.first:
+            return False
+        value = math.inf if record[self.figure] is None else float(record[self.figure])
+        if not value < self.best - (TOLERANCE * abs(self.best) if math.isfinite(self.best) else 0):
+            self.waited += 1
+            return False
+        self.best, self.best_round, self.waited = value, record["round"], 0
+        return True
+
+    @property
+    def exhausted(self) -> bool:
+        return self.patience is not None and self.waited >= self.patience

@@ -1,0 +1,43 @@
+"""`coterie reproduce` as a user types it."""
+
+
+def test_without_a_name_it_lists_what_there_is(coterie):
+    code, out, _ = coterie("reproduce")
+    assert code == 0
+    assert "ifca-table1" in out
+    assert "0 of 24" in out
+
+
+def test_a_quick_run_prints_tables_and_verdicts_and_leaves_nothing(coterie, tmp_path):
+    code, out, err = coterie("reproduce", "ifca-figure3", "--quick", "--only", "(c)", "--seeds", "1")
+    assert code == 0
+    assert "holds   (c) n=25: more clients help" in out
+    assert "not run (d) n=25: more clients help" in out
+    assert "2 of 2: (c)" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_name_gets_a_suggestion(coterie):
+    code, _, err = coterie("reproduce", "ifca-tabel1")
+    assert code == 2
+    assert "ifca-table1" in err
+
+
+def test_a_wrong_cell_names_the_right_ones(coterie):
+    code, _, err = coterie("reproduce", "ifca-table1", "--only", "svhn")
+    assert code == 2
+    assert "no cell of ifca-table1 contains 'svhn'" in err
+
+
+def test_missing_data_ends_with_the_command_that_brings_it(coterie, tmp_path, monkeypatch):
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "none"))
+    code, _, err = coterie("reproduce", "ifca-figure4", "--only", "single", "--seeds", "1")
+    assert code == 2
+    assert "coterie data get mnist" in err
+
+
+def test_the_page_is_written(coterie, tmp_path):
+    code, out, _ = coterie("reproduce", "--page", tmp_path / "page.md")
+    assert code == 0
+    assert "page.md" in out
+    assert "not run" in (tmp_path / "page.md").read_text()
