@@ -6,6 +6,7 @@ from coterie.comparing import compare
 from coterie.core.population import Population
 from coterie.errors import ConfigError, CoterieError, InputError, RunError, TrainingError
 from coterie.fitting import fit, resume
+from coterie.reproductions import reproduce
 from coterie.result import Result, load
 from coterie.scenarios import from_arrays, scenario
 from coterie.sweeping import sweep
@@ -24,6 +25,7 @@ __all__ = [
     "fit",
     "from_arrays",
     "load",
+    "reproduce",
     "resume",
     "scenario",
     "sweep",

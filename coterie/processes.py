@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -20,7 +19,8 @@ from coterie.errors import CoterieError
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 1.0
+"""Between two looks at the jobs that are not finished."""
 
 
 def in_processes(
@@ -39,9 +39,9 @@ def in_processes(
         pending = {pool.submit(work, job): job for job in jobs}
         try:
             while pending:
-                time.sleep(POLL_SECONDS)
+                finished, _ = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                 watch(list(pending.values()))
-                for future in [future for future in pending if future.done()]:
+                for future in finished:
                     error = future.exception()
                     if error is not None and not isinstance(error, CoterieError):
                         raise error

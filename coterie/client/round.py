@@ -145,50 +145,59 @@ class _Tally:
         self.slots = torch.arange(held) if clusters.slots is None else clusters.slots
         self.sums = {name: torch.zeros_like(p) for name, p in clusters.params.items()}
         self.body = {name: torch.zeros_like(p) for name, p in clusters.shared.items()}
-        self.mass, self.count = torch.zeros(held, dtype=torch.float64), torch.zeros(held, dtype=torch.int64)
-        self.loss = torch.zeros(clusters.lanes, dtype=torch.float64)
-        self.samples = torch.zeros((), dtype=torch.float64)
-        self.cluster = torch.zeros(count, clusters.lanes, dtype=torch.int64)
-        self.accepted = np.zeros(count, dtype=bool)
+        # by client and lane; they become sums once, when all blocks are done
+        self.chosen = torch.zeros(count, clusters.lanes, dtype=torch.int64)
+        self.mass = torch.zeros(count, clusters.lanes, dtype=torch.float64)
+        self.loss = torch.zeros(count, clusters.lanes, dtype=torch.float64)
+        self.samples = torch.zeros(count, dtype=torch.float64)
         self.paths: set[str] = set()
 
     def add(self, places: Positions, block: Block, visit: _Visit, given: Contribution, weight: Tensor) -> None:
         """A block's contribution; `weight` (B, R) is what each client's change counted."""
-        self.paths.add(given.path)
-        loss = visit.loss if given.loss is None else given.loss
-        assert loss is not None, "a learner gives the loss of its mini-batches"
-        finite = (weight > 0) & given.finite
         rows, lanes = torch.searchsorted(self.slots, visit.slots), visit.slots // self.clusters.K
         for name, value in given.sums.items():
             total, index = (self.body[name], lanes) if name in self.body else (self.sums[name], rows)
             total.index_add_(0, index.to(total.device), value)
-        chosen = torch.searchsorted(self.slots, visit.chosen).flatten()
-        self.mass.index_add_(0, chosen, torch.where(finite, weight, 0).flatten().double().cpu())
-        self.count.index_add_(0, chosen, finite.flatten().long().cpu())
-        # a client that fails in every lane is left out; one that fails in some makes those lanes the worst
-        alive = finite.any(dim=1)
-        spoilt = torch.where(alive[:, None], torch.inf, 0.0)
-        self.loss += torch.where(finite, loss.double(), spoilt).mul(block.sizes[:, None]).sum(dim=0).cpu()
-        self.samples += block.sizes[alive].sum().cpu()
-        self.accepted[places] = alive.cpu().numpy()
-        self.cluster[torch.from_numpy(places)] = visit.chosen % self.clusters.K
+        loss = visit.loss if given.loss is None else given.loss
+        assert loss is not None, "a learner gives the loss of its mini-batches"
+        at = torch.from_numpy(places)
+        self.chosen[at] = visit.chosen
+        self.mass[at] = torch.where(given.finite, weight, 0).double().cpu()
+        self.loss[at] = loss.double().cpu()
+        self.samples[at] = block.sizes.double().cpu()
+        self.paths.add(given.path)
 
     def reply(self, shard: Shard) -> Reply:
-        accepted = torch.from_numpy(self.accepted)
-        used = torch.nonzero(self.count).flatten()
-        rows = used if len(used) < len(self.count) else slice(None)  # `local` holds a model a client: no second copy
-        changes = {f"change/{name}": value[rows] for name, value in self.sums.items()}
-        slotted = {"clusters": Slotted(self.slots[used], changes | {"mass": self.mass[used]}, self.count[used])}
-        if self.body:
-            lanes = torch.arange(self.clusters.lanes)
-            counts = torch.zeros_like(lanes).index_add_(0, self.slots // self.clusters.K, self.count)
-            slotted["body"] = Slotted(lanes, {f"change/{name}": value for name, value in self.body.items()}, counts)
-        everybody = bool(self.accepted.all())
+        counted = self.mass > 0
+        accepted = counted.any(dim=1)
+        # a client that fails in every lane is left out; one that fails in some makes those lanes the worst
+        loss = torch.where(counted, self.loss, torch.where(accepted[:, None], torch.inf, 0.0))
+        everybody = bool(accepted.all())
+        named = list(zip(shard.ids, accepted.tolist(), strict=True)) if not everybody else []
         return Reply(
-            clients=shard.ids if everybody else tuple(c for c, ok in zip(shard.ids, self.accepted, strict=True) if ok),
-            sums={"loss": self.loss, "samples": self.samples},
-            slotted=slotted,
-            rows={"cluster": self.cluster[accepted]},
-            rejected=() if everybody else tuple(c for c, ok in zip(shard.ids, self.accepted, strict=True) if not ok),
+            clients=shard.ids if everybody else tuple(client for client, ok in named if ok),
+            sums={
+                "loss": (loss * self.samples[:, None]).sum(dim=0),
+                "samples": torch.where(accepted, self.samples, 0).sum(),
+            },
+            slotted=self._slotted(counted),
+            rows={"cluster": (self.chosen if everybody else self.chosen[accepted]) % self.clusters.K},
+            rejected=tuple(client for client, ok in named if not ok),
             paths=tuple(sorted(self.paths)),
         )
+
+    def _slotted(self, counted: Tensor) -> dict[str, Slotted]:
+        """The sums of the slots that somebody contributed to; `counted` (m, R) says who did."""
+        held = len(self.slots)
+        rows = torch.searchsorted(self.slots, self.chosen).flatten()
+        mass = torch.zeros(held, dtype=torch.float64).index_add_(0, rows, self.mass.flatten())
+        count = torch.zeros(held, dtype=torch.int64).index_add_(0, rows, counted.flatten().long())
+        used = torch.nonzero(count).flatten()
+        kept = used if len(used) < held else slice(None)  # `local` holds a model a client: no second copy
+        changes = {f"change/{name}": value[kept] for name, value in self.sums.items()}
+        slotted = {"clusters": Slotted(self.slots[used], changes | {"mass": mass[used]}, count[used])}
+        if self.body:
+            lanes = torch.arange(self.clusters.lanes)
+            counts = torch.zeros_like(lanes).index_add_(0, self.slots // self.clusters.K, count)
+            slotted["body"] = Slotted(lanes, {f"change/{name}": value for name, value in self.body.items()}, counts)
+        return slotted

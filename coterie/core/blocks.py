@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.keys import Words
 from coterie.core.shard import Positions, Shard
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 8 << 20
 """Features of one block: small enough to stay in the cache between scoring and training."""
 
 

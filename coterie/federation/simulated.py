@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from coterie.core.federation import Replies
 from coterie.core.messages import Broadcast, Reply, Task, merge
 from coterie.core.shard import Positions
+from coterie.core.threads import one_thread
 from coterie.federation.in_process import InProcess
 from coterie.federation.missing import answering
 from coterie.federation.threads import in_threads
@@ -22,8 +22,7 @@ PART_BYTES = 4 << 20
 class Simulated(InProcess):
     """Clients are served a shard at a time, several shards side by side; how they are cut does not change the result.
 
-    There are as many shards as torch has threads, and each is served by one thread: products of one client's size
-    are too small to be cut in pieces, and doing so collapses when other processes want the machine.
+    There are as many shards as torch has threads, and each is served by one thread.
     """
 
     shards: int | None = None
@@ -31,22 +30,20 @@ class Simulated(InProcess):
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         places = answering(self.clients, asked, broadcast.round, self.missing)
-        worth = self._worth(asked[places])
-        parts = [part for part in np.array_split(places, self.shards or worth) if len(part)]
 
         def serve(part: Positions) -> Reply:
             whole = np.array_equal(asked[part], np.arange(len(self.clients)))
             side = self.side if whole else self.side.take(asked[part])
             return side.serve(task, broadcast.to(part))
 
-        # one client with much to do is left to torch's own threads, as is a device that is not the CPU
-        alone = len(parts) == 1 and worth > 1 or self.side.train.x.device.type != "cpu"
-        replies = [serve(part) for part in parts] if alone else in_threads(serve, parts)
-        reply = merge(replies)
+        with one_thread() as threads:
+            count = self.shards or self._worth(asked[places], threads)
+            parts = [part for part in np.array_split(places, count) if len(part)]
+            reply = merge(in_threads(serve, parts, threads))
         return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
 
-    def _worth(self, asked: Positions) -> int:
-        """How many threads pay for these clients, by the size of their features and nothing that varies."""
+    def _worth(self, asked: Positions, threads: int) -> int:
+        """How many of the threads pay for these clients, by the size of their features and nothing that varies."""
         x = self.side.train.x
         features = int(self.sizes[asked].sum()) * x[:1].numel() * x.element_size()
-        return max(1, min(torch.get_num_threads(), features // PART_BYTES))
+        return max(1, min(threads, features // PART_BYTES)) if x.device.type == "cpu" else 1

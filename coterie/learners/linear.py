@@ -144,7 +144,9 @@ def flat_sum_pays(models: int, lanes: int, samples: int) -> bool:
 def _flat_sum(phi: Tensor, u: Tensor, rows: Tensor, mass: Tensor, count: int) -> Tensor:
     """sum over (b, r) with rows[b, r] = s of mass[b, r] u[b, r] phi[b], (count, p): linear in u, so u is added up."""
     clients, samples = phi.shape[:2]
-    weighted = torch.where(mass[..., None] > 0, u * mass[..., None], 0)
+    weighted = u * mass[..., None]
+    if not bool(mass.all()):  # 0 times what is not finite would be NaN
+        weighted = torch.where(mass[..., None] > 0, weighted, 0)
     place = rows * clients + torch.arange(clients, device=rows.device)[:, None]
     by_model = torch.zeros(count * clients, samples, dtype=u.dtype, device=u.device)
     by_model.index_add_(0, place.flatten(), weighted.flatten(0, 1))

@@ -6,7 +6,9 @@ have other weights for every client are two to four times slower on a CPU than a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -45,12 +47,24 @@ class ModuleLearner(PlainNetwork):
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
         if not self.convolutions:
-            return self._shaped(vmap(caller(self.module, x))(theta, x))
-        run = in_pieces(caller(self.module, x))
+            return self._shaped(vmap(caller(self._own_module, x))(theta, x))
+        run = in_pieces(caller(self._own_module, x))
         return self._shaped(torch.stack([run(_row(theta, b), x[b]) for b in range(len(x))]))
 
     def _shaped(self, outputs: Tensor) -> Tensor:
         return outputs.squeeze(-1) if self.classes is None and outputs.dim() == 3 else outputs
+
+    @property
+    def _own_module(self) -> nn.Module:
+        """The calling thread's copy: a module holds the parameters it is called with while it runs."""
+        if not hasattr(self._copies, "module"):
+            self._copies.module = deepcopy(self.module)
+        copied: nn.Module = self._copies.module
+        return copied
+
+    @cached_property
+    def _copies(self) -> threading.local:
+        return threading.local()
 
     @cached_property
     def convolutions(self) -> set[str]:
@@ -64,7 +78,7 @@ class ModuleLearner(PlainNetwork):
         own = {name: p for name, p in models.items() if name not in common}
         if not common or not own or self.convolutions & own.keys():
             return super().score(models, block)
-        call = caller(self.module, block.x)
+        call = caller(self._own_module, block.x)
         run = in_pieces(vmap(lambda params, x: call(params | common, x), in_dims=(0, None)), dim=1)
         outputs = self._shaped(run(own, block.x.flatten(0, 1)))
         losses = self.loss(outputs, block.y.flatten().expand(outputs.shape[:2]))

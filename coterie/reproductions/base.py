@@ -77,7 +77,9 @@ class RunCell:
         if not (folder / "config.toml").is_file():
             return carry_out(plan, folder)
         run = RunFolder.open(folder)
-        other = [name for name, value in plan.config.items() if run.config.get(name) != value]
+        # an option that is younger than the run had its default there
+        before = {option.name: option.default for option in plan.entry.accepts} | dict(run.config)
+        other = [name for name, value in plan.config.items() if before.get(name) != value]
         if other:
             raise RunError(f"{folder} holds another run ({', '.join(other)} differ): move it away")
         return load(folder) if run.finished else resume(folder, data, warn=lambda text: None)

@@ -12,6 +12,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import ALL, Broadcast, Reply
 from coterie.core.shard import ClientId, Positions
+from coterie.core.threads import one_thread
 from coterie.errors import TrainingError
 from coterie.server.aggregate import aggregate
 from coterie.server.sampling import choose
@@ -75,7 +76,8 @@ def rounds(
         reply = replies.reply
         _refuse_failure(reply, len(asked), state.round, method)
         answered = positions_of(federation, reply.clients)
-        clusters = aggregate(method, state.clusters, reply, federation.sizes, rate)
+        with one_thread():
+            clusters = aggregate(method, state.clusters, reply, federation.sizes, rate)
         choice, steady, moved = _remember(state, reply, answered)
         regroup = method.procedure.server_propose(clusters, reply)
         if regroup is not None:

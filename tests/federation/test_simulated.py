@@ -71,11 +71,11 @@ def test_a_part_holds_only_the_models_of_its_own_clients(two_threads):
     assert reply.clients == federation.clients
 
 
-def test_one_client_is_served_here_by_all_threads(two_threads):
+def test_one_client_is_served_by_one_thread(two_threads):
     federation = watched(5)
     sent = own_models(5)
     reply = federation.ask(TASK, Broadcast(0, sent.clusters, sent.only[3:4], sent.scalars), np.array([3])).reply
-    assert federation.side.seen == [(1, 1, 2)]
+    assert federation.side.seen == [(1, 1, 1)]
     assert reply.clients == ("c3",)
 
 

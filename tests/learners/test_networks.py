@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from coterie.learners import make_learner
 from coterie.learners.base import Learner
 from coterie.learners.cnn import SmallCNN
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
+from coterie.testing import small_module
 from tests.core.make import class_data, make_block, regression_data
 
 
@@ -310,3 +312,16 @@ def test_cnn_starts_so_that_signals_keep_their_size_under_relu():
         assert float(weight.abs().max()) <= (6 / inputs) ** 0.5
         assert float(weight.var()) == pytest.approx(2 / inputs, rel=0.1)
         assert float(start[f"{name}.bias"].abs().max()) == 0
+
+
+@pytest.mark.parametrize("choice", ["cnn:channels=2,hidden=3", small_module], ids=["cnn", "module"])
+def test_threads_do_not_disturb_each_other(choice):
+    """Many short calls at once, each with parameters of its own, give what they give alone."""
+    learner = make_learner(choice, Profile((4, 4), 3))
+    block = make_block(class_data([3], (4, 4), 3))
+    models = [learner.start([key], torch.float64) for key in range(8)]
+    alone = [learner.outputs(model, block.x) for model in models]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda index: learner.outputs(models[index % 8], block.x), range(400)))
+    for index, value in enumerate(found):
+        torch.testing.assert_close(value, alone[index % 8], rtol=1e-12, atol=0)
