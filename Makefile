@@ -37,6 +37,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/plain_loops.py
 	$(BIN)/python benchmarks/starts.py
 	$(BIN)/python benchmarks/workloads.py
+	$(BIN)/python benchmarks/growth.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -14,8 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-
-os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
@@ -26,7 +25,25 @@ from coterie.fitting import prepare
 from coterie.scenarios.arrays import stack_shard
 from coterie.server.loop import rounds
 
-SAMPLES, DIMENSION, CLUSTERS = 20, 50, 4
+
+@dataclass(frozen=True)
+class Case:
+    """Clients, samples n of each, features d, clusters K, local steps."""
+
+    clients: int
+    samples: int = 20
+    dimension: int = 50
+    clusters: int = 4
+    steps: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a round and of a pass over the data, and peak memory over the size of the data."""
+
+    round: float
+    data_pass: float
+    memory: float
 
 
 def resident() -> int:
@@ -35,34 +52,41 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def peak() -> int:
+def peak_memory() -> int:
     """Largest resident set size so far, in bytes."""
     with open("/proc/self/status") as file:
         line = next(line for line in file if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
-def population(clients: int) -> Population:
-    """Linear data of four groups, made in place so that nothing but the training arrays is ever held."""
+def forget_peak() -> None:
+    """The largest resident set size is counted anew."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def population(case: Case) -> Population:
+    """Linear data of as many groups as clusters, made in place: nothing but the training arrays is ever held."""
     random = np.random.default_rng(0)
-    truth = np.arange(clients) % CLUSTERS
-    models = random.standard_normal((CLUSTERS, DIMENSION)).astype(np.float32)
-    x = np.empty((clients * SAMPLES, DIMENSION), dtype=np.float32)
+    truth = np.arange(case.clients) % case.clusters
+    models = random.standard_normal((case.clusters, case.dimension)).astype(np.float32)
+    x = np.empty((case.clients * case.samples, case.dimension), dtype=np.float32)
     y = np.empty(len(x), dtype=np.float32)
-    for first in range(0, clients, 1000):
-        rows = slice(first * SAMPLES, min(first + 1000, clients) * SAMPLES)
+    for first in range(0, case.clients, 1000):
+        rows = slice(first * case.samples, min(first + 1000, case.clients) * case.samples)
         random.standard_normal(out=x[rows], dtype=np.float32)
-        group = np.repeat(truth[first : first + 1000], SAMPLES)
+        group = np.repeat(truth[first : first + 1000], case.samples)
         y[rows] = np.einsum("nd,nd->n", x[rows], models[group])
-    ids = [str(index) for index in range(clients)]
-    return Population("benchmark", stack_shard(ids, x, y, [SAMPLES] * clients))
+    ids = [str(index) for index in range(case.clients)]
+    return Population("benchmark", stack_shard(ids, x, y, [case.samples] * case.clients))
 
 
-def measure(clients: int, steps: int) -> None:
-    """Print: clients, steps, milliseconds of a round, of a pass, their ratio, memory over data."""
+def measure(case: Case) -> Cost:
+    """Twelve rounds, the first two for warming up, with a pass over the data after each."""
+    torch.set_num_threads(1)
     before = resident()
-    data = population(clients)
-    options = {"clusters": CLUSTERS, "local_steps": steps, "lr": 0.01, "rounds": 100, "dtype": "float32"}
+    data = population(case)
+    options = {"clusters": case.clusters, "local_steps": case.steps, "lr": 0.01, "rounds": 100, "dtype": "float32"}
     plan = prepare(data, "ifca", "linear", "random", options)
     x = data.train.x.numpy()
     times, passes = [], []
@@ -75,21 +99,32 @@ def measure(clients: int, steps: int) -> None:
             passes.append(time.perf_counter() - begun)
             assert done.state.loss.isfinite().all()
             begun = time.perf_counter()
-    memory = (peak() - before) / (x.nbytes + data.train.y.numpy().nbytes)
-    a, b = statistics.median(times[2:]), statistics.median(passes[2:])
-    print(f"{clients:>8} {steps:>6} {a * 1e3:>9.1f} {b * 1e3:>9.2f} {a / b:>7.1f} {memory:>8.2f}")
+    memory = (peak_memory() - before) / (x.nbytes + data.train.y.numpy().nbytes)
+    return Cost(statistics.median(times[2:]), statistics.median(passes[2:]), memory)
+
+
+def measure_apart(case: Case) -> Cost:
+    """The same in a process of its own, so that its memory is its own."""
+    command = [sys.executable, __file__, "--case", *map(str, astuple(case))]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return Cost(*map(float, answer.split()))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a fifth of the clients")
-    parser.add_argument("--case", nargs=2, type=int, metavar=("CLIENTS", "STEPS"), help="one case, in this process")
+    parser.add_argument("--case", nargs=5, type=int, metavar=("M", "N", "D", "K", "STEPS"), help="one, in this process")
     chosen = parser.parse_args()
     if chosen.case:
-        measure(*chosen.case)
+        print(*astuple(measure(Case(*chosen.case))))
         sys.exit()
-    print(f"coterie {coterie.__version__}: n={SAMPLES}, d={DIMENSION}, K={CLUSTERS}, float32, one thread")
+    print(f"coterie {coterie.__version__}: n=20, d=50, K=4, float32, one thread")
     print(f"{'clients':>8} {'steps':>6} {'ms/round':>9} {'ms/pass':>9} {'passes':>7} {'memory':>8}")
     scale = 5 if chosen.quick else 1
     for clients, steps in ((2500, 1), (5000, 1), (10000, 1), (20000, 1), (40000, 1), (10000, 10)):
-        subprocess.run([sys.executable, __file__, "--case", str(clients // scale), str(steps)], check=True)
+        cost = measure_apart(Case(clients // scale, steps=steps))
+        print(
+            f"{clients // scale:>8} {steps:>6} {cost.round * 1e3:>9.1f} {cost.data_pass * 1e3:>9.2f} "
+            f"{cost.round / cost.data_pass:>7.1f} {cost.memory:>8.2f}",
+            flush=True,
+        )

@@ -2,19 +2,20 @@
 
     python benchmarks/workloads.py            # all three; some minutes
     python benchmarks/workloads.py --part 20  # W1 on a twentieth of the clients instead of a tenth
+    python benchmarks/workloads.py --memory   # the peak memory of a round of W1, all 4800 clients of 50 samples
 
 W1  a round of IFCA as on rotated MNIST: K=4, 784-200-10, 10 full-batch steps, every client, cluster choice included;
     n=200 (1200 clients) and n=50 (4800 clients)
 W2  a round of IFCA on linear models: 100 clients x 100 samples, d=1000, K=2, one gradient step; one start, 30 at once
 W3  a round of FedAvg with the same network: 10 clients of 600 images, batches of 50, one epoch
 
-Data are random: this is about speed only. The loop computes only the gradients it needs and is timed with one and with
-two threads; the better counts. Its share of the measured GEMM peak, by the operations of the direct form, shows how
-good it is; ours may need fewer operations than that.
+Data are random: this is about speed only. The loop computes only the gradients it needs. Both sides are timed in turns
+with one and with two threads, and the best counts; so other processes on the machine disturb both alike. The loop's
+share of the GEMM peak, by the operations of the direct form, shows how good it is; ours may need fewer operations
+than that. The peak is measured between the two, so it is what the machine gave at the time.
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 
@@ -27,30 +28,37 @@ from coterie.core.population import Population
 from coterie.fitting import Plan, prepare
 from coterie.scenarios.arrays import stack_shard
 from coterie.server.loop import ServerState, rounds
+from linear_round import forget_peak, peak_memory, resident
 
 THREADS = (1, 2)
+SQUARE = torch.randn(2048, 2048)
+
+Timed = tuple[float, int]
+"""Seconds, and the number of threads that was best."""
 
 
-def best_of_threads(work: Callable[[], object], repeats: int = 3) -> tuple[float, int]:
-    """The least median over thread counts, in seconds, and the count."""
-    found = []
+def in_turns(*works: Callable[[], object], repeats: int) -> list[Timed]:
+    """The least time of each piece of work over thread counts and repetitions."""
+    best: list[Timed] = [(float("inf"), 0)] * len(works)
     for threads in THREADS:
         torch.set_num_threads(threads)
-        work()
-        times = []
-        for _ in range(repeats):
-            begun = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - begun)
-        found.append((statistics.median(times), threads))
-    return min(found)
+        for repeat in range(repeats + 1):
+            for index, work in enumerate(works):
+                begun = time.perf_counter()
+                work()
+                if repeat:  # the first time is for warming up
+                    best[index] = min(best[index], (time.perf_counter() - begun, threads))
+    return best
 
 
-def gemm_peak() -> float:
-    """GFLOP/s of a large float32 product, the better of one and two threads."""
-    a = torch.randn(2048, 2048)
-    seconds, _ = best_of_threads(lambda: a @ a)
-    return 2 * 2048**3 / seconds / 1e9
+def product() -> object:
+    """The large product whose speed is the GEMM peak."""
+    return SQUARE @ SQUARE
+
+
+def gflops(product_time: Timed) -> float:
+    """GFLOP/s of `product`."""
+    return 2 * len(SQUARE) ** 3 / product_time[0] / 1e9
 
 
 def random_images(clients: int, samples: int) -> Population:
@@ -153,60 +161,50 @@ def _clients(plan: Plan) -> list[tuple[Tensor, Tensor]]:
     return [(shard.x[a:b], shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
 
 
-def show(
-    name: str, ours: tuple[float, int], loop: tuple[float, int], flop: float, peak: float, scale: float = 1
-) -> None:
+def show(name: str, ours: Timed, loop: Timed, flop: float, peak: float, scale: float = 1) -> None:
     share = 100 * flop / loop[0] / 1e9 / peak
     print(
-        f"{name:<34} {ours[0] * scale:>8.3f} ({ours[1]}) {loop[0] * scale:>9.3f} ({loop[1]}) "
-        f"{loop[0] / ours[0]:>6.1f} {share:>9.0f} %"
+        f"{name:<34} {ours[0] * scale:>8.4f} ({ours[1]}) {loop[0] * scale:>9.4f} ({loop[1]}) "
+        f"{loop[0] / ours[0]:>6.1f} {peak:>7.0f} {share:>9.0f} %",
+        flush=True,
     )
 
 
-def first_workload(peak: float, part: int) -> None:
+def first_plan(clients: int, samples: int) -> Plan:
+    options = {"clusters": 4, "local_steps": 10, "lr": 0.1, "rounds": 10**6, "dtype": "float32"}
+    return prepare(random_images(clients, samples), "ifca", "mlp:hidden=200", "random", options)
+
+
+def first_workload(part: int) -> None:
     for clients, samples in ((1200, 200), (4800, 50)):
-        options = {"clusters": 4, "local_steps": 10, "lr": 0.1, "rounds": 10**6, "dtype": "float32"}
-        plan = prepare(random_images(clients // part, samples), "ifca", "mlp:hidden=200", "random", options)
+        plan = first_plan(clients // part, samples)
         state = plan.first_state()
         layers = 2 * (784 * 200 + 200 * 10)
         # forward of four models, then ten steps of forward, gradient of the weights and (second layer) of the inputs
         flop = clients // part * samples * (4 * layers + 10 * (2 * layers + 2 * 200 * 10))
-        ours = best_of_threads(one_round(plan, state))
-        loop = best_of_threads(loop_ifca_mlp(plan, state, 10, 0.1), repeats=1)
-        show(f"W1 {clients} x {samples} (1/{part} of them)", ours, loop, flop, peak, part)
+        loop = loop_ifca_mlp(plan, state, 10, 0.1)
+        ours, plain, peak = in_turns(one_round(plan, state), loop, product, repeats=3)
+        show(f"W1 {clients} x {samples} (1/{part} of them)", ours, plain, flop, gflops(peak), part)
 
 
-def second_workload(peak: float) -> None:
+def second_workload() -> None:
     data = random_lines(100, 100, 1000)
+    options = {"clusters": 2, "exchange": "gradient", "lr": 0.01, "rounds": 10**6, "dtype": "float32"}
+    flop = 100 * 100 * 1000 * 2 * (2 + 1)  # scoring two models, one gradient
+    single = prepare(data, "ifca", "linear", "random", options)
+    loop = loop_ifca_linear(single, single.first_state())
     for starts in (1, 30):
-        options = {
-            "clusters": 2,
-            "exchange": "gradient",
-            "lr": 0.01,
-            "rounds": 10**6,
-            "dtype": "float32",
-            "restarts": starts,
-        }
-        plan = prepare(data, "ifca", "linear", "random", options)
-        ours = best_of_threads(one_round(plan, plan.first_state()), repeats=15)
-        single = prepare(data, "ifca", "linear", "random", options | {"restarts": 1})
-        loop = best_of_threads(loop_ifca_linear(single, single.first_state()), repeats=15)
-        flop = 100 * 100 * 1000 * 2 * (2 + 1)
-        show(f"W2 {starts} start{'s' * (starts > 1)}, per start", (ours[0] / starts, ours[1]), loop, flop, peak)
-        if starts == 1:
-            begun = [time.perf_counter()]
-            for _ in range(15):
-                np.sum(data.train.x.numpy())
-                begun.append(time.perf_counter())
-            print(
-                f"   one start costs {ours[0] / statistics.median(np.diff(begun)):.1f} numpy.sum passes over the data"
-            )
-        else:
-            done = 100 * 100 * 1000 * 2 * (2 + 1) * starts
-            print(f"   {starts} starts at once run at {100 * done / ours[0] / 1e9 / peak:.0f} % of the GEMM peak")
+        plan = prepare(data, "ifca", "linear", "random", options | {"restarts": starts})
+        work = one_round(plan, plan.first_state())
+        ours, plain, sum_, peak = in_turns(work, loop, lambda: np.sum(data.train.x.numpy()), product, repeats=15)
+        show(
+            f"W2 {starts} start{'s' * (starts > 1)}, per start", (ours[0] / starts, ours[1]), plain, flop, gflops(peak)
+        )
+        print(f"   {ours[0] / sum_[0]:.1f} numpy.sum passes over the data", end=", ")
+        print(f"{100 * starts * flop / ours[0] / 1e9 / gflops(peak):.0f} % of the GEMM peak")
 
 
-def third_workload(peak: float) -> None:
+def third_workload() -> None:
     options = {
         "local_epochs": 1,
         "batch_size": 50,
@@ -218,20 +216,36 @@ def third_workload(peak: float) -> None:
     plan = prepare(random_images(100, 600), "fedavg", "mlp:hidden=200", "random", options)
     state = plan.first_state()
     flop = 10 * 600 * 2 * (2 * 784 * 200 + 3 * 200 * 10)
-    ours = best_of_threads(one_round(plan, state), repeats=9)
-    loop = best_of_threads(loop_fedavg(plan, state, 10, 50, 0.1), repeats=9)
-    show("W3 FedAvg, 10 of 100 x 600", ours, loop, flop, peak)
+    loop = loop_fedavg(plan, state, 10, 50, 0.1)
+    ours, plain, peak = in_turns(one_round(plan, state), loop, product, repeats=15)
+    show("W3 FedAvg, 10 of 100 x 600", ours, plain, flop, gflops(peak))
+
+
+def memory() -> None:
+    """What a round of W1 takes on top of its data, by the peak resident size."""
+    plan = first_plan(4800, 50)
+    state = plan.first_state()
+    data = plan.data.train.x.numpy().nbytes + plan.data.train.y.numpy().nbytes
+    before = resident()
+    forget_peak()
+    one_round(plan, state)()
+    more = peak_memory() - before
+    print(
+        f"W1 4800 x 50, {torch.get_num_threads()} threads: data {data / 1e6:.0f} MB, a round takes {more / 1e6:.0f} MB "
+        f"more, {100 * more / data:.0f} %"
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", type=int, default=10, help="W1 runs on one client in so many; times are scaled up")
+    parser.add_argument("--memory", action="store_true", help="peak memory of a round of W1, in this process")
     chosen = parser.parse_args()
-    peak = gemm_peak()
-    print(
-        f"coterie {coterie.__version__}, float32, GEMM peak {peak:.0f} GFLOP/s; in brackets the threads that were best"
-    )
-    print(f"{'a round of':<34} {'ours, s':>12} {'loop, s':>13} {'ratio':>6} {'loop/peak':>11}")
-    first_workload(peak, chosen.part)
-    second_workload(peak)
-    third_workload(peak)
+    if chosen.memory:
+        memory()
+    else:
+        print(f"coterie {coterie.__version__}, float32; in brackets the threads that were best; peak in GFLOP/s")
+        print(f"{'a round of':<34} {'ours, s':>12} {'loop, s':>13} {'ratio':>6} {'peak':>7} {'loop/peak':>11}")
+        first_workload(chosen.part)
+        second_workload()
+        third_workload()

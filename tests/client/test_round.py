@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from coterie.client.round import local_round
 from coterie.core.clusters import Clusters
-from coterie.core.messages import ALL, Broadcast, Reply, merge
+from coterie.core.messages import ALL, Broadcast, Reply, decode_reply, encode_reply, merge
 from coterie.core.population import Profile
 from coterie.core.shard import Shard
 from coterie.errors import ConfigError
@@ -149,6 +151,48 @@ def test_one_cluster_needs_no_scores():
     slow = slow_round(data, clusters, 2, "uniform")
     np.testing.assert_allclose(reply.slotted["clusters"].arrays["change/weight"].numpy(), slow["weight"], **NEAR)
     np.testing.assert_allclose(reply.sums["loss"].numpy(), slow["loss"], **NEAR)
+
+
+def test_the_loss_of_mini_batches_is_taken_as_they_are_stepped_on():
+    """One client, all its samples in every batch: the mean of the losses before the two steps of a plain loop."""
+    ((x, y),) = data = regression_data([4], D)
+    clusters = random_clusters(1)
+    reply = local_round(LINEAR, make_shard(data), task(LocalWork(2, None, 4)), broadcast(clusters))
+    w, b, losses = clusters.params["weight"][0].numpy(), float(clusters.params["bias"][0]), []
+    for _ in range(2):
+        gap = x @ w + b - y
+        losses.append((gap**2).mean() / 2)
+        w, b = w - 0.1 * x.T @ gap / 4, b - 0.1 * gap.mean()
+    assert float(reply.sums["loss"]) == pytest.approx(4 * np.mean(losses), rel=1e-9)
+
+
+@pytest.mark.parametrize(("K", "work", "scored"), [(1, LocalWork(None, 1, 3), 0), (1, TWO_STEPS, 6), (2, TWO_STEPS, 6)])
+def test_clients_are_scored_only_where_somebody_needs_it(K, work, scored, monkeypatch):
+    counted: list[int] = []
+    real = type(LINEAR).score
+    monkeypatch.setattr(
+        type(LINEAR), "score", lambda self, m, block: (counted.append(len(block.positions)), real(self, m, block))[1]
+    )
+    local_round(LINEAR, make_shard(regression_data(SIZES, D)), task(work), broadcast(random_clusters(K)))
+    assert sum(counted) == scored
+
+
+def test_one_cluster_chosen_and_one_cluster_given_have_the_same_loss():
+    shard, sent, work = make_shard(regression_data(SIZES, D)), broadcast(random_clusters(1)), LocalWork(None, 1, 3)
+    chosen = local_round(LINEAR, shard, task(work), sent)
+    given = local_round(LINEAR, shard, task(work), broadcast(sent.clusters, [[0]] * len(SIZES)))
+    assert_same(chosen, given)
+
+
+def test_the_reply_names_the_ways_that_were_taken():
+    shard = make_shard(regression_data(SIZES, D))
+    reply = local_round(LINEAR, shard, task(), broadcast(random_clusters()))
+    assert reply.paths == ("closed-form", "closed-form-flat")  # n > p needs the changes, n <= p does not
+    assert local_round(LINEAR, shard, task(LocalWork(None, 1, 3)), broadcast(random_clusters())).paths == ("autograd",)
+    parts = [local_round(LINEAR, shard.take(np.array([i])), task(), broadcast(random_clusters())) for i in range(6)]
+    assert merge(parts).paths == reply.paths
+    assert decode_reply(encode_reply(reply)).paths == reply.paths
+    assert replace(reply, paths=()).nbytes == reply.nbytes  # a note, no part of the message
 
 
 def test_a_told_client_works_on_what_it_was_told():

@@ -99,3 +99,9 @@ def test_two_threads_equal_one_to_rounding(two_threads):
     for one, other in zip(side_by_side.models, in_turn.models, strict=True):
         for name in one:
             np.testing.assert_allclose(one[name], other[name], rtol=1e-10, atol=1e-12)
+
+
+def test_records_say_how_the_work_was_done(two_threads):
+    assert {record["path"] for record in Case("fedavg", "logistic").run().records} == {"autograd"}
+    ragged = Case("ifca", "mlp", {"local_steps": 5}).run()  # n = 1 to 30: the Gram form pays for the small ones only
+    assert {record["path"] for record in ragged.records} == {"by-hand+gram"}

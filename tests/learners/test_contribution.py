@@ -1,12 +1,15 @@
 """What enters the sums: the fast ways equal each client's own change, weighted and added up."""
 
+from importlib import import_module
+
 import pytest
 import torch
 
 from coterie.core.population import Profile
 from coterie.learners import make_learner
-from coterie.learners.contribution import weigh
-from coterie.learners.descent import LocalWork
+from coterie.learners.contribution import all_finite, weigh
+from coterie.learners.descent import LocalWork, batches
+from coterie.learners.linear import flat_sum_pays
 from coterie.learners.perceptron import contribute_by_gram, gram_pays
 from tests.core.make import class_data, make_block, regression_data
 
@@ -94,3 +97,126 @@ def test_weigh_by_hand():
     given = weigh(change, torch.tensor([[0], [0], [1], [1]]), torch.tensor([[2.0], [3.0], [5.0], [7.0]]), 3, "slow")
     assert given.sums["w"].tolist() == [[32.0], [500.0], [0.0]]
     assert given.finite.tolist() == [[True], [True], [True], [False]]
+
+
+def test_finite_is_said_of_each_client_and_lane_even_where_the_sum_overflows():
+    value = torch.ones(2, 2, 3)
+    value[0, 1] = 3e38  # finite, but their sum is not in float32
+    value[1, 0, 2] = torch.nan
+    assert all_finite(value).tolist() == [[True, True], [False, True]]
+
+
+# ---- sums of linear models without anybody's own change ------------------------------------------------------
+
+
+def test_the_flat_sum_is_used_where_it_pays():
+    """It computes all models where a client trains one a lane: 2 a lane always, 4 up to n = 100, 22 up to n = 10."""
+    assert flat_sum_pays(models=60, lanes=30, samples=1000)
+    assert flat_sum_pays(models=4, lanes=1, samples=100)
+    assert not flat_sum_pays(models=5, lanes=1, samples=100)
+    assert flat_sum_pays(models=22, lanes=1, samples=10)
+    assert not flat_sum_pays(models=1000, lanes=1, samples=10)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("sizes", [SIZES, [6] * 5], ids=["ragged", "equal"])
+def test_the_flat_sum_equals_the_sum_of_the_changes(sizes, steps, monkeypatch):
+    learner, block, models, rows, mass = case("linear:bias=true", regression_data(sizes, 20), (20,), None)
+    mass[3, 1] = 0
+    work, memo = LocalWork(steps=steps, prox=0.2), learner.score(models, block).memo
+    flat = learner.contribute(models, rows, block, work, 0.3, mass, memo)
+    monkeypatch.setattr(import_module("coterie.learners.linear"), "flat_sum_pays", lambda *sizes: False)
+    plain = learner.contribute(models, rows, block, work, 0.3, mass, memo)
+    assert (flat.path, plain.path) == ("closed-form-flat", "closed-form")
+    expected = slow(learner, models, rows, block, work, 0.3, mass)
+    for key, value in expected.items():
+        torch.testing.assert_close(flat.sums[key], value, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(plain.sums[key], value, rtol=1e-9, atol=1e-12)
+
+
+def test_a_wild_client_is_found_where_the_sums_are_flat():
+    learner, block, models, rows, mass = case("linear", regression_data([4] * 5, 20), (20,), None)
+    tame = learner.contribute(models, rows, block, LocalWork(steps=1), 0.3, mass, None)
+    without = torch.where(torch.arange(5)[:, None] == 1, 0, mass)
+    expected = learner.contribute(models, rows, block, LocalWork(steps=1), 0.3, without, None)
+    block.x[1] = 1e200
+    given = learner.contribute(models, rows, block, LocalWork(steps=1), 0.3, mass, None)
+    assert (tame.path, given.path) == ("closed-form-flat", "closed-form")
+    assert given.finite.tolist() == [[True, True], [False, False], [True, True], [True, True], [True, True]]
+    torch.testing.assert_close(given.sums["weight"], expected.sums["weight"], rtol=1e-9, atol=1e-12)
+
+
+def test_starts_at_once_equal_starts_alone():
+    learner, block, models, rows, mass = case("linear", regression_data([9] * 5, 20), (20,), None)
+    work = LocalWork(steps=3)
+    together = learner.contribute(models, rows, block, work, 0.3, mass, learner.score(models, block).memo)
+    for lane in range(2):
+        own = {name: p[2 * lane : 2 * lane + 2] for name, p in models.items()}
+        chosen = rows[:, lane : lane + 1] - 2 * lane
+        memo = learner.score(own, block).memo
+        alone = learner.contribute(own, chosen, block, work, 0.3, mass[:, lane : lane + 1], memo)
+        torch.testing.assert_close(
+            together.sums["weight"][2 * lane : 2 * lane + 2], alone.sums["weight"], rtol=1e-9, atol=1e-12
+        )
+
+
+# ---- the loss of mini-batches, and the way taken -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("work", [LocalWork(None, 2, 4), LocalWork(5, None, 4), LocalWork(3, None, 4, 0.3)])
+def test_the_loss_of_mini_batches_is_that_of_each_sample_when_it_is_stepped_on(name, work):
+    """Client by client: the losses on a batch, then the step, by `losses` and autograd on that batch alone."""
+    learner, block, models, rows, mass = case(*CASES[name])
+    given = learner.contribute(models, rows, block, work, 0.3, mass, None)
+    for b in range(len(rows)):
+        for r in range(rows.shape[1]):
+            start = {key: p[rows[b, r]][None].clone() for key, p in models.items()}
+            theta, seen = {key: p.clone() for key, p in start.items()}, []
+            for batch in batches(block, work):
+                real = batch.share[b] > 0
+                if not real.any():
+                    continue
+                leaves = {key: p.clone().requires_grad_() for key, p in theta.items()}
+                losses = learner.losses(leaves, batch.x[b : b + 1, real], batch.y[b : b + 1, real])
+                seen += losses[0].tolist()
+                objective = losses.mean() + sum(
+                    work.prox / 2 * ((p - start[key]) ** 2).sum() for key, p in leaves.items()
+                )
+                if name == "logistic":
+                    objective = objective + 0.05 * (leaves["weight"] ** 2).sum()
+                gradients = torch.autograd.grad(objective, list(leaves.values()))
+                theta = {key: theta[key] - 0.3 * g for key, g in zip(leaves, gradients, strict=True)}
+            assert float(given.loss[b, r]) == pytest.approx(sum(seen) / len(seen), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_full_batch_steps_leave_the_loss_to_the_scores(name):
+    learner, block, models, rows, mass = case(*CASES[name])
+    assert learner.contribute(models, rows, block, LocalWork(steps=3), 0.3, mass, None).loss is None
+
+
+@pytest.mark.parametrize(
+    ("name", "work", "path"),
+    [
+        ("mlp", LocalWork(steps=5), "gram"),
+        ("mlp", LocalWork(None, 1, 4), "by-hand"),
+        ("mlp", LocalWork(steps=1), "autograd"),
+        ("mlp", LocalWork(steps=5, prox=0.1), "autograd"),
+        ("linear", LocalWork(steps=5), "closed-form-flat"),
+        ("linear", LocalWork(None, 1, 4), "autograd"),
+        ("logistic", LocalWork(steps=5), "autograd"),
+    ],
+)
+def test_a_contribution_names_the_way_it_was_made(name, work, path):
+    learner, block, models, rows, mass = case(*CASES[name])
+    assert learner.contribute(models, rows, block, work, 0.3, mass, None).path == path
+
+
+def test_an_infinite_loss_of_mini_batches_is_left_out():
+    """Residuals of 1e200 have finite gradients but squares that are not."""
+    learner, block, models, rows, mass = case("linear", regression_data([4] * 5, 20), (20,), None)
+    block.y[2] = 1e200
+    given = learner.contribute(models, rows, block, LocalWork(None, 1, 4), 0.3, mass, None)
+    assert given.finite.all(dim=1).tolist() == [True, True, False, True, True]
+    assert given.sums["weight"].abs().max() < 1e100
