@@ -12,8 +12,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.report.figures.svg import Scale, line, path, tag, text
 from linear_round import Case, Cost, measure_apart
+
+from coterie.report.figures.svg import Scale, line, path, tag, text
 
 CLIENTS = (1_000, 3_000, 10_000, 30_000, 100_000)
 CLUSTERS = (1, 2, 4, 8, 16, 32)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from linear_round import forget_peak, peak_memory, resident
 from torch import Tensor, nn
 
 import coterie
@@ -28,7 +29,6 @@ from coterie.core.population import Population
 from coterie.fitting import Plan, prepare
 from coterie.scenarios.arrays import stack_shard
 from coterie.server.loop import ServerState, rounds
-from linear_round import forget_peak, peak_memory, resident
 
 THREADS = (1, 2)
 SQUARE = torch.randn(2048, 2048)
