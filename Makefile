@@ -37,7 +37,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/plain_loops.py
 	$(BIN)/python benchmarks/starts.py
 	$(BIN)/python benchmarks/workloads.py
-	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/workloads.py --memory
+	$(BIN)/python benchmarks/growth.py --plot docs/growth.svg
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

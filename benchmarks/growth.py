@@ -5,7 +5,7 @@
     python benchmarks/growth.py --quick                # a tenth of the clients
 
 n=10, d=100, one local step, float32, one thread; every case runs in a process of its own. The unit is one pass
-(`numpy.sum`) over the same features, as in linear_round.py. Of each case the best of several tries counts.
+(`numpy.sum`) over the same features, as in linear_round.py.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from coterie.report.figures.svg import Scale, line, path, tag, text
 
 CLIENTS = (1_000, 3_000, 10_000, 30_000, 100_000)
 CLUSTERS = (1, 2, 4, 8, 16, 32)
-TRIES = 3
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 380.0, 260.0, 34.0, 46.0, 58.0, 14.0
 STYLE = """
 svg { font: 12px system-ui, sans-serif; background: #fff }
@@ -26,11 +25,6 @@ text { fill: #5b6670 } .title { fill: #1d2329; font-weight: 600 }
 .grid { stroke: #eceef0 } .curve { fill: none; stroke: #0072b2; stroke-width: 2 }
 .straight { fill: none; stroke: #9aa2a9; stroke-dasharray: 4 3 } circle { fill: #0072b2 }
 """
-
-
-def best(case: Case) -> Cost:
-    """The try with the fewest passes a round."""
-    return min((measure_apart(case) for _ in range(TRIES)), key=lambda cost: cost.round / cost.data_pass)
 
 
 def table(name: str, values: Sequence[int], costs: Sequence[Cost]) -> None:
@@ -84,9 +78,9 @@ if __name__ == "__main__":
     chosen = parser.parse_args()
     scale = 10 if chosen.quick else 1
     clients, held = [m // scale for m in CLIENTS], 10_000 // scale
-    by_m = [best(Case(m, 10, 100)) for m in clients]
+    by_m = [measure_apart(Case(m, 10, 100)) for m in clients]
     table("clients", clients, by_m)
-    by_k = [best(Case(held, 10, 100, K)) for K in CLUSTERS]
+    by_k = [measure_apart(Case(held, 10, 100, K)) for K in CLUSTERS]
     table("clusters", CLUSTERS, by_k)
     if chosen.plot is not None:
         chosen.plot.write_text(plot(by_m, clients, by_k, held))

@@ -4,13 +4,13 @@
     python benchmarks/linear_round.py --quick    # a fifth of the clients
 
 The unit is one one-thread `numpy.sum` over the same float32 array, measured in the same process between the rounds:
-machines are noisy, ratios less so. Memory is the peak resident size minus that after the imports, over the size of the
-training arrays; every case runs in a process of its own.
+machines are noisy, ratios less so. Both are processor time, which other processes disturb little. Memory is the peak
+resident size minus that after the imports, over the size of the training arrays; every case runs in a process of its
+own.
 """
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a round and of a pass over the data, and peak memory over the size of the data."""
+    """Processor seconds of a round and of a pass over the data, and peak memory over the size of the data."""
 
     round: float
     data_pass: float
@@ -82,7 +82,7 @@ def population(case: Case) -> Population:
 
 
 def measure(case: Case) -> Cost:
-    """Twelve rounds, the first two for warming up, with a pass over the data after each."""
+    """Twelve rounds with a pass over the data after each; the best of each counts."""
     torch.set_num_threads(1)
     before = resident()
     data = population(case)
@@ -91,16 +91,16 @@ def measure(case: Case) -> Cost:
     x = data.train.x.numpy()
     times, passes = [], []
     with torch.no_grad():
-        begun = time.perf_counter()
+        begun = time.process_time()
         for done in rounds(plan.method, plan.federation, plan.first_state(), 12, 0, None):
-            times.append(time.perf_counter() - begun)
-            begun = time.perf_counter()
+            times.append(time.process_time() - begun)
+            begun = time.process_time()
             np.sum(x)
-            passes.append(time.perf_counter() - begun)
+            passes.append(time.process_time() - begun)
             assert done.state.loss.isfinite().all()
-            begun = time.perf_counter()
+            begun = time.process_time()
     memory = (peak_memory() - before) / (x.nbytes + data.train.y.numpy().nbytes)
-    return Cost(statistics.median(times[2:]), statistics.median(passes[2:]), memory)
+    return Cost(min(times), min(passes), memory)
 
 
 def measure_apart(case: Case) -> Cost:
