@@ -196,7 +196,7 @@ def second_workload() -> None:
     for starts in (1, 30):
         plan = prepare(data, "ifca", "linear", "random", options | {"restarts": starts})
         work = one_round(plan, plan.first_state())
-        ours, plain, sum_, peak = in_turns(work, loop, lambda: np.sum(data.train.x.numpy()), product, repeats=15)
+        ours, plain, sum_, peak = in_turns(work, loop, lambda: np.sum(data.train.x.numpy()), product, repeats=9)
         show(
             f"W2 {starts} start{'s' * (starts > 1)}, per start", (ours[0] / starts, ours[1]), plain, flop, gflops(peak)
         )
@@ -217,7 +217,7 @@ def third_workload() -> None:
     state = plan.first_state()
     flop = 10 * 600 * 2 * (2 * 784 * 200 + 3 * 200 * 10)
     loop = loop_fedavg(plan, state, 10, 50, 0.1)
-    ours, plain, peak = in_turns(one_round(plan, state), loop, product, repeats=15)
+    ours, plain, peak = in_turns(one_round(plan, state), loop, product, repeats=9)
     show("W3 FedAvg, 10 of 100 x 600", ours, plain, flop, gflops(peak))
 
 
