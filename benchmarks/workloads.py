@@ -187,16 +187,20 @@ def first_workload(part: int) -> None:
         show(f"W1 {clients} x {samples} (1/{part} of them)", ours, plain, flop, gflops(peak), part)
 
 
-def second_workload() -> None:
-    data = random_lines(100, 100, 1000)
+def second_plan(starts: int) -> Plan:
     options = {"clusters": 2, "exchange": "gradient", "lr": 0.01, "rounds": 10**6, "dtype": "float32"}
+    return prepare(random_lines(100, 100, 1000), "ifca", "linear", "random", options | {"restarts": starts})
+
+
+def second_workload() -> None:
     flop = 100 * 100 * 1000 * 2 * (2 + 1)  # scoring two models, one gradient
-    single = prepare(data, "ifca", "linear", "random", options)
+    single = second_plan(1)
     loop = loop_ifca_linear(single, single.first_state())
+    x = single.data.train.x.numpy()
     for starts in (1, 30):
-        plan = prepare(data, "ifca", "linear", "random", options | {"restarts": starts})
+        plan = second_plan(starts)
         work = one_round(plan, plan.first_state())
-        ours, plain, sum_, peak = in_turns(work, loop, lambda: np.sum(data.train.x.numpy()), product, repeats=9)
+        ours, plain, sum_, peak = in_turns(work, loop, lambda: np.sum(x), product, repeats=9)
         show(
             f"W2 {starts} start{'s' * (starts > 1)}, per start", (ours[0] / starts, ours[1]), plain, flop, gflops(peak)
         )
@@ -204,7 +208,7 @@ def second_workload() -> None:
         print(f"{100 * starts * flop / ours[0] / 1e9 / gflops(peak):.0f} % of the GEMM peak")
 
 
-def third_workload() -> None:
+def third_plan() -> Plan:
     options = {
         "local_epochs": 1,
         "batch_size": 50,
@@ -213,7 +217,11 @@ def third_workload() -> None:
         "rounds": 10**6,
         "dtype": "float32",
     }
-    plan = prepare(random_images(100, 600), "fedavg", "mlp:hidden=200", "random", options)
+    return prepare(random_images(100, 600), "fedavg", "mlp:hidden=200", "random", options)
+
+
+def third_workload() -> None:
+    plan = third_plan()
     state = plan.first_state()
     flop = 10 * 600 * 2 * (2 * 784 * 200 + 3 * 200 * 10)
     loop = loop_fedavg(plan, state, 10, 50, 0.1)
