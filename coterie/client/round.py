@@ -130,8 +130,9 @@ def _choose(learner: Learner, objective: Objective, weights: Weights, clusters: 
     shape = (len(block.positions), clusters.lanes, clusters.K)
     models = clusters.all_models()
     scored = learner.score(models, block)
+    cost = objective.client_cost(scored.losses)
     table = block.mean(scored.losses).reshape(shape)
-    chosen = weights.client_choose(block.mean(objective.client_score(-scored.losses)).reshape(shape))
+    chosen = weights.client_choose(-(table if cost is scored.losses else block.mean(cost).reshape(shape)))
     loss = table.gather(2, chosen[..., None]).squeeze(2)
     return _Visit(torch.arange(clusters.lanes * clusters.K), models, first + chosen.cpu(), loss, scored.memo)
 

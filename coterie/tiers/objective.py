@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 class Objective(Protocol):
-    """How a cluster is scored on a sample."""
+    """How badly a cluster explains a sample."""
 
     name: ClassVar[str]
 
-    def client_score(self, log_likelihood: Tensor) -> Tensor:
-        """From log p_k(y|x), shape (B, n, S), to log L_k of the same shape."""
+    def client_cost(self, losses: Tensor) -> Tensor:
+        """From -log p_k(y|x), shape (B, n, S), to -log L_k of the same shape; the very same tensor where they agree."""
         ...
 
 
@@ -24,8 +24,8 @@ class Conditional:
 
     name: ClassVar[str] = "conditional"
 
-    def client_score(self, log_likelihood: Tensor) -> Tensor:
-        return log_likelihood
+    def client_cost(self, losses: Tensor) -> Tensor:
+        return losses
 
 
 OBJECTIVES: dict[str, type[Objective]] = {m.name: m for m in (Conditional,)}

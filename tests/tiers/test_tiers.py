@@ -13,7 +13,7 @@ from coterie.tiers.weights import WEIGHTS, HardByLoss, OneCluster
 
 def test_conditional_scores_by_the_likelihood_itself():
     values = torch.rand(2, 3, 4)
-    assert torch.equal(Conditional().client_score(values), values)
+    assert torch.equal(Conditional().client_cost(values), values)
 
 
 def test_one_cluster_always_chooses_the_first():
