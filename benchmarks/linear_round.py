@@ -92,7 +92,7 @@ def measure(case: Case) -> Cost:
     times, passes = [], []
     with torch.no_grad():
         begun = time.process_time()
-        for done in rounds(plan.method, plan.federation, plan.first_state(), 12, 0, None):
+        for done in rounds(plan.method, plan.federation, first_state(plan), 12, 0, None):
             times.append(time.process_time() - begun)
             begun = time.process_time()
             np.sum(x)

@@ -91,7 +91,7 @@ def compare(
     options = {"clusters": 4, "restarts": 1, "local_steps": steps, "lr": 0.1, "dtype": "float32", "rounds": ROUNDS}
     plan = prepare(data, "ifca", None, "random", options)
     clients = clients_of(plan)
-    state = plan.first_state()
+    state = first_state(plan)
     models = state.clusters.models()
     fast, plain = [], []
     for _ in range(ROUNDS):

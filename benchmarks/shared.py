@@ -58,7 +58,7 @@ def main() -> None:
     print(f"{'a round of':<14} {'products cut, s':>16} {'clients cut, s':>16} {'ratio':>6}")
     for name, plan in plans.items():
         whole = replace(plan, federation=OneShard(plan.federation.side))
-        works = [one_round(each, plan.first_state()) for each in (whole, plan)]
+        works = [one_round(each, first_state(plan)) for each in (whole, plan)]
         times: list[list[float]] = [[], []]
         for _ in range(REPEATS + 1):
             for work, found in zip(works, times, strict=True):

@@ -17,9 +17,10 @@ from typing import Any
 from coterie.config import settle
 from coterie.core.population import Population
 from coterie.errors import ConfigError, CoterieError, RunError
-from coterie.fitting import fit, prepare, resume
+from coterie.fitting import fit, resume
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
+from coterie.planning import prepare
 from coterie.processes import in_processes
 from coterie.runs.files import write_toml
 from coterie.runs.folder import read_toml
@@ -90,7 +91,7 @@ def plan_comparison(
     first = [job for job in _jobs(out, asked) if job.seed == seeds[0]]
     data = first[0].data()
     for job in first:
-        prepare(data, job.method, None, "random", job.run_options())  # a mistake shows before anything is written
+        prepare(data, job.method, None, None, job.run_options())  # a mistake shows before anything is written
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists already: choose another folder with out, or go on with 'coterie resume {out}'")
     (out / "jobs").mkdir(parents=True)

@@ -9,6 +9,9 @@ from typing import Any
 
 from coterie.errors import ConfigError, unknown_name
 
+AUTO = "auto"
+"""Instead of a value: let the data decide."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -25,6 +28,8 @@ class Option:
     above: float = -math.inf
     """Values must be greater than this."""
     high: float = math.inf
+    words: tuple[str, ...] = ()
+    """Texts that may stand instead of a number."""
 
     @property
     def flag(self) -> str:
@@ -32,8 +37,8 @@ class Option:
 
     def check(self, value: object) -> object:
         """The value in its own type; an error that says what was expected otherwise."""
-        if value is None:
-            return None
+        if value is None or (isinstance(value, str) and value in self.words):
+            return value
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if self.kind is str and isinstance(value, int | float) and not isinstance(value, bool):
@@ -50,6 +55,8 @@ class Option:
 
     def read(self, text: str) -> object:
         """A value from text, as a flag gives it."""
+        if text in self.words:
+            return text
         try:
             if self.kind is bool:
                 return {"true": True, "false": False}[text.lower()]
@@ -69,11 +76,17 @@ class Option:
             limits.append(f"at least {self.low:g}")
         if self.high < math.inf:
             limits.append(f"at most {self.high:g}")
-        return " ".join([noun, " and ".join(limits)]).strip()
+        return " ".join([noun, " and ".join(limits)]).strip() + "".join(f", or {word}" for word in self.words)
 
 
 COMMON: tuple[Option, ...] = (
-    Option("clusters", int, "how many clusters to train (K)", low=1),
+    Option(
+        "clusters",
+        int,
+        "how many clusters to train (K); auto: as many as moment descent shows (start=moment-descent)",
+        low=1,
+        words=(AUTO,),
+    ),
     Option("learner", str, "model family with settings, such as linear, logistic:l2=0.01, mlp:hidden=200, cnn"),
     Option("rounds", int, "rounds of communication (T)", 50, low=1),
     Option("local_steps", int, "gradient steps a client takes in a round (tau)", 10, low=1),
@@ -86,7 +99,14 @@ COMMON: tuple[Option, ...] = (
         "crop (out of the image with a border of 4 zeros), or none",
         "none",
     ),
-    Option("lr", float, "step size of the local steps (gamma)", 0.1, above=0),
+    Option(
+        "lr",
+        float,
+        "step size of the local steps (gamma); auto: 0.9 over the largest curvature of a client (linear regression)",
+        0.1,
+        above=0,
+        words=(AUTO,),
+    ),
     Option("lr_decay", float, "factor on lr after every round", 1.0, above=0, high=1),
     Option("server_lr", float, "factor on the averaged change before the server applies it", 1.0, above=0),
     Option(
@@ -103,7 +123,12 @@ COMMON: tuple[Option, ...] = (
     Option("client_weight", str, "whether a client counts n_i times or once", None, ("samples", "uniform")),
     Option("participation", float, "share of clients asked in each round", 1.0, above=0, high=1),
     Option("restarts", int, "random starts trained side by side; the least training loss wins", 1, low=1),
-    Option("start", str, "where the models start: random, or a run folder whose models are taken", "random"),
+    Option(
+        "start",
+        str,
+        "where the models start: random, moment-descent (linear regression), or a run folder whose models are taken",
+        "random",
+    ),
     Option("shared", str, "parameters common to all clusters, as name prefixes separated by commas (layer0)"),
     Option(
         "engine",

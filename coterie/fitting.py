@@ -1,13 +1,13 @@
-"""From options to a result: settle the options, build the federation, run the loop, look at what came out."""
+"""From a plan to a result: begin, run the loop, look at what came out."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +15,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.side import ClientSide
-from coterie.config import Options, check_all, settle
 from coterie.core.clusters import Clusters
-from coterie.core.federation import Federation
-from coterie.core.hold_out import hold_out
-from coterie.core.population import Population, torch_dtype
-from coterie.errors import ConfigError, RunError
+from coterie.core.population import Population
+from coterie.errors import RunError
 from coterie.evaluate.clients import Scores, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
-from coterie.federation.sequential import Sequential
-from coterie.federation.simulated import Simulated
-from coterie.learners import LearnerChoice, make_learner
-from coterie.learners.augment import check_augmentation
+from coterie.evaluate.regression import memberships, regression_report
+from coterie.learners import LearnerChoice
 from coterie.learners.base import Learner
-from coterie.methods import find_method
-from coterie.methods.base import Entry
+from coterie.learners.linear import Linear
+from coterie.planning import Plan, Start, prepare
 from coterie.result import Result, load
 from coterie.runs.folder import Record, RunFolder, versions
 from coterie.scenarios import SCENARIOS, scenario
 from coterie.server.loop import Round, ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
 from coterie.server.race import rounds_with_race
-from coterie.server.start import Model, given_start, random_start
-from coterie.stopping import Watch
-from coterie.tiers.method import Method
+from coterie.starting import Begun, begin
 
-Start = str | Sequence[Model] | Result
 OnRound = Callable[[Record], bool | None]
 """Called with each round's record before it is written; True ends the run after this round."""
 
+MOST_PRODUCTS = 2 * 10**10
+"""Samples times squared coefficients up to which the diagnostics of linear models are computed; a second or two."""
 DETAILED = 500
 """Up to so many clients a record holds every client's cluster; beyond, only sizes and moves."""
 
@@ -54,7 +47,7 @@ def fit(
     method: str = "ifca",
     *,
     learner: LearnerChoice | None = None,
-    start: Start = "random",
+    start: Start | None = None,
     out: str | Path | None = None,
     on_round: OnRound | None = None,
     **options: Any,
@@ -64,7 +57,8 @@ def fit(
     data: from `from_arrays` or `scenario`.
     method: a name from `coterie methods`; its options follow as keywords (`coterie describe NAME` lists them).
     learner: a name with settings ("mlp:hidden=200") or a function that returns a torch.nn.Module.
-    start: "random", a run folder, an earlier result, or K models as dicts of named arrays.
+    start: "random", "moment-descent", a run folder, an earlier result, or K models as dicts of named arrays; by
+        default what the method begins with.
     out: a folder to write the run to; it must not exist yet.
     on_round: called with each round's record before it is written. If it returns True the run ends there, as one that
         has reached its last round; if it raises, the folder can be resumed.
@@ -74,12 +68,13 @@ def fit(
 
 def carry_out(plan: Plan, out: str | Path | None = None, on_round: OnRound | None = None) -> Result:
     """Run a plan from its first round, in a new folder if one is named."""
-    state = plan.first_state()
+    begun = begin(plan)
     folder = None
     if out is not None:
-        folder = RunFolder.create(Path(out), plan.config, plan.data.fingerprint())
-        folder.checkpoint(state)
-    return execute(plan, folder, on_round or (lambda record: None), state, [])
+        folder = RunFolder.create(Path(out), begun.plan.config, plan.data.fingerprint())
+        folder.begin(begun.told)
+        folder.checkpoint(begun.state)
+    return execute(begun, folder, on_round or (lambda record: None))
 
 
 def resume(
@@ -107,7 +102,8 @@ def resume(
     state, records = run.last_state(warn)
     best = run.best_state(warn, before=len(records))
     with _as_before(run.versions, warn):
-        return execute(plan, run, on_round or (lambda record: None), state or plan.first_state(), records, best)
+        begun = begin(plan) if state is None else Begun(plan, state, run.beginning)
+        return execute(begun, run, on_round or (lambda record: None), records, best)
 
 
 @contextmanager
@@ -137,175 +133,31 @@ def _data_again(config: Mapping[str, Any], data: Population | None, path: Path) 
     return scenario(name, seed=config["seed"], **{k: v for k, v in config.items() if k in known})
 
 
-# ---- settling ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run that is fully decided and has touched nothing yet."""
-
-    data: Population
-    entry: Entry
-    options: Options
-    method: Method
-    learner: Learner
-    federation: Federation
-    groups: Tensor | None
-    """(m,) the given cluster of each client, for assigned methods."""
-    start: Start
-    validated: Tensor | None = None
-    """(m,) which clients have validation samples; None where no samples are held out."""
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """What config.toml holds: enough to run it again."""
-        settled = {k: v for k, v in self.options.flat().items() if k not in self.entry.refuses}
-        return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **settled}
-
-    @property
-    def evaluated_on(self) -> str:
-        """Where the final scores come from."""
-        if self.data.test is not None:
-            return "held-out data"
-        return "training data" if self.validated is None else "validation samples"
-
-    def watch(self) -> Watch:
-        """What decides whether the run may end early and which models are the best; rounds of a race do not count."""
-        race = self.method.race
-        first = race.rounds if race is not None and self.method.lanes > 1 else 0
-        return Watch("loss" if self.validated is None else "validation_loss", self.options.patience, first)
-
-    def first_state(self) -> ServerState:
-        """The server before the first round."""
-        dtype, device = torch_dtype(self.options.dtype), torch.device(self.options.device)
-        if self.start == "random":
-            clusters = random_start(self.method, self.learner, self.options.seed, dtype, device)
-        else:
-            clusters = given_start(self.method, self.learner, _start_models(self.start), dtype, device)
-        return ServerState.fresh(clusters, len(self.data.clients))
-
-
-def prepare(
-    data: Population, method: str, learner: LearnerChoice | None, start: Start, given: Mapping[str, Any]
-) -> Plan:
-    """Check and settle everything; an error here has written nothing."""
-    if not isinstance(data, Population):
-        raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
-    entry = find_method(method)
-    if start != "random":
-        given = {**given, "start": start if isinstance(start, str) else "given"}
-    said = check_all(_refused(entry, given), entry.accepts, f"method {entry.name}")
-    accepted = {option.name for option in entry.accepts}
-    recommended = {k: v for k, v in data.recommended.items() if k in accepted}
-    values = settle(
-        said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults({**recommended, **said}))
-    )
-    groups, K = _groups(entry, data, values)
-    chosen = learner or values["learner"] or ("linear" if data.profile.classes is None else "logistic")
-    built = make_learner(chosen, data.profile)
-    dtype = values["dtype"] or str(built.dtype).removeprefix("torch.")
-    values |= {"clusters": K, "learner": built.spec, "dtype": dtype}
-    own = {option.name for option in entry.options}
-    options = Options(
-        **{name: value for name, value in values.items() if name not in own},
-        own={name: values.get(name) for name in own},
-    )
-    _check_device(options.device)
-    check_augmentation(options.augment, data.profile)
-    composed = entry.compose(options)
-    side = _client_side(data, built, options)
-    _check_resampling(composed, side)
-    federation = Sequential(side) if options.engine == "sequential" else Simulated(side)
-    validated = None if side.validation is None else torch.from_numpy(side.validation.sizes > 0)
-    return Plan(data, entry, options, composed, built, federation, groups, start, validated)
-
-
-def _refused(entry: Entry, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in given:
-        if name in entry.refuses:
-            raise ConfigError(f"{name} means nothing to method {entry.name} ({entry.summary}): leave it out")
-    return given
-
-
-def _groups(entry: Entry, data: Population, values: Mapping[str, Any]) -> tuple[Tensor | None, int]:
-    """The given clusters, if any, and their number."""
-    m = len(data.clients)
-    if entry.groups == "self":
-        return torch.arange(m), m
-    if entry.groups == "one":
-        return None, 1
-    if entry.groups == "truth":
-        if data.truth is None:
-            raise ConfigError(
-                "oracle needs the true groups: pass truth= to from_arrays, or use a method that finds them"
-            )
-        return torch.from_numpy(data.truth), int(data.truth.max()) + 1
-    K = int(values["clusters"])
-    if m < K:
-        raise ConfigError(f"clusters={K} but there are only {m} clients: choose at most {m}")
-    return None, K
-
-
-def _check_device(name: str) -> None:
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
-
-
-def _client_side(data: Population, learner: Learner, options: Options) -> ClientSide:
-    dtype, device = torch_dtype(options.dtype), torch.device(options.device)
-    train, validation = data.train, None
-    if options.validation is not None:
-        held_out = hold_out(data, options.validation, options.seed)
-        train, validation = held_out.train, held_out.test
-    parts = (None if part is None else part.to(dtype, device) for part in (data.test, validation))
-    return ClientSide(learner, train.to(dtype, device), *parts)
-
-
-def _check_resampling(method: Method, side: ClientSide) -> None:
-    """Every client must have a sample for each of the 2T subsets."""
-    sizes = side.train.sizes
-    if method.resample is not None and sizes.min() < 2 * method.resample:
-        raise ConfigError(
-            f"resample cuts each client's samples into 2 x rounds = {2 * method.resample} subsets, but client "
-            f"{side.train.ids[sizes.argmin()]!r} has {sizes.min()}: use fewer rounds or leave resample out"
-        )
-
-
-def _start_models(start: Start) -> Sequence[Model]:
-    if isinstance(start, Result):
-        return start.models
-    if isinstance(start, str):
-        return load(start).models
-    return start
-
-
 # ---- running -------------------------------------------------------------------------------------------------
 
 
 def execute(
-    plan: Plan,
+    begun: Begun,
     folder: RunFolder | None,
     on_round: OnRound,
-    state: ServerState,
-    records: list[Record],
+    records: list[Record] | None = None,
     best: ServerState | None = None,
 ) -> Result:
-    """Run a plan from `state` to its last round, or until it stops early; `records` are those of the rounds before.
+    """Run to the last round, or until it stops early; `records` are those of the rounds before the state.
 
     `best` is the state with the least validation loss among them, where such a state is kept.
     """
+    plan, state, records = begun.plan, begun.state, [] if records is None else records
     options = plan.options
     watch = plan.watch()
     for record in records:
         watch.see(record)
     keeps_best = options.patience is not None and plan.validated is not None
-    begun = time.perf_counter()
+    clock = time.perf_counter()
     with torch.no_grad():
         for done in () if _has_stopped(records) else _rounds(plan, state):
             state = done.state
-            record = _record(plan, done, time.perf_counter() - begun)
+            record = _record(plan, done, time.perf_counter() - clock)
             if "start" not in record and records and "start" in records[-1]:
                 record["start"] = records[-1]["start"]  # a race is over: the start that won it goes on
             if watch.see(record) and keeps_best:
@@ -322,8 +174,8 @@ def execute(
                     folder.checkpoint(state, best)
             if last:
                 break
-            begun = time.perf_counter()
-        result = _conclude(plan, best or state, records)
+            clock = time.perf_counter()
+        result = _conclude(replace(begun, state=best or state), records)
     if folder is not None:
         folder.finish(result.parameters, result.summary())
     return result
@@ -413,8 +265,9 @@ def score_name(learner: Learner) -> str:
     return "rmse" if learner.classes is None else "accuracy"
 
 
-def _conclude(plan: Plan, state: ServerState, records: list[Record]) -> Result:
+def _conclude(done: Begun, records: list[Record]) -> Result:
     """Ask everybody once more: which start won, who belongs where, how well does it do."""
+    plan, state = done.plan, done.state
     last = state.round - 1
     positions, table = training_losses(plan.federation, state.clusters, plan.groups, last)
     sizes = plan.federation.sizes[positions]
@@ -424,14 +277,47 @@ def _conclude(plan: Plan, state: ServerState, records: list[Record]) -> Result:
     asked = own if plan.data.test is not None else _with_samples(plan, own)
     found = scores(plan.federation, clusters, asked, last, plan.learner.classes is None, margin=chooses)
     rows = _client_rows(plan, own, positions, found)
+    if isinstance(plan.learner, Linear) and chooses:
+        by_lane = table.reshape(len(table), state.clusters.lanes, state.clusters.K)
+        posterior = memberships(by_lane[:, lane], sizes, own.numpy()[positions], plan.learner)
+        rows = [{**row, "posterior": each.tolist()} for row, each in zip(rows, posterior, strict=True)]
     metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
     metrics |= _validation_figures(plan, clusters, own, last) | _how_it_ended(plan, state, records)
+    metrics |= _with_the_beginning(metrics, done.told)
+    if (regression := _regression(plan, clusters, own, last)) is not None:
+        metrics["regression"] = regression
     if len(start_losses) > 1:
         metrics |= {"start": lane, "start_losses": [_finite(v) for v in start_losses]}
-    elif "start" in records[-1]:
+    elif records and "start" in records[-1]:
         metrics["start"] = records[-1]["start"]
     return Result(
         plan.config, plan.data.profile, plan.learner, clusters.models(), records, metrics, rows, plan.data.fingerprint()
+    )
+
+
+def _with_the_beginning(metrics: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the beginning found out, and all bytes with those that it took."""
+    costs = told.get("moment_descent", {})
+    return {**told, **{name: metrics[name] + costs.get(name, 0) for name in ("bytes_up", "bytes_down")}}
+
+
+def _regression(plan: Plan, clusters: Clusters, own: Tensor, last: int) -> dict[str, Any] | None:
+    """Coefficients with intervals and the theory's guides, for linear models; None where they would cost too much."""
+    if not isinstance(plan.learner, Linear) or plan.entry.groups == "self":
+        return None
+    if int(plan.federation.sizes.sum()) * plan.learner.coefficients**2 > MOST_PRODUCTS:
+        return None
+    work, lr = plan.method.work, plan.method.rate(max(0, last)) if plan.options.rounds else None
+    return regression_report(
+        plan.federation,
+        plan.learner,
+        clusters,
+        own,
+        round_=last,
+        lr=lr,
+        steps=work.full_batch_steps,
+        prox=work.implicit,
+        names=plan.data.feature_names or None,
     )
 
 

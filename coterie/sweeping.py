@@ -27,9 +27,9 @@ from coterie.comparing import Job, Progress, go_on, run_jobs
 from coterie.config import Option
 from coterie.core.population import Population
 from coterie.errors import ConfigError, CoterieError, RunError
-from coterie.fitting import prepare
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
+from coterie.planning import prepare
 from coterie.report.commands import run_command
 from coterie.report.comparison import Spread
 from coterie.report.reading import RunData, read_run
@@ -204,7 +204,7 @@ def plan_sweep(
     first = [job for job in asked.all_jobs(folder) if job.seed == asked.seeds[0]]
     seen = first[0].data() if data is None else replace(data, test=None)
     for job in first:
-        prepare(seen, job.method, learner, "random", job.run_options())  # a mistake shows before anything is written
+        prepare(seen, job.method, learner, None, job.run_options())  # a mistake shows before anything is written
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} exists already and holds no sweep: choose another folder with out")
     (folder / "jobs").mkdir(parents=True)

@@ -82,6 +82,7 @@ def import_(name: str, path: Path) -> None:
     coterie data import mnist torchvision/data
     coterie data import cifar10 cifar-10-batches-bin
     coterie data import femnist femnist_200.npz
+    coterie data import school school.mat
     """
     with _steps(err) as on_step:
         kept, same = bring.import_copy(name, path, on_step)
@@ -116,11 +117,8 @@ def verify(name: str | None) -> None:
 
 
 def _conclude(name: str, path: Path) -> None:
-    images = catalogue.load(name)
-    shape = "x".join(map(str, images.x_train.shape[1:]))
-    _say("data", f"{len(images.y_train)} training and {len(images.y_test)} test images of {shape}")
-    if images.writers is not None:
-        _say("writers", str(len(images.writers.ids)))
+    for what, text in catalogue.load_content(name).told.items():
+        _say(what, text)
     _say("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from coterie import __version__
 from coterie.cli import show
 from coterie.cli.data import data as data_commands
 from coterie.cli.folders import free_folder, kept
-from coterie.cli.options import SuggestingGroup, read_config, split_options, with_run_options
+from coterie.cli.options import SuggestingGroup, read_config, scenario_name, split_options, with_run_options
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
 from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
-from coterie.errors import ConfigError, CoterieError
-from coterie.fitting import carry_out, prepare, resume
+from coterie.errors import CoterieError
+from coterie.fitting import carry_out, resume
+from coterie.planning import prepare
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.result import Result
@@ -61,22 +63,21 @@ def run(
     json_file: Path | None,
     **flags: Any,
 ) -> None:
-    """Run one method on a scenario.
+    """Run one method on a scenario, or on your own table.
 
     A scenario may suggest other defaults than those below: 'coterie describe SCENARIO' shows them.
 
     \b
     coterie run rotated-digits --method ifca --clusters 4 --restarts 5
     coterie run mixed-regression --method ifca --groups 3 --samples 10-200 --participation 0.3
+    coterie run --table pupils.csv --client school --target score --clusters 3
     coterie run --config runs/rotated-digits-ifca-seed0/config.toml --seed 7
     """
     given = read_config(config_file) | {name: value for name, value in flags.items() if value is not None}
     file_scenario, file_method, file_out = (given.pop(key, None) for key in ("scenario", "method", "out"))
-    name, method = scenario or file_scenario, method or file_method or "ifca"
-    if name is None:
-        raise ConfigError("which scenario? name one ('coterie scenarios' lists them) or give --config FILE")
+    name, method = scenario_name(scenario or file_scenario, given), method or file_method or "ifca"
     of_scenario, of_run = split_options(name, [method], given)
-    learner, start = of_run.pop("learner", None), of_run.pop("start", "random")
+    learner, start = of_run.pop("learner", None), of_run.pop("start", None)
     seed = of_run.get("seed", 0)
     data = build_scenario(name, seed=seed, **of_scenario)
     plan = prepare(data, method, learner, start, of_run)  # a mistake shows before a folder is made
@@ -100,22 +101,26 @@ def _conclude(result: Result, folder: Path, json_file: Path | None) -> None:
 
 
 @cli.command()
-@click.argument("scenario")
+@click.argument("scenario", required=False)
 @click.option("--methods", required=True, help="Methods to compare, separated by commas.")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each method.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
 @click.option("--out", "folder", type=click.Path(path_type=Path), help="New folder. [default: runs/compare-...]")
 @with_run_options
-def compare(scenario: str, methods: str, seeds: int, jobs: int | None, folder: Path | None, **flags: Any) -> None:
-    """Compare methods on a scenario over several seeds.
+def compare(
+    scenario: str | None, methods: str, seeds: int, jobs: int | None, folder: Path | None, **flags: Any
+) -> None:
+    """Compare methods on a scenario, or on your own table, over several seeds.
 
     An option goes to those methods that take it; --seed is the first seed.
 
     \b
     coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
     coterie compare mixed-regression --methods fedavg,ifca --seeds 5 --noise 0.5
+    coterie compare --table pupils.csv --client school --target score --methods local,fedavg,ifca
     """
     given = {name: value for name, value in flags.items() if value is not None}
+    scenario = scenario_name(scenario, given)
     first = given.pop("seed", 0)
     names = [name.strip() for name in methods.split(",") if name.strip()]
     of_scenario, of_run = split_options(scenario, names, given)
@@ -213,6 +218,7 @@ cli.add_command(reproduce_command)
 
 def main() -> None:
     """The entry point: a mistake of the user's is one line and exit code 2."""
+    warnings.showwarning = lambda message, *_: err.print(f"note: {message}", style="yellow", markup=False)
     try:
         code = cli.main(standalone_mode=False)
     except CoterieError as error:

@@ -29,8 +29,22 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class _Value(click.ParamType):  # type: ignore[type-arg]
+    """A number, or one of the words that may stand instead."""
+
+    def __init__(self, option: Option) -> None:
+        self.option = option
+        self.name = f"{option.kind.__name__}|{'|'.join(option.words)}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self.option.read(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
 def _flag(option: Option, owner: str) -> Callable[[Command], Command]:
-    kind: Any = click.Choice(option.choices) if option.choices else option.kind
+    kind: Any = click.Choice(option.choices) if option.choices else _Value(option) if option.words else option.kind
     default = "" if option.default is None else f" [default: {option.default}]"
     prefix = f"({owner}) " if owner else ""
     return click.option(option.flag, option.name, type=kind, default=None, help=f"{prefix}{option.help}{default}")
@@ -49,11 +63,28 @@ def _union() -> list[tuple[Option, str]]:
 
 
 def _common(options: Sequence[Option]) -> Option:
-    """One option for all of a name: text if their kinds differ, without a default if those do."""
+    """One option for all of a name: text if their kinds differ, without a default if those do.
+
+    Where some have choices and others do not, none are offered, and the help is that of all.
+    """
     first = options[0]
     alike = all(option.kind is first.kind for option in options)
     agreed = all(option.default == first.default for option in options)
-    return replace(first, kind=first.kind if alike else str, default=first.default if agreed else None)
+    common = replace(first, kind=first.kind if alike else str, default=first.default if agreed else None)
+    if all(option.choices == first.choices for option in options):
+        return common
+    return replace(common, choices=(), help="; or ".join(_told(option) for option in options))
+
+
+def _told(option: Option) -> str:
+    return f"{option.help} ({', '.join(option.choices)})" if option.choices else option.help
+
+
+def scenario_name(said: str | None, given: Mapping[str, Any]) -> str:
+    """The scenario that was named; without a name, `table` if a table was given."""
+    if said is None and given.get("table") is None:
+        raise ConfigError("which scenario? name one ('coterie scenarios' lists them), or give --table FILE or --config")
+    return said or "table"
 
 
 def _owners() -> Iterable[tuple[str, tuple[Option, ...]]]:

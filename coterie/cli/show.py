@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +15,7 @@ from coterie.errors import unknown_name
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import SEEN, Entry
+from coterie.report.coefficients import table_rows
 from coterie.report.comparison import compare
 from coterie.report.formats import plain
 from coterie.report.formats import score as score_text
@@ -57,6 +59,23 @@ def result(console: Console, found: Result) -> None:
         lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
     for name, text in lines.items():
         console.print(f"{name:<9}{text}", highlight=False, soft_wrap=True)
+    _coefficients(console, m.get("regression"))
+
+
+MOST_COEFFICIENTS, MOST_CLUSTERS = 8, 5
+"""A table of coefficients for the terminal; the report has larger ones."""
+
+
+def _coefficients(console: Console, found: Mapping[str, Any] | None) -> None:
+    """Estimate and interval of each coefficient in each cluster in use, where they fit on a screen."""
+    used = [row["cluster"] for row in found["clusters"] if row["clients"]] if found else []
+    if not found or len(found["names"]) > MOST_COEFFICIENTS or len(used) > MOST_CLUSTERS:
+        return
+    console.print(f"\nCoefficients, with {100 * found['level']:g} % intervals", style="bold", highlight=False)
+    table = _table("name", *(f"cluster {k}" for k in used))
+    for name, cells in table_rows(found):
+        table.add_row(escape(name), *(f"{estimate} ({interval})" for estimate, interval in cells))
+    console.print(table)
 
 
 def _ending(found: Result) -> dict[str, str]:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from coterie.cli import show
 from coterie.cli.folders import free_folder, kept
-from coterie.cli.options import split_options, with_run_options
+from coterie.cli.options import scenario_name, split_options, with_run_options
 from coterie.cli.progress import comparison_progress
 from coterie.config import COMMON
 from coterie.errors import ConfigError, unknown_name
@@ -25,7 +25,7 @@ err = Console(stderr=True)
 
 
 @click.command(name="sweep")
-@click.argument("scenario")
+@click.argument("scenario", required=False)
 @click.option("--method", default="ifca", show_default=True, help="Method to run (see 'coterie methods').")
 @click.option("--over", multiple=True, metavar="NAME=V1,V2,...", help="An option and the values to try; repeatable.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each combination.")
@@ -41,7 +41,7 @@ err = Console(stderr=True)
 )
 @with_run_options
 def sweep_command(
-    scenario: str,
+    scenario: str | None,
     method: str,
     over: tuple[str, ...],
     seeds: int,
@@ -61,6 +61,7 @@ def sweep_command(
     coterie sweep mixed-regression --over clusters=2,3,4,5 --noise 0.5
     """
     given = {name: value for name, value in flags.items() if value is not None}
+    scenario = scenario_name(scenario, given)
     first, share = given.pop("seed", 0), given.pop("validation", SHARE)
     swept = read_over(over, method, scenario)
     of_scenario, of_run = split_options(scenario, [method], given)

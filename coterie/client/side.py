@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coterie.client.evaluate import evaluate, score
+from coterie.client.moments import anchor_step, moment_product
+from coterie.client.regression import curvature, meats, moments
 from coterie.client.round import local_round
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions, Shard
@@ -45,4 +47,9 @@ TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
     "local-round": lambda side, task, broadcast: local_round(side.learner, side.train, task, broadcast),
     "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),
     "evaluate": lambda side, task, broadcast: evaluate(side.learner, side.evaluated(task), task, broadcast),
+    "moment-product": lambda side, task, broadcast: moment_product(side.learner, side.train, task, broadcast),
+    "anchor-step": lambda side, task, broadcast: anchor_step(side.learner, side.train, task, broadcast),
+    "regression-moments": lambda side, task, broadcast: moments(side.learner, side.train, broadcast),
+    "regression-meats": lambda side, task, broadcast: meats(side.learner, side.train, broadcast),
+    "curvature": lambda side, task, broadcast: curvature(side.learner, side.train),
 }

@@ -1,15 +1,38 @@
-"""Validation samples, cut from the clients' own training samples."""
+"""Samples put aside, cut from the clients' own: for validation, or for the test samples of a table."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.core.keys import Purpose, keys_for_clients, shuffled
+from coterie.core.keys import Purpose, Words, keys_for_clients, shuffled
 from coterie.core.population import Population
-from coterie.core.shard import spans
+from coterie.core.shard import Positions, spans
 from coterie.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which samples are kept and which are put aside, client after client; a client's samples count 0..n_i-1."""
+
+    kept: Positions
+    """Places of the kept samples when all samples stand client after client, shape (sum of kept_sizes,)."""
+    kept_sizes: Positions
+    """(m,)"""
+    aside: Positions
+    aside_sizes: Positions
+
+
+def split(keys: Words, sizes: Positions, share: float) -> Split:
+    """Put a share of each client's samples aside; which ones follows from its key, `keys` and `sizes` have shape (m,).
+
+    A client with several samples gives away at least one and keeps at least one; a client with one keeps it.
+    """
+    aside = np.minimum(sizes - 1, np.maximum(1, np.rint(share * sizes).astype(np.int64)))
+    first = np.cumsum(sizes) - sizes
+    places = shuffled(keys, sizes) + np.repeat(first, sizes)
+    return Split(places[spans(first + aside, sizes - aside)], sizes - aside, places[spans(first, aside)], aside)
 
 
 def hold_out(population: Population, share: float, seed: int) -> Population:
@@ -20,14 +43,12 @@ def hold_out(population: Population, share: float, seed: int) -> Population:
     """
     train = population.train
     sizes = train.sizes
-    aside = np.minimum(sizes - 1, np.maximum(1, np.rint(share * sizes).astype(np.int64)))
-    if not aside.any():
+    if sizes.max() < 2:
         raise ConfigError("validation needs a client with two samples or more, but all have one: leave it out")
-    order = shuffled(keys_for_clients(seed, Purpose.VALIDATION, 0, train.hashes), sizes)
-    rows = order + np.repeat(train.starts, sizes)
-    first = np.cumsum(sizes) - sizes
+    parts = split(keys_for_clients(seed, Purpose.VALIDATION, 0, train.hashes), sizes, share)
+    rows = spans(train.starts, sizes)
     return replace(
         population,
-        train=train.gather(rows[spans(first + aside, sizes - aside)], sizes - aside),
-        test=train.gather(rows[spans(first, aside)], aside),
+        train=train.gather(rows[parts.kept], parts.kept_sizes),
+        test=train.gather(rows[parts.aside], parts.aside_sizes),
     )

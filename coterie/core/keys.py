@@ -31,6 +31,8 @@ class Purpose(IntEnum):
     VALIDATION = 5
     RESAMPLE = 6
     AUGMENTATION = 7
+    ANCHORS = 8
+    PERTURBATION = 9
 
 
 def _scramble(words: Words) -> Words:

@@ -42,6 +42,8 @@ class Population:
     recommended: Mapping[str, object] = field(default_factory=dict)
     """Run options that suit this data; used where the user says nothing."""
     group_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    """What the features are called, d names; empty where nobody said."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:

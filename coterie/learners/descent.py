@@ -27,6 +27,9 @@ class LocalWork:
     """Samples a step, the last batch of a pass short; None: all of the client's samples."""
     prox: float = 0.0
     """mu: pulls the local model back to the received one by (mu/2) ||theta - theta_received||^2."""
+    implicit: bool = False
+    """One proximal step, argmin of the loss plus ||theta - theta_received||^2 / (2 lr), instead of gradient steps; for
+    learners that can solve it."""
     augment: str = "none"
     """Random changes of the images in every step, names separated by commas; `none`: they are taken as they are."""
 

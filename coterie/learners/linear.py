@@ -45,8 +45,13 @@ class Linear:
         form = f"bias={self.bias},degree={self.degree},half={self.half}".lower()
         return f"linear:{form},scale={self.scale!r},start={self.draw}"
 
+    @property
+    def coefficients(self) -> int:
+        """p, the bias included."""
+        return int(self.features(torch.zeros(1, 1, self.width)).shape[-1])
+
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
-        terms = self.features(torch.zeros(1, 1, self.width)).shape[-1] - self.bias
+        terms = self.coefficients - self.bias
         rows = [self._drawn(generator(key), terms) * self.scale for key in keys]
         params = {"weight": torch.from_numpy(np.stack(rows)).to(dtype)}
         return params | {"bias": torch.zeros(len(keys), dtype=dtype)} if self.bias else params
@@ -71,7 +76,8 @@ class Linear:
         """Weight and bias as one vector, (..., p)."""
         return torch.cat([theta["weight"], theta["bias"][..., None]], dim=-1) if self.bias else theta["weight"]
 
-    def _named(self, vector: Tensor) -> Params:
+    def named(self, vector: Tensor) -> Params:
+        """The inverse of what weight and bias are as one vector, (..., p)."""
         return {"weight": vector[..., :-1], "bias": vector[..., -1]} if self.bias else {"weight": vector}
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
@@ -91,30 +97,29 @@ class Linear:
         return Scored(squared(predictions, block.y[..., None], self.half), predictions)
 
     def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
-        steps = work.full_batch_steps
-        if steps is None:
+        if work.full_batch_steps is None:
             return descend_each_track(self._objective, theta, block, work, lr).change
         phi = self.features(block.x)
         residual = self._vector(theta) @ phi.transpose(1, 2) - block.y[:, None]
-        return self._named(_change(phi, residual, self._pace(block, lr), lr * work.prox, steps))
+        return self.named(_change(phi, residual, self._pace(block, lr), lr * work.prox, work))
 
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
     ) -> Contribution:
         """In closed form; the sums without any client's own change where that is faster."""
-        steps, count = work.full_batch_steps, models["weight"].shape[0]
-        if steps is None:
+        count = models["weight"].shape[0]
+        if work.full_batch_steps is None:
             theta = take_rows(models, rows)
             done = descend_each_track(self._objective, theta, block, work, lr)
             return weigh(done.change, rows, mass, count, "autograd", done.loss)
         phi = self.features(block.x)
         residual = self._chosen(models, rows, phi, memo) - block.y[:, None]
         pace, pull = self._pace(block, lr), lr * work.prox
-        if flat_sum_pays(count, *residual.shape[1:]) and _in_sample_space(phi, steps):
-            total = _flat_sum(phi, _steps_in_sample_space(phi, residual, pace, pull, steps), rows, mass, count)
+        if flat_sum_pays(count, *residual.shape[1:]) and _in_sample_space(phi, work):
+            total = _flat_sum(phi, _in_samples(phi, residual, pace, pull, work), rows, mass, count)
             if bool(total.sum().isfinite()):  # else somebody's change may not be, and has to be found
-                return Contribution(self._named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
-        return weigh(self._named(_change(phi, residual, pace, pull, steps)), rows, mass, count, "closed-form")
+                return Contribution(self.named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
+        return weigh(self.named(_change(phi, residual, pace, pull, work)), rows, mass, count, "closed-form")
 
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
         """Predictions of the models that each client trains, (B, R, n)."""
@@ -153,39 +158,58 @@ def _flat_sum(phi: Tensor, u: Tensor, rows: Tensor, mass: Tensor, count: int) ->
     return by_model.reshape(count, clients * samples) @ phi.flatten(0, 1)
 
 
-def _in_sample_space(phi: Tensor, steps: int) -> bool:
-    """Fewer samples than features, or a single step, which needs neither of the small matrices."""
-    return steps == 1 or phi.shape[1] <= phi.shape[2]
+def _in_sample_space(phi: Tensor, work: LocalWork) -> bool:
+    """Fewer samples than features, or a single gradient step, which needs neither of the small matrices."""
+    return phi.shape[1] <= phi.shape[2] or (work.full_batch_steps == 1 and not work.implicit)
 
 
-def _change(phi: Tensor, residual: Tensor, pace: Tensor, pull: float, steps: int) -> Tensor:
+def _change(phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: LocalWork) -> Tensor:
     """The clients' changes (B, L, p) by full-batch steps, from residuals (B, L, n) on features phi (B, n, p)."""
-    if _in_sample_space(phi, steps):
-        return _steps_in_sample_space(phi, residual, pace, pull, steps) @ phi
-    return _steps_in_feature_space(phi, residual, pace, pull, steps)
+    if _in_sample_space(phi, work):
+        return _in_samples(phi, residual, pace, pull, work) @ phi
+    gradient = (pace * residual) @ phi
+    moment = (phi * pace.transpose(1, 2)).transpose(1, 2) @ phi
+    if work.implicit:
+        return -_solve(moment, gradient)
+    return _steps_in_feature_space(gradient, moment, pull, work.full_batch_steps or 1)
 
 
 # Models are rows below: a row times a small matrix is two to three times faster here than the matrix times a column.
 
 
-def _steps_in_sample_space(phi: Tensor, residual: Tensor, pace: Tensor, pull: float, steps: int) -> Tensor:
-    """The change is u phi; the residual moves by the Gram matrix phi phi^T (n x n) and theta is never touched."""
+def _in_samples(phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: LocalWork) -> Tensor:
+    """u (B, L, n) of the change u phi; residuals move by the Gram matrix phi phi^T (n x n), theta is never touched."""
+    if work.full_batch_steps == 1 and not work.implicit:
+        return -pace * residual
+    gram = phi @ phi.transpose(1, 2)
+    if work.implicit:
+        return -pace * _solve(pace.transpose(1, 2) * gram, residual)
     u = -pace * residual
-    if steps > 1:
-        gram = phi @ phi.transpose(1, 2)
-        for _ in range(steps - 1):
-            u = (1 - pull) * u - pace * (residual + u @ gram)
+    for _ in range((work.full_batch_steps or 1) - 1):
+        u = (1 - pull) * u - pace * (residual + u @ gram)
     return u
 
 
-def _steps_in_feature_space(phi: Tensor, residual: Tensor, pace: Tensor, pull: float, steps: int) -> Tensor:
-    """More samples than features: the gradient moves by the moment matrix phi^T phi (p x p)."""
-    gradient = (pace * residual) @ phi
+def _solve(matrix: Tensor, right: Tensor) -> Tensor:
+    """X with X (1 + matrix) = right, (B, L, n) for matrices (B, n, n)."""
+    one = torch.eye(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
+    solved: Tensor = torch.linalg.solve(matrix + one, right, left=False)
+    return solved
+
+
+def _steps_in_feature_space(gradient: Tensor, moment: Tensor, pull: float, steps: int) -> Tensor:
+    """More samples than features: the gradient (B, L, p) moves by the moment matrix phi^T phi (p x p)."""
     change = -gradient
-    moment = (phi * pace.transpose(1, 2)).transpose(1, 2) @ phi
     for _ in range(steps - 1):
         change = (1 - pull) * change - (gradient + change @ moment)
     return change
+
+
+def as_linear(learner: object) -> Linear:
+    """The learner, if it is linear regression; an error that says so otherwise."""
+    if not isinstance(learner, Linear):
+        raise ConfigError(f"this is about linear regression, but the learner is {getattr(learner, 'spec', learner)}")
+    return learner
 
 
 def linear(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from coterie.errors import unknown_name
-from coterie.methods import fedavg, fedprox, ifca, local, oracle
+from coterie.methods import fedavg, fedprox, ifca, local, moment_descent, oracle, two_phase
 from coterie.methods.base import Entry
 
-METHODS: dict[str, Entry] = {e.name: e for e in (local.ENTRY, fedavg.ENTRY, fedprox.ENTRY, ifca.ENTRY, oracle.ENTRY)}
+METHODS: dict[str, Entry] = {
+    module.ENTRY.name: module.ENTRY for module in (local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent)
+}
 
 
 def find_method(name: str) -> Entry:

@@ -16,6 +16,12 @@ SEEN = (
 )
 """What every method lets the server see of a client, besides the rows it declares."""
 
+ANCHORS_REVEAL = {
+    "anchor": "of the few anchors: its own model as it is estimated, step by step",
+    "sigma": "of the few anchors: how far that estimate has to go",
+}
+"""What moment descent lets the server see of a client, whatever method comes after it."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -31,6 +37,10 @@ class Entry:
     """Options of its own."""
     defaults: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda given: {}
     """Its own defaults for common options, given what the user said."""
+    prefers: Mapping[str, object] = field(default_factory=dict)
+    """Defaults that go before what the data suggests, because without them it would be another method."""
+    learners: tuple[str, ...] | None = None
+    """The model families it is for; None: all."""
     twin: str | None = None
     """The method it equals with K=1; None with the reason in `no_twin`."""
     no_twin: str = ""
@@ -38,6 +48,10 @@ class Entry:
     """Rows of its replies and what each tells the server about a single client."""
     groups: str = "found"
     """Where the clusters come from: found, one, truth, self."""
+
+    def revealed(self, start: str) -> Mapping[str, str]:
+        """Rows of the replies of a run that begins with `start`."""
+        return {**self.reveals, **(ANCHORS_REVEAL if start == "moment-descent" else {})}
 
     @property
     def accepts(self) -> tuple[Option, ...]:

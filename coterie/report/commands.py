@@ -35,9 +35,9 @@ def method_options(run: RunData, spelled: Collection[str] = ()) -> dict[str, Any
     if entry is None:
         return {}
     defaults = {option.name: option.default for option in entry.accepts} | dict(entry.defaults(run.config))
-    # what the scenario suggests would come back unasked, so these are spelled out even at the method's default
+    # what the scenario or its data (lr) suggests would come back unasked, so it is spelled out even at the default
     named = SCENARIOS.get(run.scenario)
-    suggested = {"clusters", "dtype", *spelled, *(named.recommended if named else ())}
+    suggested = {"clusters", "dtype", "lr", *spelled, *(named.recommended if named else ())}
     return {
         name: run.config[name]
         for name in (option.name for option in entry.accepts)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from coterie.evaluate.metrics import SURE
 from coterie.methods.base import SEEN
-from coterie.report import sentences, tables
+from coterie.report import coefficients, sentences, tables
 from coterie.report.commands import is_named, own_learner, run_command
 from coterie.report.comparison import Comparison, MethodRuns, compare, contingency, curve, gains, pairs
 from coterie.report.figures.curves import Line, curves
@@ -106,6 +106,7 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "returned": tables.returned_rows(found.main),
         "truth_known": any(method.over_seeds("ari") for method in found.methods),
         "agreement": _agreement(found.main),
+        "coefficients": coefficients.section(found.main.first),
     }
 
 

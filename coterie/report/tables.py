@@ -179,6 +179,8 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
     columns += [Column(kind, f"gain over {base.name}") for base in found.baselines if (kind := base.groups)]
     if "margin" in known:
         columns.append(Column("margin", "margin"))
+    if "posterior" in known:
+        columns.append(Column("posterior", "posterior"))
     columns.append(Column("loss", "loss"))
     rows = []
     for row in first.clients:
@@ -189,6 +191,7 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
             "truth": (str(row.get("truth", ABSENT)), str(row.get("truth", ""))),
             "score": (form(averages.get(row["id"])), averages.get(row["id"])),
             "margin": (_margin(row.get("margin")), row.get("margin")),
+            "posterior": _posterior(row),
             "loss": (plain(row.get("loss")), row.get("loss")),
         }
         for kind, by_client in versus.items():
@@ -200,6 +203,16 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
 
 def _margin(value: float | None) -> str:
     return ABSENT if value is None else signed(f"{value:.1f}")
+
+
+def _posterior(row: Mapping[str, Any]) -> tuple[str, float | None]:
+    """How probable it is that a client belongs to the cluster it is in: text and value."""
+    each = row.get("posterior")
+    if each is None:
+        return ABSENT, None
+    mine = each[row["cluster"]]
+    # what rounds to certainty is not certain
+    return ("> 0.999" if 0.9995 <= mine < 1 else f"{mine:.3f}"), mine
 
 
 def _gain(value: float, found: Comparison) -> str:
@@ -256,11 +269,15 @@ def method_words(name: str) -> dict[str, Any]:
 
 def returned_rows(main: MethodRuns) -> Mapping[str, str]:
     """What clients sent back for this report, after the training: facts about single clients."""
-    known = {key for row in main.first.clients for key in row}
+    known = {key for row in main.first.clients for key in row} | (
+        {"sums"} if main.first.metrics.get("regression") else set()
+    )
     meaning = {
         "score": "how well its own model does on its data",
         "loss": "the mean loss of its own model",
         "losses": "the mean loss under every cluster's model",
         "margin": "by how many standard errors its own model beats the next best",
+        "posterior": "its mean training loss under every cluster's model, from which its posterior follows",
+        "sums": "cross-products of its features and residuals, which are added up over the clients of its cluster",
     }
     return {name: words for name, words in meaning.items() if name in known}

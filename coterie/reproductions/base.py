@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from coterie.core.population import Population
 from coterie.errors import RunError
-from coterie.fitting import carry_out, prepare, resume
+from coterie.fitting import carry_out, resume
+from coterie.planning import prepare
 from coterie.result import Result, load
 from coterie.runs.folder import RunFolder
 from coterie.scenarios import scenario

@@ -4,6 +4,7 @@
 
     config.toml          all options as settled; the same file runs it again
     versions.json        Python, libraries, platform, threads, digest of the data
+    beginning.json       what was found out before the first round, if anything was
     records.jsonl        one line a round
     checkpoints/         the last few states of the server
     best/                with patience on validation samples: the states with the least validation loss so far
@@ -100,6 +101,17 @@ class RunFolder:
             raise RunError(
                 f"{self.path / name} cannot be read ({error}): the folder is damaged, run it again"
             ) from None
+
+    def begin(self, told: Mapping[str, Any]) -> None:
+        """Keep what was found out before the first round."""
+        if told:
+            write_json(self.path / "beginning.json", told)
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        """What `begin` was given."""
+        told: dict[str, Any] = self._json("beginning.json") if (self.path / "beginning.json").is_file() else {}
+        return told
 
     # ---- while the run goes on ------------------------------------------------------------------------------
 

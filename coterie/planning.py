@@ -1,0 +1,187 @@
+"""A run that is fully decided: options settled, everything checked, nothing touched yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.client.side import ClientSide
+from coterie.config import AUTO, Options, check_all, settle
+from coterie.core.federation import Federation
+from coterie.core.hold_out import hold_out
+from coterie.core.population import Population, torch_dtype
+from coterie.errors import ConfigError
+from coterie.federation.sequential import Sequential
+from coterie.federation.simulated import Simulated
+from coterie.learners import LearnerChoice, make_learner
+from coterie.learners.augment import check_augmentation
+from coterie.learners.base import Learner
+from coterie.learners.linear import Linear
+from coterie.methods import find_method
+from coterie.methods.base import Entry
+from coterie.result import Result
+from coterie.server.start import Model
+from coterie.stopping import Watch
+from coterie.tiers.method import Method
+
+MOMENT_DESCENT = "moment-descent"
+"""The start that is found by moment descent."""
+
+Start = str | Sequence[Model] | Result
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is fully decided and has touched nothing yet."""
+
+    data: Population
+    entry: Entry
+    options: Options
+    method: Method
+    learner: Learner
+    federation: Federation
+    groups: Tensor | None
+    """(m,) the given cluster of each client, for assigned methods."""
+    start: Start
+    open: frozenset[str] = frozenset()
+    """Options that are decided when the run begins, from the data: clusters, lr."""
+    validated: Tensor | None = None
+    """(m,) which clients have validation samples; None where no samples are held out."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What config.toml holds: enough to run it again."""
+        settled = {k: v for k, v in self.options.flat().items() if k not in self.entry.refuses}
+        return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **settled}
+
+    @property
+    def evaluated_on(self) -> str:
+        """Where the final scores come from."""
+        if self.data.test is not None:
+            return "held-out data"
+        return "training data" if self.validated is None else "validation samples"
+
+    def watch(self) -> Watch:
+        """What decides whether the run may end early and which models are the best; rounds of a race do not count."""
+        race = self.method.race
+        first = race.rounds if race is not None and self.method.lanes > 1 else 0
+        return Watch("loss" if self.validated is None else "validation_loss", self.options.patience, first)
+
+    def settled(self, **values: Any) -> Plan:
+        """The same plan with these options decided."""
+        options = replace(self.options, **values)
+        return replace(self, options=options, method=self.entry.compose(options), open=self.open - values.keys())
+
+
+def prepare(
+    data: Population, method: str, learner: LearnerChoice | None, start: Start | None, given: Mapping[str, Any]
+) -> Plan:
+    """Check and settle everything; an error here has written nothing. Without `start` the method's own is taken."""
+    if not isinstance(data, Population):
+        raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
+    entry = find_method(method)
+    if start is not None and not (start == "random" and "start" in entry.refuses):
+        given = {**given, "start": start if isinstance(start, str) else "given"}
+    said = check_all(_refused(entry, given), entry.accepts, f"method {entry.name}")
+    accepted = {option.name for option in entry.accepts}
+    recommended = {k: v for k, v in data.recommended.items() if k in accepted} | dict(entry.prefers)
+    values = settle(
+        said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults({**recommended, **said}))
+    )
+    start = values["start"] if start is None else start
+    if start != "random" and "restarts" not in said:
+        values["restarts"] = 1  # several starts of the same models would be one
+    groups, K = _groups(entry, data, values)
+    chosen = learner or values["learner"] or ("linear" if data.profile.classes is None else "logistic")
+    built = make_learner(chosen, data.profile)
+    dtype = values["dtype"] or str(built.dtype).removeprefix("torch.")
+    if values["lr"] == AUTO and "lr" not in said and not isinstance(built, Linear):
+        values["lr"] = data.recommended.get("lr", 0.1)
+    undecided = _undecided(values, built, start)
+    values |= {"clusters": K, "learner": built.spec, "dtype": dtype, "lr": 1.0 if "lr" in undecided else values["lr"]}
+    own = {option.name for option in entry.options}
+    options = Options(
+        **{name: value for name, value in values.items() if name not in own},
+        own={name: values.get(name) for name in own},
+    )
+    _check_device(options.device)
+    check_augmentation(options.augment, data.profile)
+    composed = entry.compose(options)
+    side = _client_side(data, built, options)
+    _check_resampling(composed, side)
+    federation = Sequential(side) if options.engine == "sequential" else Simulated(side)
+    validated = None if side.validation is None else torch.from_numpy(side.validation.sizes > 0)
+    return Plan(data, entry, options, composed, built, federation, groups, start, undecided, validated)
+
+
+def _undecided(values: Mapping[str, Any], learner: Learner, start: Start) -> frozenset[str]:
+    """Which options are left to the data; refused where it cannot tell."""
+    auto = frozenset(name for name in ("clusters", "lr") if values[name] == AUTO)
+    if (auto or start == MOMENT_DESCENT) and not isinstance(learner, Linear):
+        what = [f"{name}=auto" for name in sorted(auto)] + ["start=moment-descent"] * (start == MOMENT_DESCENT)
+        raise ConfigError(
+            f"{' and '.join(what)}: for learner linear only, but this run has {learner.spec}; give values, and "
+            "start=random"
+        )
+    if "clusters" in auto and start != MOMENT_DESCENT:
+        raise ConfigError("clusters=auto needs start=moment-descent, which shows how many groups there are")
+    return auto
+
+
+def _refused(entry: Entry, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name, value in given.items():
+        if name in entry.refuses and value is not None:
+            raise ConfigError(f"{name} means nothing to method {entry.name} ({entry.summary}): leave it out")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _groups(entry: Entry, data: Population, values: Mapping[str, Any]) -> tuple[Tensor | None, int]:
+    """The given clusters, if any, and their number."""
+    m = len(data.clients)
+    if entry.groups == "self":
+        return torch.arange(m), m
+    if entry.groups == "one":
+        return None, 1
+    if entry.groups == "truth":
+        if data.truth is None:
+            raise ConfigError(
+                "oracle needs the true groups: pass truth= to from_arrays, or use a method that finds them"
+            )
+        return torch.from_numpy(data.truth), int(data.truth.max()) + 1
+    if values["clusters"] == AUTO:
+        return None, 1  # decided when the run begins
+    K = int(values["clusters"])
+    if m < K:
+        raise ConfigError(f"clusters={K} but there are only {m} clients: choose at most {m}")
+    return None, K
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def _client_side(data: Population, learner: Learner, options: Options) -> ClientSide:
+    dtype, device = torch_dtype(options.dtype), torch.device(options.device)
+    train, validation = data.train, None
+    if options.validation is not None:
+        held_out = hold_out(data, options.validation, options.seed)
+        train, validation = held_out.train, held_out.test
+    parts = (None if part is None else part.to(dtype, device) for part in (data.test, validation))
+    return ClientSide(learner, train.to(dtype, device), *parts)
+
+
+def _check_resampling(method: Method, side: ClientSide) -> None:
+    """Every client must have a sample for each of the 2T subsets."""
+    sizes = side.train.sizes
+    if method.resample is not None and sizes.min() < 2 * method.resample:
+        raise ConfigError(
+            f"resample cuts each client's samples into 2 x rounds = {2 * method.resample} subsets, but client "
+            f"{side.train.ids[sizes.argmin()]!r} has {sizes.min()}: use fewer rounds or leave resample out"
+        )

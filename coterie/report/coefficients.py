@@ -1,0 +1,106 @@
+"""The section about the coefficients of linear models: what a run's figures hold, as words, rows and a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.report.figures.forest import forest
+from coterie.report.figures.svg import colour
+from coterie.report.formats import ABSENT, listed, plain, plural, signed
+from coterie.report.reading import RunData
+
+MOST = 30
+"""Coefficients that are shown one by one."""
+MOST_LINES = 240
+"""Intervals in the figure: beyond, only the table."""
+
+
+def section(run: RunData) -> dict[str, Any] | None:
+    """What the page says about the coefficients; None where the run has none."""
+    found = run.metrics.get("regression")
+    if not found:
+        return None
+    names, used = found["names"], [row for row in found["clusters"] if row["clients"]]
+    shown = len(names) <= MOST
+    drawn = shown and len(names) * len(used) <= MOST_LINES
+    label = f"Coefficients of {plural(len(used), 'cluster')} with their intervals"
+    return {
+        "count": len(names),
+        "level": f"{100 * found['level']:g} %",
+        "svg": forest(names, used, label) if drawn else None,
+        "legend": [(row["cluster"], colour(row["cluster"]), _about(row)) for row in used],
+        "notes": _notes(used),
+        "guides": _guides(found),
+        "clusters": [row["cluster"] for row in used],
+        "rows": table_rows(found) if shown else [],
+    }
+
+
+def table_rows(found: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """For each coefficient its name, and for each cluster in use its estimate and interval as text."""
+    used = [row for row in found["clusters"] if row["clients"]]
+    return [(name, [_figures(row, j) for row in used]) for j, name in enumerate(found["names"])]
+
+
+def _figures(row: Mapping[str, Any], j: int) -> tuple[str, str]:
+    """Estimate and interval with the decimals that the width of the interval deserves: `0.31`, `0.14 to 0.48`."""
+    estimate, low, high = (row[key][j] for key in ("estimate", "low", "high"))
+    if low is None or high is None:
+        return plain(estimate), ABSENT
+    size = math.floor(math.log10(high - low)) if high > low else -2
+    if not -5 < size < 6:
+        return plain(estimate), f"{plain(low)} to {plain(high)}"
+    one, two, three = (signed(f"{value:.{max(0, 1 - size)}f}") for value in (estimate, low, high))
+    return one, f"{two} to {three}"
+
+
+def _about(row: Mapping[str, Any]) -> str:
+    words = f"{plural(row['clients'], 'client')}, {plural(row['samples'], 'sample')}"
+    return words if row["sigma"] is None else f"{words}, noise {plain(row['sigma'])}"
+
+
+def _notes(used: Sequence[Mapping[str, Any]]) -> list[str]:
+    """By what the standard errors are, and what the data could not tell."""
+    clients, samples, collinear = (
+        [row for row in used if row["unit"] == "clients"],
+        [row for row in used if row["unit"] == "samples"],
+        [row for row in used if row["collinear"]],
+    )
+    notes = []
+    if clients:
+        notes.append(
+            f"In {_named(clients)} clients count as independent of each other, the samples of one client do not."
+        )
+    if samples:
+        notes.append(
+            f"In {_named(samples)} every sample counts as independent, for want of more clients than coefficients."
+        )
+    if collinear:
+        notes.append(f"In {_named(collinear)} features are collinear: what the data leave open has no interval.")
+    return notes + [f"Cluster {row['cluster']} has no intervals: {row['why']}." for row in used if row["why"]]
+
+
+def _named(rows: Sequence[Mapping[str, Any]]) -> str:
+    return f"cluster{'s' if len(rows) > 1 else ''} {listed([str(row['cluster']) for row in rows])}"
+
+
+def _guides(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value and meaning of the figures that the theory is about, as far as they are known."""
+    nu = found.get("floor") or {}
+    every = [
+        ("noise", found["sigma"], "residual standard deviation over all clusters"),
+        ("separation", found["separation"], "least distance between two models"),
+        ("skewness", found["skewness"], "chi-squared skewness of the sample sizes; 0 when all are equal"),
+        ("gamma", found.get("gamma"), "step size times the greatest curvature of a client; below 1 for the theory"),
+        ("kappa", found.get("kappa"), "how far local steps stray; 1 is best"),
+        ("nu", nu.get("nu"), _about_nu(nu)),
+        ("error", nu.get("error"), "distance to the true models that nu leads to, constants taken as 1"),
+    ]
+    return [(name, plain(value), meaning) for name, value, meaning in every if value is not None]
+
+
+def _about_nu(nu: Mapping[str, Any]) -> str:
+    says = "; from 1 on it says nothing" if nu.get("nu", 0) >= 1 else ""
+    return f"share of samples in a wrong cluster that the theory allows for, constants taken as 1{says}"

@@ -1,0 +1,225 @@
+"""Moment descent as a whole: the subspace, the anchors' way, their groups, and what users get wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.client import moments
+from coterie.core.population import Population
+from coterie.errors import ConfigError, TrainingError
+from coterie.evaluate.metrics import parameter_error
+from coterie.federation.simulated import Simulated
+from coterie.planning import prepare
+from coterie.scenarios.arrays import stack_shard
+from coterie.server.anchors import choose_anchors, group_anchors, groups_shown, how_many
+from coterie.server.moment_descent import Coarse, Cost, MomentSettings, _Server, moment_descent
+
+
+def federation_of(data: Population) -> Simulated:
+    federation = prepare(data, "ifca", "linear", "random", {"restarts": 1}).federation
+    assert isinstance(federation, Simulated)
+    return federation
+
+
+def population(**options) -> Population:
+    given = {"clients": 150, "samples": "30", "dimension": 12, "noise": "0.1", "separation": 1.0, "test_samples": 5}
+    return coterie.scenario("mixed-regression", **given | options)
+
+
+def descend(data: Population, seed: int = 0, federation=None, **settings) -> Coarse:
+    width = data.train.x.shape[1]
+    chosen = MomentSettings(**{"k": 3, **settings})
+    with torch.no_grad():
+        return moment_descent(
+            federation or federation_of(data), width, chosen, seed, torch.float64, torch.device("cpu")
+        )
+
+
+def covered(data: Population, found: Coarse) -> bool:
+    assert data.truth is not None
+    return len(np.unique(data.truth[found.anchors])) == 3
+
+
+def moment_matrix(data: Population, theta: np.ndarray, two_points: bool) -> np.ndarray:
+    """Y, formed client by client."""
+    total, mass = np.zeros((theta.size, theta.size)), 0.0
+    for a, b in zip(data.train.starts, data.train.stops, strict=True):
+        x, y = data.train.x[a:b].numpy(), data.train.y[a:b].numpy()
+        eps = (y - x @ theta)[:, None] * x
+        if two_points:
+            total, mass = total + np.outer(eps[0], eps[1]), mass + 1
+        else:
+            s, n = eps.sum(axis=0), len(y)
+            total, mass = total + (np.outer(s, s) - eps.T @ eps) / (n - 1), mass + n
+    return total / mass
+
+
+@pytest.mark.parametrize("two_points", [False, True])
+def test_orthogonal_iteration_finds_the_leading_left_singular_vectors(two_points):
+    data = population(samples="2-9", clients=400)
+    theta = np.random.default_rng(1).standard_normal(12)
+    settings = MomentSettings(k=2, moments="two-points" if two_points else "all-pairs", iterations=1)
+    server = _Server(federation_of(data), settings, 0, Cost())
+    start = torch.linalg.qr(torch.randn(1, 12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
+    basis = server.orthogonal_iteration(torch.from_numpy(theta)[None], start, 0, rounds=200)[0].numpy()
+    left = np.linalg.svd(moment_matrix(data, theta, two_points))[0][:, :2]
+    np.testing.assert_allclose(basis @ basis.T, left @ left.T, atol=1e-8)
+
+
+def test_the_moment_matrix_is_free_of_noise_in_the_mean():
+    # E[Y] at theta = 0 is sum_j p_j theta_j theta_j^T for identity covariances; the noise has sd 3 and does not show
+    data = population(clients=6000, samples="6", noise="3", dimension=3, groups=2, separation=3.0)
+    assert data.true_models is not None
+    expected = data.true_models.T @ data.true_models / 2
+    np.testing.assert_allclose(moment_matrix(data, np.zeros(3), False), expected, atol=0.06 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("norm", [0.0, 1.0, 5.0])
+def test_the_same_centres_from_any_start(norm):
+    for seed in range(3):
+        data = population(seed=seed)
+        found = descend(data, seed, start_norm=norm)
+        assert covered(data, found), "choose another seed: the test is about covered ones"
+        assert parameter_error(data.true_models, found.centres.numpy()) < 0.35  # separation / 2 is 0.5
+
+
+@pytest.mark.parametrize("options", [{"covariance": "different"}, {"features": "rademacher"}, {"samples": "4-60"}])
+def test_other_features_and_unbalanced_sizes(options):
+    for seed in range(3):
+        data = population(seed=seed, clients=300, **options)
+        found = descend(data, seed)
+        if covered(data, found):
+            assert parameter_error(data.true_models, found.centres.numpy()) < 0.5
+
+
+def test_without_the_sign_the_anchors_lose_their_way(monkeypatch):
+    plain = moments._leading
+
+    def unsigned(matrix, towards):
+        return plain(matrix, torch.zeros_like(towards))
+
+    data = population()
+    before = parameter_error(data.true_models, descend(data).centres.numpy())
+    monkeypatch.setattr(moments, "_leading", unsigned)
+    assert parameter_error(data.true_models, descend(data).centres.numpy()) > 2 * before
+
+
+def test_private_anchors_cost_a_little_and_show_no_estimate():
+    data, heard = population(clients=300), []
+
+    class Listening(Simulated):
+        def ask(self, task, broadcast, asked):
+            heard.append((task.name, broadcast))
+            return super().ask(task, broadcast, asked)
+
+    found = descend(data, federation=Listening(federation_of(data).side), private_anchors=0.3, iterations=4)
+    assert parameter_error(data.true_models, found.centres.numpy()) < 0.5
+    products = [b for name, b in heard if name == "moment-product"]
+    assert all(set(b.clusters.params) == {"basis"} for b in products), "an unperturbed estimate was sent"
+    one, two = products[-1].each["copies"][0]
+    assert not torch.allclose(one, two), "the two copies of a client must be independent"
+    plain = descend(data, iterations=4)
+    assert found.cost.bytes_down > plain.cost.bytes_down
+
+
+def test_the_number_of_groups_is_shown_by_the_anchors():
+    for groups in (2, 3, 4):
+        data = population(groups=groups, clients=240, separation=1.5)
+        found = descend(data, k=None, anchors=24)
+        assert found.grouping.k == groups
+        assert found.centres.shape[0] == groups
+
+
+def test_one_group_is_one_group():
+    found = descend(population(groups=1, separation=None), k=None)
+    assert found.grouping.k == 1
+    assert descend(population(groups=1, separation=None), k=1).centres.shape == (1, 12)
+
+
+def test_a_group_that_no_anchor_hits_is_told_and_k_centres_come_all_the_same():
+    data = population(groups=2, clients=100, separation=2.0, samples="60")
+    assert data.truth is not None
+    sizes = np.where(data.truth == 0, 60, 10)  # only group 0 has clients large enough for anchors
+    train = replace(data.train, stops=data.train.starts + sizes)
+    found = descend(replace(data, train=train), k=2, anchor_samples=20)
+    assert found.centres.shape[0] == 2
+    assert any("show 1 group, not 2" in note for note in found.grouping.notes)
+
+
+def test_an_anchor_that_never_answers_is_left_out():
+    data = population()
+    plain = descend(data)
+    silent = data.clients[int(plain.anchors[0])]
+    found = descend(data, federation=Simulated(federation_of(data).side, missing={-1: (silent,)}))
+    assert int(plain.anchors[0]) not in found.anchors
+    assert len(found.anchors) == len(plain.anchors) - 1
+
+
+def test_what_cannot_work_is_refused_in_a_sentence():
+    alone = population(samples="1")
+    with pytest.raises(ConfigError, match="pairs of samples of one client"):
+        descend(alone)
+    with pytest.raises(ConfigError, match="anchors=2 cannot show clusters=3"):
+        descend(population(), anchors=2)
+    with pytest.raises(ConfigError, match="wants 10 anchors with at least 40 samples, but only 0"):
+        descend(population(), anchors=10, anchor_samples=40)
+    with pytest.raises(ConfigError, match="cannot tell the number of clusters"):
+        descend(population(), k=None, moments="two-points")
+    with pytest.raises(ConfigError, match="fresh pairs"):
+        descend(population(samples="8"), moments="two-points", anchor_samples=2)
+    nobody = {-1: population().clients}
+    with pytest.raises(TrainingError, match="none of the 150 clients"):
+        descend(population(), federation=Simulated(federation_of(population()).side, missing=nobody))
+
+
+@pytest.mark.parametrize("kind", ["constant", "collinear"])
+def test_constant_and_collinear_features_stay_finite(kind):
+    data = population()
+    x = data.train.x.clone()
+    x[:, 0] = 1.0 if kind == "constant" else x[:, 1]
+    found = descend(replace(data, train=replace(data.train, x=x)))
+    assert bool(found.centres.isfinite().all())
+
+
+def test_anchors_are_drawn_among_the_largest_by_keyed_lot():
+    sizes = [10] * 40 + [50] * 20
+    ids = [f"c{i}" for i in range(60)]
+    x, y = np.zeros((sum(sizes), 2)), np.zeros(sum(sizes))
+    federation = partial(stack_shard, x=x, y=y)
+    plain = federation_of(Population("p", federation(ids, sizes=sizes)))
+    chosen = choose_anchors(plain, None, 3, None, seed=0)
+    assert len(chosen) == 10 == how_many(3)  # 3 * 3 * ln 3 = 9.9
+    assert (plain.sizes[chosen] == 50).all()
+    turned = federation_of(Population("p", federation(ids[::-1], sizes=sizes[::-1])))
+    again = choose_anchors(turned, None, 3, None, seed=0)
+    assert [plain.clients[i] for i in chosen] == [turned.clients[i] for i in again], "the order of clients matters"
+    assert set(chosen) != set(choose_anchors(plain, None, 3, None, seed=1))
+
+
+def test_groups_by_hand():
+    # two pairs 1 apart and 10 from each other: merges at 1, 1 and the mean of 10, 11, 9, 10
+    points = np.array([[0.0], [1.0], [10.0], [11.0]])
+    found = group_anchors(points, None, 3, None)
+    assert found.heights == pytest.approx([1, 1, 10])
+    assert (found.k, found.group.tolist()) == (2, [0, 0, 1, 1])
+    assert found.threshold == pytest.approx((1 + 10) / 2)
+    assert group_anchors(points, 2, 2, delta=4.0).group.tolist() == [0, 0, 1, 1]
+    far = group_anchors(points, 2, 2, delta=0.5)  # nothing is closer than 0.25
+    assert far.k == 2
+    assert "4 groups" in far.notes[0]
+    assert groups_shown(np.array([1.0, 1.1, 1.2]), 3) == 1
+
+
+def test_larger_groups_come_first_and_coinciding_estimates_give_k_centres():
+    found = group_anchors(np.array([[5.0], [0.0], [0.1], [0.2]]), 2, 2, None)
+    assert found.group.tolist() == [1, 0, 0, 0]
+    same = group_anchors(np.zeros((4, 2)), 2, 2, None)
+    assert same.k == 2
+    assert set(same.group.tolist()) == {0, 1}
+    assert "coincide" in same.notes[-1]
