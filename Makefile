@@ -39,6 +39,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/workloads.py
 	$(BIN)/python benchmarks/workloads.py --memory
 	$(BIN)/python benchmarks/growth.py --plot docs/growth.svg
+	$(BIN)/python benchmarks/phase_two.py
+	$(BIN)/python benchmarks/phase_two.py --growth
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

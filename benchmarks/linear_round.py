@@ -21,9 +21,10 @@ import torch
 
 import coterie
 from coterie.core.population import Population
-from coterie.fitting import prepare
+from coterie.planning import prepare
 from coterie.scenarios.arrays import stack_shard
 from coterie.server.loop import rounds
+from coterie.starting import first_state
 
 
 @dataclass(frozen=True)

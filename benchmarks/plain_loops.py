@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 import coterie
 from coterie.core.population import Population
-from coterie.fitting import Plan, prepare
+from coterie.planning import Plan, prepare
 from coterie.server.loop import ServerState, rounds
+from coterie.starting import first_state
 
 ROUNDS = 5
 Models = list[dict[str, Tensor]]

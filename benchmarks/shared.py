@@ -22,6 +22,7 @@ from coterie.core.federation import Replies
 from coterie.core.messages import Broadcast, Task
 from coterie.core.shard import Positions
 from coterie.federation.in_process import InProcess
+from coterie.starting import first_state
 
 REPEATS = 5
 BURNER = "while True: pass"

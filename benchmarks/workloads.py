@@ -26,9 +26,10 @@ from torch import Tensor, nn
 
 import coterie
 from coterie.core.population import Population
-from coterie.fitting import Plan, prepare
+from coterie.planning import Plan, prepare
 from coterie.scenarios.arrays import stack_shard
 from coterie.server.loop import ServerState, rounds
+from coterie.starting import first_state
 
 THREADS = (1, 2)
 SQUARE = torch.randn(2048, 2048)

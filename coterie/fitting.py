@@ -224,8 +224,9 @@ def _record(plan: Plan, done: Round, seconds: float) -> Record:
     if done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds:
         models, at = done.state.clusters.lane(lane), done.state.round - 1
         record |= _validation_figures(plan, models, choice, at)
-        if plan.data.test is not None:
-            record |= _score_figures(plan, scores(plan.federation, models, choice, at, plan.learner.classes is None))
+        asked = _with_test_samples(plan, choice)
+        if plan.data.test is not None and bool((asked >= 0).any()):
+            record |= _score_figures(plan, scores(plan.federation, models, asked, at, plan.learner.classes is None))
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
         found = agreement(plan.data.truth[rows], choice.numpy()[rows])
@@ -260,6 +261,12 @@ def _with_samples(plan: Plan, own: Tensor) -> Tensor:
     return own if plan.validated is None else torch.where(plan.validated, own, -1)
 
 
+def _with_test_samples(plan: Plan, own: Tensor) -> Tensor:
+    """The clusters (m,) of those clients that have test samples: one with a single row of a table has none."""
+    test = plan.data.test
+    return own if test is None else torch.where(torch.from_numpy(test.sizes > 0), own, -1)
+
+
 def score_name(learner: Learner) -> str:
     """`accuracy` for classes, `rmse` for numbers."""
     return "rmse" if learner.classes is None else "accuracy"
@@ -274,7 +281,7 @@ def _conclude(done: Begun, records: list[Record]) -> Result:
     own, lane, start_losses = _who_belongs_where(plan, state.clusters, positions, table, sizes)
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
-    asked = own if plan.data.test is not None else _with_samples(plan, own)
+    asked = _with_samples(plan, own) if plan.data.test is None else _with_test_samples(plan, own)
     found = scores(plan.federation, clusters, asked, last, plan.learner.classes is None, margin=chooses)
     rows = _client_rows(plan, own, positions, found)
     if isinstance(plan.learner, Linear) and chooses:

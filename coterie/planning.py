@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.client.side import ClientSide
 from coterie.config import AUTO, Options, check_all, settle
+from coterie.core.blocks import Memory
 from coterie.core.federation import Federation
 from coterie.core.hold_out import hold_out
 from coterie.core.population import Population, torch_dtype
@@ -30,6 +31,9 @@ from coterie.tiers.method import Method
 
 MOMENT_DESCENT = "moment-descent"
 """The start that is found by moment descent."""
+
+KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
+"""Bytes that are kept of what is computed from samples alone: so many, or this part of the training features."""
 
 Start = str | Sequence[Model] | Result
 
@@ -173,8 +177,10 @@ def _client_side(data: Population, learner: Learner, options: Options) -> Client
     if options.validation is not None:
         held_out = hold_out(data, options.validation, options.seed)
         train, validation = held_out.train, held_out.test
-    parts = (None if part is None else part.to(dtype, device) for part in (data.test, validation))
-    return ClientSide(learner, train.to(dtype, device), *parts)
+    train = train.to(dtype, device)
+    test, validation = (None if part is None else part.to(dtype, device) for part in (data.test, validation))
+    memory = Memory(max(KEPT_AT_LEAST, train.x.nbytes // KEPT_SHARE))
+    return ClientSide(learner, train, test, validation, memory)
 
 
 def _check_resampling(method: Method, side: ClientSide) -> None:

@@ -14,7 +14,7 @@ from tests.test_ifca import population
 def test_the_public_names_are_these_and_no_others():
     assert set(coterie.__all__) == {
         "ConfigError", "CoterieError", "InputError", "Population", "Result", "RunError", "TrainingError", "compare",
-        "fit", "from_arrays", "load", "reproduce", "resume", "scenario", "sweep",
+        "fit", "from_arrays", "from_table", "load", "reproduce", "resume", "scenario", "sweep",
     }  # fmt: skip
     for name in coterie.__all__:
         assert getattr(coterie, name).__doc__
@@ -145,11 +145,11 @@ def test_resume_refuses_other_data_and_arrays_from_nowhere(tmp_path):
     ("options", "message"),
     [
         ({"clusters": 9}, "clusters=9 but there are only 8 clients"),
-        ({"clusters": 0}, "clusters must be a whole number at least 1, got 0"),
-        ({"clusters": "two"}, "clusters must be a whole number at least 1, got 'two'"),
+        ({"clusters": 0}, "clusters must be a whole number at least 1, or auto, got 0"),
+        ({"clusters": "two"}, "clusters must be a whole number at least 1, or auto, got 'two'"),
         ({"clusers": 2}, "unknown option of method ifca 'clusers': did you mean 'clusters'"),
-        ({"lr": 0.0}, "lr must be a number above 0, got 0.0"),
-        ({"lr": float("nan")}, "lr must be a number above 0, got nan"),
+        ({"lr": 0.0}, "lr must be a number above 0, or auto, got 0.0"),
+        ({"lr": float("nan")}, "lr must be a number above 0, or auto, got nan"),
         ({"participation": 1.5}, "participation must be a number above 0 and at most 1"),
         ({"averaging": "member"}, "unknown averaging 'member': did you mean 'members'"),
         ({"local_steps": 2, "local_epochs": 2}, "give one of them"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,6 +51,8 @@ def result(console: Console, found: Result) -> None:
         lines["ari"] = f"{m['ari']:.3f} agreement with the truth"
     if "parameter_error" in m:
         lines["error"] = f"{m['parameter_error']:.4f} largest distance to a true model"
+    if "moment_descent" in m:
+        lines["anchors"] = _anchors(m["moment_descent"])
     up, down = m["bytes_up"] / 1e6, m["bytes_down"] / 1e6
     lines["cost"] = f"{m['rounds']} rounds, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
     lines |= _ending(found)
@@ -60,6 +63,16 @@ def result(console: Console, found: Result) -> None:
     for name, text in lines.items():
         console.print(f"{name:<9}{text}", highlight=False, soft_wrap=True)
     _coefficients(console, m.get("regression"))
+
+
+def _anchors(found: Mapping[str, Any]) -> str:
+    """What moment descent chose and found, in a line."""
+    sizes = Counter(found["anchors"].values())
+    groups = " + ".join(str(sizes[g]) for g in sorted(sizes))
+    return (
+        f"{len(found['anchors'])} ({groups}) show {found['clusters']} groups about {found['delta']:.3g} apart, "
+        f"{len(found['sigma'])} steps, {found['exchanges']} exchanges, {found['bytes_up'] / 1e6:.2f} MB up"
+    )
 
 
 MOST_COEFFICIENTS, MOST_CLUSTERS = 8, 5
@@ -74,7 +87,7 @@ def _coefficients(console: Console, found: Mapping[str, Any] | None) -> None:
     console.print(f"\nCoefficients, with {100 * found['level']:g} % intervals", style="bold", highlight=False)
     table = _table("name", *(f"cluster {k}" for k in used))
     for name, cells in table_rows(found):
-        table.add_row(escape(name), *(f"{estimate} ({interval})" for estimate, interval in cells))
+        table.add_row(escape(name), *(f"{estimate} ({interval.replace(' to ', ', ')})" for estimate, interval in cells))
     console.print(table)
 
 

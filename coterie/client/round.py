@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.client.resample import fresh_parts
-from coterie.core.blocks import Block, cut
+from coterie.core.blocks import Block, Memory, cut
 from coterie.core.clusters import Clusters, Params
 from coterie.core.keys import Purpose, Words, keys_for_clients
 from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
@@ -22,7 +22,9 @@ from coterie.tiers.objective import OBJECTIVES, Objective
 from coterie.tiers.weights import WEIGHTS, Weights
 
 
-def local_round(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast) -> Reply:
+def local_round(
+    learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, memory: Memory | None = None
+) -> Reply:
     """One round for every client of the shard.
 
     Sums: the training loss of each lane and the samples behind it; slotted by cluster, the weighted changes and
@@ -38,7 +40,8 @@ def local_round(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast
     tally = _Tally(broadcast.clusters, len(shard))
     for told, positions in _parties(broadcast, len(shard)):
         part = shard if len(positions) == len(shard) else shard.take(positions)
-        for judged, block in _samples(part, keys[positions], settings, broadcast):
+        kept = memory if part is shard else None  # what varies from round to round is not worth keeping
+        for judged, block in _samples(part, keys[positions], settings, broadcast, kept):
             places = positions[block.positions]
             if told:
                 assert broadcast.only is not None
@@ -63,11 +66,13 @@ def local_round(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast
     return tally.reply(shard)
 
 
-def _samples(shard: Shard, keys: Words, settings: RoundSettings, broadcast: Broadcast) -> Iterator[tuple[Block, Block]]:
+def _samples(
+    shard: Shard, keys: Words, settings: RoundSettings, broadcast: Broadcast, memory: Memory | None
+) -> Iterator[tuple[Block, Block]]:
     """Block by block the samples to choose a cluster by and those to train on: the same ones, unless resampled."""
     room = _copied_bytes(broadcast.clusters)
     if settings.resample is None:
-        return ((block, block) for block in cut(shard, keys, room))
+        return ((block, block) for block in cut(shard, keys, room, memory))
     choosing, training = fresh_parts(shard, settings.seed, broadcast.round, settings.resample)
     return zip(cut(choosing, keys, room), cut(training, keys, room), strict=True)  # equal sizes, so the same blocks
 

@@ -9,6 +9,7 @@ from coterie.client.evaluate import evaluate, score
 from coterie.client.moments import anchor_step, moment_product
 from coterie.client.regression import curvature, meats, moments
 from coterie.client.round import local_round
+from coterie.core.blocks import Memory
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions, Shard
 from coterie.errors import unknown_name
@@ -24,11 +25,13 @@ class ClientSide:
     test: Shard | None
     validation: Shard | None = None
     """Held-out training samples; a client may have none."""
+    memory: Memory | None = None
+    """What is kept of the training samples from round to round; None: nothing."""
 
-    def take(self, positions: Positions) -> ClientSide:
-        """Only these clients."""
+    def take(self, positions: Positions, remember: bool = True) -> ClientSide:
+        """Only these clients; with `remember` they will be together again, so what they keep is worth keeping."""
         test, validation = (None if part is None else part.take(positions) for part in (self.test, self.validation))
-        return ClientSide(self.learner, self.train.take(positions), test, validation)
+        return ClientSide(self.learner, self.train.take(positions), test, validation, self.memory if remember else None)
 
     def evaluated(self, task: Task) -> Shard:
         """The samples that `evaluate` is about; for want of test samples those for validation, else for training."""
@@ -44,7 +47,7 @@ class ClientSide:
 
 
 TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
-    "local-round": lambda side, task, broadcast: local_round(side.learner, side.train, task, broadcast),
+    "local-round": lambda side, task, broadcast: local_round(side.learner, side.train, task, broadcast, side.memory),
     "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),
     "evaluate": lambda side, task, broadcast: evaluate(side.learner, side.evaluated(task), task, broadcast),
     "moment-product": lambda side, task, broadcast: moment_product(side.learner, side.train, task, broadcast),

@@ -6,8 +6,8 @@ Clients of like size are stacked into dense (B, n, ...) arrays. Sizes are rounde
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,6 +18,27 @@ from coterie.core.shard import Positions, Shard
 
 BLOCK_BYTES = 8 << 20
 """Features of one block: small enough to stay in the cache between scoring and training."""
+
+
+@dataclass
+class Memory:
+    """What is computed from samples alone and so need not be computed again in the next round; bounded."""
+
+    limit: int
+    """Bytes that may be kept."""
+    used: int = 0
+    kept: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+
+    def recall(self, key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gave for this key before, else now."""
+        if key in self.kept:
+            return self.kept[key]
+        made = make()
+        size = made.numel() * made.element_size()
+        if self.used + size <= self.limit:
+            self.used += size
+            self.kept[key] = made
+        return made
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,14 @@ class Block:
     """(B, n) True for real samples; None when there is no padding."""
     keys: Words
     """One key a client for what is drawn this round, shape (B,)."""
+    memory: Memory | None = None
+    """Where what a learner computes from these samples may be kept; None: nowhere."""
+    name: tuple[object, ...] = ()
+    """What tells these samples from others in the memory."""
+
+    def recall(self, what: str, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gives, which depends on nothing but the samples; kept if there is room."""
+        return _recalled(self.memory, (*self.name, what), make)
 
     @property
     def counts(self) -> Tensor:
@@ -58,8 +87,11 @@ def size_class(sizes: Positions) -> Positions:
     return rounded
 
 
-def cut(shard: Shard, keys: Words, model_bytes: int) -> Iterator[Block]:
-    """The shard's clients in blocks, by size class; `model_bytes` is what one client's work copies of models."""
+def cut(shard: Shard, keys: Words, model_bytes: int, memory: Memory | None = None) -> Iterator[Block]:
+    """The shard's clients in blocks, by size class; `model_bytes` is what one client's work copies of models.
+
+    A memory belongs to one shard and the parts taken of it.
+    """
     sizes = shard.sizes
     classes = size_class(sizes)
     row = max(1, shard.x[:1].numel() * shard.x.element_size())
@@ -69,12 +101,13 @@ def cut(shard: Shard, keys: Words, model_bytes: int) -> Iterator[Block]:
         per_client = max(width * row, model_bytes // 4)
         count = max(1, BLOCK_BYTES // per_client)
         for first in range(0, len(group), count):
-            yield _block(shard, group[first : first + count], width, keys)
+            yield _block(shard, group[first : first + count], width, keys, memory)
 
 
-def _block(shard: Shard, positions: Positions, width: int, keys: Words) -> Block:
+def _block(shard: Shard, positions: Positions, width: int, keys: Words, memory: Memory | None) -> Block:
     starts, sizes = shard.starts[positions], shard.sizes[positions]
     device = shard.x.device
+    name = () if memory is None else (starts.tobytes(), sizes.tobytes())
     exact = bool((sizes == width).all())
     if exact and bool((np.diff(starts) == width).all()):  # neighbours in memory: a view, no copy
         rows = slice(int(starts[0]), int(starts[0]) + width * len(positions))
@@ -85,9 +118,14 @@ def _block(shard: Shard, positions: Positions, width: int, keys: Words) -> Block
         inside = columns[None, :] < sizes[:, None]
         index = torch.from_numpy(np.where(inside, starts[:, None] + columns, starts[:, None])).flatten().to(device)
         # several times faster than indexing by a tensor
-        x = shard.x.index_select(0, index).reshape(len(positions), width, *shard.x.shape[1:])
         y = shard.y.index_select(0, index).reshape(len(positions), width)
+        x = _recalled(memory, (*name, "x"), lambda: shard.x.index_select(0, index))
+        x = x.reshape(len(positions), width, *shard.x.shape[1:])
     mask = None
     if not exact:
         mask = torch.from_numpy(np.arange(width)[None, :] < sizes[:, None]).to(device)
-    return Block(positions, x, y, torch.from_numpy(sizes).to(device), mask, keys[positions])
+    return Block(positions, x, y, torch.from_numpy(sizes).to(device), mask, keys[positions], memory, name)
+
+
+def _recalled(memory: Memory | None, key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
+    return make() if memory is None else memory.recall(key, make)

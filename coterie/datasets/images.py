@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,9 @@ from coterie.errors import InputError
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+WRITER_KEYS = ("w_train", "w_test", "writer_ids")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,18 @@ class Images:
             named["writer_ids"] = np.array(self.writers.ids)
         return named
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What there is how many of."""
+        return {"train_images": len(self.y_train), "test_images": len(self.y_test)}
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What a user is told about it."""
+        shape = "x".join(map(str, self.x_train.shape[1:]))
+        lines = {"data": f"{len(self.y_train)} training and {len(self.y_test)} test images of {shape}"}
+        return lines if self.writers is None else lines | {"writers": str(len(self.writers.ids))}
+
     def digest(self) -> str:
         """sha256 of all images and labels: equal for equal data, whatever file it came in."""
         total = hashlib.sha256()
@@ -58,6 +74,40 @@ class Images:
             total.update(str(array.shape).encode())
             total.update(np.ascontiguousarray(array).data)
         return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class ImageKind:
+    """What must hold for the images of one data set."""
+
+    shape: tuple[int, ...]
+    """Of one image: (H, W) or (channels, H, W)."""
+    classes: int
+    written: bool = False
+    """Whether every image has a writer."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of an npz file."""
+        return (*KEYS, *WRITER_KEYS) if self.written else KEYS
+
+    def read_npz(self, name: str, arrays: dict[str, npt.NDArray[Any]], where: str) -> Images:
+        """From the arrays of an npz file."""
+        writers = _writers(arrays, where) if self.written else None
+        return Images(name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], writers)
+
+    def checked(self, content: object, where: str) -> Images:
+        """The same images if they can be this data set."""
+        assert isinstance(content, Images)
+        return checked(content, self.shape, self.classes, where)
+
+
+def _writers(arrays: dict[str, npt.NDArray[Any]], where: str) -> Writers:
+    for key in ("w_train", "w_test"):
+        if arrays[key].dtype.kind not in "iu" or arrays[key].ndim != 1:
+            raise InputError(f"{where}: {key} must be whole numbers, one an image, got type {arrays[key].dtype}")
+    ids = tuple(str(writer) for writer in arrays["writer_ids"])
+    return Writers(arrays["w_train"].astype(np.int64), arrays["w_test"].astype(np.int64), ids)
 
 
 def checked(images: Images, shape: tuple[int, ...], classes: int, where: str) -> Images:

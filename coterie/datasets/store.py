@@ -9,17 +9,39 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.images import Images, Writers
 from coterie.errors import InputError
 from coterie.runs.files import write_atomically, write_json
 
-KEYS = ("x_train", "y_train", "x_test", "y_test")
-WRITER_KEYS = ("w_train", "w_test", "writer_ids")
+
+class Content(Protocol):
+    """A data set in memory, images or rows."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Everything by the names used in npz files."""
+        ...
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What there is how many of, for the facts beside the file."""
+        ...
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What a user is told about it."""
+        ...
+
+    def digest(self) -> str:
+        """sha256 of the data, whatever file it came in."""
+        ...
 
 
 def data_folder() -> Path:
@@ -45,25 +67,24 @@ def _facts_path(name: str) -> Path:
     return data_folder() / f"{name}.json"
 
 
-def save(images: Images, origin: str) -> Path:
+def save(content: Content, origin: str) -> Path:
     """Keep a data set; whoever looks meanwhile sees the old one, none, or the new one, never a part."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **images.arrays)
+    np.savez_compressed(buffer, allow_pickle=False, **content.arrays)
     data = buffer.getvalue()
-    path = npz_path(images.name)
+    path = npz_path(content.name)
     facts = {
-        "name": images.name,
+        "name": content.name,
         "sha256": hashlib.sha256(data).hexdigest(),
         "origin": origin,
-        "content_sha256": images.digest(),
-        "train_images": len(images.y_train),
-        "test_images": len(images.y_test),
+        "content_sha256": content.digest(),
+        **content.counts,
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _facts_path(images.name).unlink(missing_ok=True)  # old facts must never stand beside new arrays
+        _facts_path(content.name).unlink(missing_ok=True)  # old facts must never stand beside new arrays
         write_atomically(path, data)
-        write_json(_facts_path(images.name), facts)
+        write_json(_facts_path(content.name), facts)
     except OSError as error:
         raise InputError(
             f"{path} cannot be written ({error.strerror or error}): set COTERIE_DATA to a folder"
@@ -94,18 +115,15 @@ def verify(name: str) -> str:
     return found
 
 
-def read_npz(name: str, path: Path, *, written: bool) -> Images:
-    """A data set from an npz file with x_train, y_train, x_test, y_test; `written`: also who wrote what."""
-    keys = (*KEYS, *WRITER_KEYS) if written else KEYS
+def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
+    """These arrays of an npz file."""
     try:
         with open(path, "rb") as stream:  # np.load would leave a broken file open
-            arrays = _arrays(np.load(stream, allow_pickle=False), keys, path)
+            return _arrays(np.load(stream, allow_pickle=False), keys, path)
     except InputError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is no whole npz file of plain arrays ({error}): copy or bring it again") from None
-    writers = _writers(arrays, path) if written else None
-    return Images(name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], writers)
 
 
 def _arrays(file: Any, keys: tuple[str, ...], path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -115,11 +133,3 @@ def _arrays(file: Any, keys: tuple[str, ...], path: Path) -> dict[str, npt.NDArr
     if absent:
         raise InputError(f"{path} has no {absent[0]}: expected {', '.join(keys)}, got {', '.join(file.files)}")
     return {key: file[key] for key in keys}
-
-
-def _writers(arrays: dict[str, npt.NDArray[Any]], path: Path) -> Writers:
-    for key in ("w_train", "w_test"):
-        if arrays[key].dtype.kind not in "iu" or arrays[key].ndim != 1:
-            raise InputError(f"{path}: {key} must be whole numbers, one an image, got type {arrays[key].dtype}")
-    ids = tuple(str(writer) for writer in arrays["writer_ids"])
-    return Writers(arrays["w_train"].astype(np.int64), arrays["w_test"].astype(np.int64), ids)

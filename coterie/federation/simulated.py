@@ -33,7 +33,7 @@ class Simulated(InProcess):
 
         def serve(part: Positions) -> Reply:
             whole = np.array_equal(asked[part], np.arange(len(self.clients)))
-            side = self.side if whole else self.side.take(asked[part])
+            side = self.side if whole else self.side.take(asked[part], remember=len(asked) == len(self.clients))
             return side.serve(task, broadcast.to(part))
 
         with one_thread() as threads:

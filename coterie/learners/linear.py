@@ -101,7 +101,7 @@ class Linear:
             return descend_each_track(self._objective, theta, block, work, lr).change
         phi = self.features(block.x)
         residual = self._vector(theta) @ phi.transpose(1, 2) - block.y[:, None]
-        return self.named(_change(phi, residual, self._pace(block, lr), lr * work.prox, work))
+        return self.named(_change(block, phi, residual, self._pace(block, lr), lr * work.prox, work))
 
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
@@ -116,10 +116,10 @@ class Linear:
         residual = self._chosen(models, rows, phi, memo) - block.y[:, None]
         pace, pull = self._pace(block, lr), lr * work.prox
         if flat_sum_pays(count, *residual.shape[1:]) and _in_sample_space(phi, work):
-            total = _flat_sum(phi, _in_samples(phi, residual, pace, pull, work), rows, mass, count)
+            total = _flat_sum(phi, _in_samples(block, phi, residual, pace, pull, work), rows, mass, count)
             if bool(total.sum().isfinite()):  # else somebody's change may not be, and has to be found
                 return Contribution(self.named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
-        return weigh(self.named(_change(phi, residual, pace, pull, work)), rows, mass, count, "closed-form")
+        return weigh(self.named(_change(block, phi, residual, pace, pull, work)), rows, mass, count, "closed-form")
 
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
         """Predictions of the models that each client trains, (B, R, n)."""
@@ -163,10 +163,10 @@ def _in_sample_space(phi: Tensor, work: LocalWork) -> bool:
     return phi.shape[1] <= phi.shape[2] or (work.full_batch_steps == 1 and not work.implicit)
 
 
-def _change(phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: LocalWork) -> Tensor:
+def _change(block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: LocalWork) -> Tensor:
     """The clients' changes (B, L, p) by full-batch steps, from residuals (B, L, n) on features phi (B, n, p)."""
     if _in_sample_space(phi, work):
-        return _in_samples(phi, residual, pace, pull, work) @ phi
+        return _in_samples(block, phi, residual, pace, pull, work) @ phi
     gradient = (pace * residual) @ phi
     moment = (phi * pace.transpose(1, 2)).transpose(1, 2) @ phi
     if work.implicit:
@@ -177,11 +177,11 @@ def _change(phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: Loca
 # Models are rows below: a row times a small matrix is two to three times faster here than the matrix times a column.
 
 
-def _in_samples(phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: LocalWork) -> Tensor:
+def _in_samples(block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: LocalWork) -> Tensor:
     """u (B, L, n) of the change u phi; residuals move by the Gram matrix phi phi^T (n x n), theta is never touched."""
     if work.full_batch_steps == 1 and not work.implicit:
         return -pace * residual
-    gram = phi @ phi.transpose(1, 2)
+    gram = block.recall("gram", lambda: phi @ phi.transpose(1, 2))
     if work.implicit:
         return -pace * _solve(pace.transpose(1, 2) * gram, residual)
     u = -pace * residual

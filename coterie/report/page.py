@@ -101,13 +101,18 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "columns": columns,
         "clients": clients,
         "options": tables.option_rows(found.main.first),
-        "about": tables.method_words(found.main.name),
-        "others": [tables.method_words(method.name) for method in others],
+        "about": tables.method_words(found.main.name, _start(found.main)),
+        "others": [tables.method_words(method.name, _start(method)) for method in others],
         "returned": tables.returned_rows(found.main),
         "truth_known": any(method.over_seeds("ari") for method in found.methods),
         "agreement": _agreement(found.main),
         "coefficients": coefficients.section(found.main.first),
     }
+
+
+def _start(runs: MethodRuns) -> str:
+    """How a method's runs began."""
+    return str(runs.first.config.get("start", "random"))
 
 
 def _agreement(main: MethodRuns) -> dict[str, Any] | None:

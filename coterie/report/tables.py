@@ -251,8 +251,8 @@ def option_rows(run: RunData) -> list[tuple[str, str, str]]:
     return rows
 
 
-def method_words(name: str) -> dict[str, Any]:
-    """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals."""
+def method_words(name: str, start: str) -> dict[str, Any]:
+    """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals with this start."""
     entry = METHODS.get(name)
     if entry is None:
         return {"name": name, "sentence": "", "step": "", "paper": "", "reveals": {}}
@@ -263,7 +263,7 @@ def method_words(name: str) -> dict[str, Any]:
         "sentence": " ".join(opening.split()),
         "step": " ".join((inspect.getdoc(entry.compose) or "").split("\n\n")[0].split()),
         "paper": entry.paper,
-        "reveals": dict(entry.reveals),
+        "reveals": dict(entry.revealed(start)),
     }
 
 

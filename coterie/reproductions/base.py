@@ -74,7 +74,7 @@ class RunCell:
         return self.take(self, data, self._result(data, folder))
 
     def _result(self, data: Population, folder: Path) -> Result:
-        plan = prepare(data, self.method, None, "random", {**self.options, "seed": self.seed})
+        plan = prepare(data, self.method, None, None, {**self.options, "seed": self.seed})
         if not (folder / "config.toml").is_file():
             return carry_out(plan, folder)
         run = RunFolder.open(folder)

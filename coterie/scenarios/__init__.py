@@ -1,4 +1,4 @@
-"""Reproducible federations with known truth, and the door for a user's own arrays."""
+"""Reproducible federations with known truth, real ones, and the doors for a user's own arrays and tables."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from dataclasses import dataclass, replace
 from coterie.config import Option, check_all
 from coterie.core.population import Population
 from coterie.errors import unknown_name
-from coterie.scenarios import femnist, ifca_synthetic, mixed_regression, rotated_digits, rotated_images
+from coterie.scenarios import (
+    femnist,
+    grunfeld,
+    ifca_synthetic,
+    mixed_regression,
+    rotated_digits,
+    rotated_images,
+    school,
+    table,
+)
 from coterie.scenarios.arrays import from_arrays
+from coterie.scenarios.table import from_table
 
-__all__ = ["SCENARIOS", "ScenarioEntry", "find_scenario", "from_arrays", "scenario"]
+__all__ = ["SCENARIOS", "ScenarioEntry", "find_scenario", "from_arrays", "from_table", "scenario"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,14 @@ class ScenarioEntry:
 
 _CLIENTS = "number of clients (m)"
 _TRAIN_IMAGES = Option("train_images", int, "use only the first so many training images; unset: all", None, low=1)
+_HOLDOUT = Option(
+    "holdout",
+    float,
+    "share of each client's rows held out as test samples; 0: none",
+    table.HOLDOUT,
+    low=0,
+    high=0.9,
+)
 
 SCENARIOS: dict[str, ScenarioEntry] = {
     entry.name: entry
@@ -109,6 +127,33 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 Option("groups", int, "true groups (p)", 2, low=1),
                 Option("norm", float, "factor on the zeros and ones of the true models (R)", 1.0, above=0),
                 Option("noise", float, "standard deviation of the noise (sigma)", 0.1, low=0),
+            ),
+        ),
+        ScenarioEntry(
+            "school",
+            "exam scores of pupils in 139 London schools; their groups are unknown",
+            school.school,
+            table.RECOMMENDED,
+            (_HOLDOUT,),
+        ),
+        ScenarioEntry(
+            "grunfeld",
+            "investment of eleven firms over twenty years, explained by value and capital; needs statsmodels",
+            grunfeld.grunfeld,
+            table.RECOMMENDED,
+            (_HOLDOUT,),
+        ),
+        ScenarioEntry(
+            "table",
+            "your own table: a .csv or .parquet file whose rows belong to clients",
+            table.table,
+            table.RECOMMENDED,
+            (
+                Option("table", str, "file with one row a sample, .csv or .parquet"),
+                Option("client", str, "column that says whose row it is"),
+                Option("target", str, "column to predict: numbers, or texts for classes"),
+                Option("features", str, "columns to predict from, separated by commas; unset: all others of numbers"),
+                _HOLDOUT,
             ),
         ),
     )

@@ -144,7 +144,10 @@ def test_describe_tells_options_paper_and_what_the_server_sees(coterie):
         (["run"], "which scenario?"),
         (["run", "rotated-digits", "--method", "ifac"], "did you mean 'ifca'?"),
         (["run", "rotated-digits", "--clsters", "3"], "--clusters"),
-        (["run", "rotated-digits", "--clusters", "many"], "clusters must be a whole number at least 1, or auto, got 'many'"),
+        (
+            ["run", "rotated-digits", "--clusters", "many"],
+            "clusters must be a whole number at least 1, or auto, got 'many'",
+        ),
         (["run", "rotated-digits", "--clusters", "61"], "there are only 60 clients"),
         (["run", "rotated-digits", "--clients", "10"], "must be a multiple of 4"),
         (["run", "rotated-digits", "--mu", "1"], "--mu belongs to fedprox"),

@@ -85,7 +85,7 @@ def test_json_alone_can_be_printed_and_a_failure_is_told(coterie):
         (["--over", "lr"], "--over must look like lr=0.01,0.1,1, got 'lr'"),
         (["--over", "lr="], "lr has no values to try"),
         (["--over", "lr=0.1", "--over", "lr=0.2"], "--over lr is given twice"),
-        (["--over", "lr=fast"], "lr must be a number above 0, got 'fast'"),
+        (["--over", "lr=fast"], "lr must be a number above 0, or auto, got 'fast'"),
         (["--over", "resample=perhaps"], "resample must be true or false, got 'perhaps'"),
         (["--over", "lrr=1"], "unknown option of method ifca 'lrr': did you mean 'lr'?"),
         (["--over", "noise=0.1"], "noise changes the data of mixed-regression"),

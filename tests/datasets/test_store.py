@@ -11,7 +11,7 @@ import pytest
 
 from coterie import datasets
 from coterie.datasets import store
-from coterie.datasets.images import checked
+from coterie.datasets.images import KEYS, checked
 from coterie.errors import ConfigError, InputError
 from tests.datasets.make import equal, images, written
 
@@ -138,13 +138,13 @@ def test_npz_files_of_objects_single_arrays_and_missing_keys_are_refused(tmp_pat
     plain = images("mnist", 2, 1).arrays
     np.savez(tmp_path / "objects.npz", **(plain | {"x_train": np.array([{}, "a"], dtype=object)}))
     with pytest.raises(InputError, match=r"no whole npz file of plain arrays .*allow_pickle=False"):
-        store.read_npz("mnist", tmp_path / "objects.npz", written=False)
+        store.read_npz(tmp_path / "objects.npz", KEYS)
     np.save(tmp_path / "one.npy", plain["x_train"])
     with pytest.raises(InputError, match="holds a single array"):
-        store.read_npz("mnist", tmp_path / "one.npy", written=False)
+        store.read_npz(tmp_path / "one.npy", KEYS)
     np.savez(tmp_path / "three.npz", **{key: plain[key] for key in ("x_train", "y_train", "x_test")})
     with pytest.raises(InputError, match="has no y_test: expected x_train, y_train, x_test, y_test"):
-        store.read_npz("mnist", tmp_path / "three.npz", written=False)
+        store.read_npz(tmp_path / "three.npz", KEYS)
     np.savez(tmp_path / "floats.npz", **(plain | {"w_train": np.zeros(2), "w_test": np.zeros(1), "writer_ids": ["a"]}))
     with pytest.raises(InputError, match="w_train must be whole numbers"):
-        store.read_npz("femnist", tmp_path / "floats.npz", written=True)
+        datasets.import_copy("femnist", tmp_path / "floats.npz")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from coterie.errors import ConfigError, RunError
-from coterie.fitting import carry_out, prepare
+from coterie.fitting import carry_out
+from coterie.planning import prepare
 from coterie.processes import in_processes
 from coterie.reproductions import find_reproduction, open_cells
 from coterie.reproductions.base import RunCell, mean_of, spread, values_of

@@ -1,0 +1,101 @@
+"""Rows of numbers that belong to clients: a data set for regression, and what must hold for it."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.io import loadmat
+from scipy.io.matlab import MatReadError
+
+from coterie.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as they were published, in the original order."""
+
+    name: str
+    x: Floats = field(repr=False)
+    """(n, d)"""
+    y: Floats = field(repr=False)
+    """(n,)"""
+    task: Numbers = field(repr=False)
+    """(n,) whose row it is: 0..m-1."""
+
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Everything by the names used in npz files."""
+        return {"x": self.x, "y": self.y, "task": self.task}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What there is how many of."""
+        return {"rows": len(self.y), "clients": int(self.task.max()) + 1}
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What a user is told about it."""
+        return {"data": f"{len(self.y)} rows of {self.x.shape[1]} numbers", "clients": str(self.counts["clients"])}
+
+    def digest(self) -> str:
+        """sha256 of all numbers: equal for equal data, whatever file it came in."""
+        total = hashlib.sha256()
+        for array in (self.x, self.y, self.task):
+            total.update(str(array.shape).encode())
+            total.update(np.ascontiguousarray(array).data)
+        return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """What must hold for rows of one data set."""
+
+    width: int
+    """d"""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of an npz file."""
+        return ("x", "y", "task")
+
+    def read_npz(self, name: str, arrays: dict[str, npt.NDArray[Any]], where: str) -> Rows:
+        """From the arrays of an npz file."""
+        return Rows(name, arrays["x"], arrays["y"], arrays["task"])
+
+    def checked(self, content: object, where: str) -> Rows:
+        """The same rows in their own types, if there are numbers in all of them and every client has some."""
+        assert isinstance(content, Rows)
+        x, y, task = content.x, content.y, content.task
+        if x.ndim != 2 or x.shape[1] != self.width or not len(x):
+            raise InputError(f"{where}: x must have shape (n, {self.width}), got {x.shape}: is this another data set?")
+        if y.shape != (len(x),) or task.shape != (len(x),):
+            raise InputError(f"{where}: {len(x)} rows of x, but y has shape {y.shape} and task {task.shape}")
+        for key, values, kinds in (("x", x, "fiu"), ("y", y, "fiu"), ("task", task, "iu")):
+            if values.dtype.kind not in kinds or not np.isfinite(values).all():
+                raise InputError(f"{where}: {key} must hold numbers, none missing, got type {values.dtype}")
+        found = np.unique(task)
+        if not np.array_equal(found, np.arange(len(found))):
+            raise InputError(f"{where}: task must be 0 to m-1, every one of them present, got {found[:5].tolist()}...")
+        return replace(content, x=x.astype(np.float64), y=y.astype(np.float64), task=task.astype(np.int64))
+
+
+def read_cells(name: str, path: Path) -> Rows:
+    """A MATLAB file with cells X and Y, one for each client, as MALSAR keeps its data."""
+    try:
+        found = loadmat(path, variable_names=["X", "Y"])
+        xs, ys = (list(found[key].ravel()) for key in ("X", "Y"))
+        x, y = np.concatenate(xs), np.concatenate([each.ravel() for each in ys])
+    except (MatReadError, OSError, ValueError, KeyError, AttributeError, NotImplementedError, zlib.error) as error:
+        raise InputError(
+            f"{path} is no MATLAB file with cells X and Y ({error}): give MALSAR's {name}.mat, or an npz"
+        ) from None
+    return Rows(name, x, y, np.repeat(np.arange(len(xs)), [len(each) for each in xs]))

@@ -1,0 +1,290 @@
+"""A user's own table: one row a sample, one column says whose it is."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.core.hold_out import Split, split
+from coterie.core.keys import Purpose, hash_ids, keys_for_clients
+from coterie.core.population import Population
+from coterie.errors import ConfigError, InputError, unknown_name
+from coterie.scenarios.arrays import stack_shard
+from coterie.scenarios.columns import Columns, Values, open_columns
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+RECOMMENDED: dict[str, object] = {"rounds": 200, "local_steps": 10, "restarts": 5}
+"""The step size depends on the data, see `stable_step`. At that step 200 rounds of 10 steps shrink the error by e^-10
+along every direction whose curvature is a two-hundredth of the largest client's or more."""
+HOLDOUT = 0.25
+MOST_LEVELS = 1000
+"""A text column with more different values is taken for a mistake."""
+
+
+def from_table(
+    source: object,
+    *,
+    client: str,
+    target: str,
+    features: Sequence[str] | str | None = None,
+    holdout: float | None = HOLDOUT,
+    standardize: bool = True,
+    seed: int = 0,
+    name: str = "own-table",
+) -> Population:
+    """Clients from the rows of a table.
+
+    source: a DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or a path to .csv or .parquet.
+    client: the column that says whose row it is; ids are its values as text, in the order of first appearance.
+    target: the column to predict. Numbers, whole ones too, are a regression; texts and true/false are classes, numbered
+        in sorted order.
+    features: column names, as a list or separated by commas; by default every other column of numbers. A text column
+        becomes a column of zeros and ones for each of its values but the first in sorted order.
+    holdout: the share of each client's rows that is held out as test samples; which ones follows from `seed` and the
+        client's id. A client with one row keeps it for training. 0 or None: no test data.
+    standardize: shift and scale every feature to mean 0 and standard deviation 1 over all training rows. A
+        feature that is the same in all training rows becomes 0, with a warning.
+    """
+    columns, chosen = _opened(source, client, target, features)
+    share = _share(holdout)
+    ids, owner = _clients(columns, client)
+    rows = _rows(ids, owner, share, seed, client)
+    y = _target(columns, target)
+    encoded = _encoded(columns, chosen)
+    data = _fill(columns, encoded, rows, standardize)
+    train = stack_shard(ids, data.train, y[rows.kept], rows.kept_sizes.tolist())
+    test = stack_shard(ids, data.test, y[rows.aside], rows.aside_sizes.tolist()) if len(rows.aside) else None
+    return Population(
+        name,
+        train,
+        test,
+        recommended={
+            "learner": "linear:bias=true" if y.dtype.kind == "f" else "logistic",
+            "lr": stable_step(data.squares, rows.kept_sizes),
+        },
+        feature_names=tuple(chain.from_iterable(encoded.values())),
+    )
+
+
+def table(
+    *,
+    table: str | None = None,
+    client: str | None = None,
+    target: str | None = None,
+    features: str | None = None,
+    holdout: float = HOLDOUT,
+    seed: int = 0,
+) -> Population:
+    """The scenario: `from_table` of a file. Its path is kept in full, so that a run can go on from any folder."""
+    if table is None or client is None or target is None:
+        given = {"table": table, "client": client, "target": target}
+        absent = [f"--{name}" for name, value in given.items() if value is None]
+        raise ConfigError(f"a table needs --table FILE, --client COLUMN and --target COLUMN: add {', '.join(absent)}")
+    built = from_table(table, client=client, target=target, features=features, holdout=holdout, seed=seed)
+    options = {"table": str(Path(table).resolve()), "client": client, "target": target, "features": features}
+    kept = {name: value for name, value in (options | {"holdout": holdout}).items() if value is not None}
+    return replace(built, name="table", options=kept)
+
+
+def stable_step(squares: Floats, sizes: Ints) -> float:
+    """A step size with which least squares converges for every client, from each row's squared length (N,).
+
+    Steps converge below 2 / L, where L is the largest curvature of a client's loss: the largest eigenvalue of its
+    X'X / n_i with the constant 1 as a feature, and at most the mean squared length of its rows. The
+    step is one over the largest such mean. The logistic loss is flatter than that.
+    """
+    first = np.cumsum(sizes) - sizes
+    lengths = np.add.reduceat(squares, first) / sizes + 1
+    return float(f"{1 / lengths.max():.2g}")
+
+
+# ---- which columns -------------------------------------------------------------------------------------------
+
+
+def _opened(
+    source: object, client: str, target: str, features: Sequence[str] | str | None
+) -> tuple[Columns, tuple[str, ...]]:
+    """The table and the names of its feature columns."""
+    if client == target:
+        raise ConfigError(f"client and target are both {client!r}: they must be two columns")
+    asked = None if features is None else _listed(features, client, target)
+    columns = open_columns(source, (client,), None if asked is None else (client, target, *asked))
+    for what, name in (("client", client), ("target", target), *(("feature", name) for name in asked or ())):
+        if name not in columns.names:
+            raise unknown_name(f"{what} column", str(name), columns.names)
+    chosen = asked or tuple(n for n in columns.names if n not in (client, target) and columns.is_number(n))
+    if not chosen:
+        raise InputError(
+            f"no column of numbers is left beside {client!r} and {target!r}: name the features, texts may be among them"
+        )
+    return columns, chosen
+
+
+def _listed(features: Sequence[str] | str, client: str, target: str) -> tuple[str, ...]:
+    names = features.split(",") if isinstance(features, str) else features
+    found = tuple(str(name).strip() for name in names)
+    if not found or not all(found):
+        raise ConfigError(f"features must be column names separated by commas, got {features!r}")
+    twice = [name for name in found if found.count(name) > 1]
+    if twice:
+        raise ConfigError(f"feature {twice[0]!r} is listed twice: name every column once")
+    for what, name in (("client", client), ("target", target)):
+        if name in found:
+            raise ConfigError(f"{name!r} is the {what} and cannot be a feature: take it out of features")
+    return found
+
+
+def _share(holdout: float | None) -> float:
+    if holdout is None:
+        return 0.0
+    if not isinstance(holdout, int | float) or isinstance(holdout, bool) or not 0 <= holdout < 1:
+        raise ConfigError(f"holdout must be a share of at least 0 and below 1, got {holdout!r}")
+    return float(holdout)
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------
+
+
+def _clients(columns: Columns, client: str) -> tuple[list[str], Ints]:
+    """The ids in the order of first appearance, and the position of each row's client, (N,)."""
+    values = columns.values(client)
+    if not len(values):
+        raise InputError("the table has no rows: give at least two clients")
+    _refuse_holes(values, client)
+    if values.dtype.kind == "O":
+        place: dict[str, int] = {}
+        owner = np.fromiter((place.setdefault(value, len(place)) for value in values), np.int64, len(values))
+        ids = list(place)
+    else:
+        levels, first, codes = np.unique(values, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        ids, owner = [str(level) for level in levels[order]], rank[codes]
+    if len(ids) < 2:
+        raise InputError(f"client column {client!r} holds only {ids[0]!r}: there must be two clients or more")
+    return ids, owner
+
+
+def _rows(ids: list[str], owner: Ints, share: float, seed: int, client: str) -> Split:
+    """Which rows of the table train and which test, client after client."""
+    order = np.argsort(owner, kind="stable")
+    sizes = np.bincount(owner, minlength=len(ids))
+    if share == 0:
+        return Split(order, sizes, order[:0], np.zeros_like(sizes))
+    if sizes.max() < 2:
+        raise InputError(
+            f"every row has a client of its own, so none can be held out: is {client!r} the client column? "
+            "else say holdout=0"
+        )
+    parts = split(keys_for_clients(seed, Purpose.SCENARIO, 0, hash_ids(ids)), sizes, share)
+    return replace(parts, kept=order[parts.kept], aside=order[parts.aside])
+
+
+def _target(columns: Columns, target: str) -> Floats | Ints:
+    """(N,) numbers, or classes in the sorted order of their names."""
+    values = columns.values(target)
+    _refuse_holes(values, target)
+    if values.dtype.kind in "fiu":
+        return values.astype(np.float64, copy=False)
+    levels = _levels(values, target) if values.dtype.kind == "O" else sorted(set(values.tolist()))
+    if len(levels) < 2:
+        raise InputError(f"target {target!r} is {levels[0]!r} in every row: there is nothing to predict")
+    return np.searchsorted(np.array(levels), values.astype(np.array(levels).dtype)).astype(np.int64)
+
+
+def _levels(values: Values, name: str) -> list[str]:
+    """The different texts of a column, sorted; numbers that are written as texts are refused."""
+    levels = sorted(set(values))
+    comma = next((level for level in levels if re.fullmatch(r"[-+]?\d+(,\d+)+", level.strip())), None)
+    if comma is not None:
+        raise InputError(f"column {name!r} holds {comma!r}, which is read as text: write numbers as 1234.5")
+    if len(levels) > MOST_LEVELS:
+        raise InputError(
+            f"column {name!r} is text with {len(levels)} different values, such as {levels[0]!r}: if these are "
+            "numbers, write them as such; else leave it out"
+        )
+    return levels
+
+
+def _refuse_holes(values: Values, name: str) -> None:
+    """No missing and no infinite values."""
+    bad = np.array([v is None for v in values]) if values.dtype.kind == "O" else ~np.isfinite(values)
+    if bad.any():
+        raise InputError(
+            f"column {name!r} has {int(bad.sum())} missing or infinite values, the first in row "
+            f"{int(bad.argmax()) + 1}: fill them in, drop those rows, or leave the column out"
+        )
+
+
+# ---- features ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """The features of both parts, (rows, d), and the squared length of each training row."""
+
+    train: Floats
+    test: Floats
+    squares: Floats
+
+
+def _encoded(columns: Columns, chosen: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The names of the features that each column becomes: its own, or one for each of its texts but the first."""
+    names: dict[str, tuple[str, ...]] = {}
+    for name in chosen:
+        values = None if columns.is_number(name) else columns.values(name)
+        if values is None or values.dtype.kind != "O":
+            names[name] = (name,)
+            continue
+        _refuse_holes(values, name)
+        levels = _levels(values, name)
+        if len(levels) < 2:
+            raise InputError(f"feature {name!r} is {levels[0]!r} in every row: leave it out")
+        names[name] = tuple(f"{name}={level}" for level in levels[1:])
+    return names
+
+
+def _fill(columns: Columns, encoded: Mapping[str, tuple[str, ...]], rows: Split, standardize: bool) -> _Filled:
+    """Column by column into place, so that beside the result there is one column in memory."""
+    d = sum(map(len, encoded.values()))
+    train, test = np.empty((len(rows.kept), d)), np.empty((len(rows.aside), d))
+    squares = np.zeros(len(train))
+    constant = []
+    for j, (name, values) in enumerate(_features(columns, encoded)):
+        kept, aside = values[rows.kept], values[rows.aside]
+        if standardize:
+            mean, deviation = kept.mean(), kept.std()
+            if kept.min() == kept.max():
+                constant.append(name)
+                kept, aside = np.zeros_like(kept), np.zeros_like(aside)
+            else:
+                kept, aside = (kept - mean) / deviation, (aside - mean) / deviation
+        train[:, j], test[:, j] = kept, aside
+        squares += kept**2
+    if constant:
+        warnings.warn(
+            f"the same value in all training rows, so set to 0: {', '.join(constant)}", UserWarning, stacklevel=3
+        )
+    return _Filled(train, test, squares)
+
+
+def _features(columns: Columns, encoded: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Floats]]:
+    """Every feature with its name and its values (N,)."""
+    for column, names in encoded.items():
+        values = columns.values(column)
+        _refuse_holes(values, column)
+        if values.dtype.kind == "O":
+            for name in names:
+                yield name, (values == name.removeprefix(f"{column}=")).astype(np.float64)
+        else:
+            yield column, values.astype(np.float64, copy=False)

@@ -1,0 +1,101 @@
+"""A table of one's own on the command line: run, resume, compare, sweep, and mistakes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.runs.folder import read_toml
+
+FLAGS = ["--table", "pupils.csv", "--client", "school", "--target", "score"]
+
+
+@pytest.fixture(autouse=True)
+def pupils(tmp_path):
+    """Eight schools of two kinds: the score rises with x in some and falls in the others."""
+    random = np.random.default_rng(0)
+    lines = ["school,x,kind,score"]
+    for row in range(160):
+        x = random.normal()
+        lines.append(f"s{row % 8},{x},{'ab'[row % 2]},{5 + (4 if row % 8 < 4 else -4) * x + 0.1 * random.normal()}")
+    (tmp_path / "pupils.csv").write_text("\n".join(lines))
+
+
+def test_a_table_needs_no_scenario_name_and_its_run_says_how_to_repeat_it(coterie, tmp_path):
+    code, out, _ = coterie("run", *FLAGS, "--clusters", 2, "--rounds", 60, "--out", "run")
+    assert code == 0
+    assert "2 of 2 in use, 8 clients" in out
+    config = read_toml(tmp_path / "run" / "config.toml")
+    assert config["scenario"] == "table"
+    assert config["learner"].startswith("linear:bias=true")
+    assert config["table"] == str(tmp_path / "pupils.csv"), "in full, to be found from any folder"
+    code, again, _ = coterie("run", "--config", "run/config.toml", "--out", "again")
+    assert code == 0
+    assert out.splitlines()[:3] == again.splitlines()[:3]
+    assert "--table" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_named_features_and_the_share_held_out(coterie, tmp_path):
+    code, _, _ = coterie(
+        "run", "table", *FLAGS, "--features", "x,kind", "--holdout", 0.5, "--rounds", 2, "--out", "run"
+    )
+    assert code == 0
+    config = read_toml(tmp_path / "run" / "config.toml")
+    assert (config["features"], config["holdout"]) == ("x,kind", 0.5)
+
+
+def test_an_interrupted_run_is_built_again_from_its_folder(coterie, tmp_path, monkeypatch):
+    import coterie as library
+
+    def stop(record):
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    data = library.scenario("table", table="pupils.csv", client="school", target="score")
+    with pytest.raises(KeyboardInterrupt):
+        library.fit(data, "ifca", clusters=2, rounds=6, out=tmp_path / "cut", on_round=stop)
+    whole = library.fit(data, "ifca", clusters=2, rounds=6)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, _, _ = coterie("resume", tmp_path / "cut")
+    assert code == 0
+    assert library.load(tmp_path / "cut").assignments == whole.assignments
+
+
+def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
+    code, out, _ = coterie(
+        "compare", *FLAGS, "--methods", "fedavg,local", "--seeds", 2, "--rounds", 20, "--out", "both"
+    )
+    assert code == 0
+    assert "fedavg" in out
+    assert len(list((tmp_path / "both" / "jobs").iterdir())) == 4
+    code, out, _ = coterie("sweep", *FLAGS, "--over", "clusters=1,2", "--rounds", 20, "--out", "swept")
+    assert code == 0
+    assert "--table pupils.csv" in out or f"--table {tmp_path / 'pupils.csv'}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "which scenario?"),
+        (["compare", "--methods", "fedavg"], "which scenario?"),
+        (["run", "table"], "add --table, --client, --target"),
+        (["run", "--table", "pupils.csv", "--client", "school"], "add --target"),
+        (["run", *FLAGS[:2], "--client", "shool", "--target", "score"], "did you mean 'school'?"),
+        (["run", *FLAGS, "--holdout", "1.5"], "holdout must be a number at least 0 and at most 0.9"),
+        (["run", "--table", "nowhere.csv", "--client", "a", "--target", "b"], "nowhere.csv is no file"),
+        (["run", "rotated-digits", *FLAGS], "--table belongs to table"),
+        (["run", "mixed-regression", "--features", "gausian"], "must be one of gaussian, rademacher"),
+    ],
+)
+def test_a_mistake_is_one_line_with_exit_code_2_and_makes_no_folder(coterie, tmp_path, arguments, message):
+    code, out, err = coterie(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["pupils.csv"]
+
+
+def test_help_tells_both_meanings_of_features(coterie):
+    words = " ".join(coterie("run", "--help")[1].split())
+    assert "(mixed-regression, table) distribution of the features (gaussian, rademacher); or columns" in words
