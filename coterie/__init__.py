@@ -8,7 +8,7 @@ from coterie.errors import ConfigError, CoterieError, InputError, RunError, Trai
 from coterie.fitting import fit, resume
 from coterie.reproductions import reproduce
 from coterie.result import Result, load
-from coterie.scenarios import from_arrays, from_table, scenario
+from coterie.scenarios import from_arrays, from_rows, from_table, scenario
 from coterie.sweeping import sweep
 
 __version__ = version("coterie")
@@ -24,6 +24,7 @@ __all__ = [
     "compare",
     "fit",
     "from_arrays",
+    "from_rows",
     "from_table",
     "load",
     "reproduce",

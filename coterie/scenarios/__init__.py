@@ -18,10 +18,10 @@ from coterie.scenarios import (
     school,
     table,
 )
-from coterie.scenarios.arrays import from_arrays
+from coterie.scenarios.arrays import from_arrays, from_rows
 from coterie.scenarios.table import from_table
 
-__all__ = ["SCENARIOS", "ScenarioEntry", "find_scenario", "from_arrays", "from_table", "scenario"]
+__all__ = ["SCENARIOS", "ScenarioEntry", "find_scenario", "from_arrays", "from_rows", "from_table", "scenario"]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ ClientArrays = tuple[npt.ArrayLike, npt.ArrayLike]
 PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
 
 
+CHECKED_AT_ONCE = 100_000
+"""Rows looked at together for values that are not finite."""
 MOST_CLASSES = 100_000
 """Whole numbers from here on are taken for targets of a regression that were not passed as floats."""
 
@@ -50,8 +52,47 @@ def from_arrays(
     return Population(name, train, held_out, codes, group_names=group_names)
 
 
+def from_rows(
+    x: npt.NDArray[np.generic],
+    y: npt.ArrayLike,
+    sizes: Sequence[int] | npt.NDArray[np.int64],
+    *,
+    ids: Sequence[Hashable] | None = None,
+    truth: Mapping[Any, Hashable] | Sequence[Hashable] | None = None,
+    name: str = "rows",
+) -> Population:
+    """Clients from flat arrays, without a copy: for data that hardly fits, or lives in a file as `numpy.memmap`.
+
+    x: (N, ...) float32 or float64; client i owns the next sizes[i] rows. A run in the same dtype (`dtype=...`) streams
+        through it block by block.
+    y: (N,) integer labels 0..C-1 or numbers. ids: one for each client, by default 0, 1, ... truth: as in `from_arrays`.
+    """
+    if not isinstance(x, np.ndarray) or x.dtype not in (np.float32, np.float64) or x.ndim < 2 or 0 in x.shape:
+        kind = f"{x.dtype} of shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise InputError(f"x must be an array (samples, features, ...) of float32 or float64, got {kind}")
+    targets, counts = _targets(y, "rows"), np.asarray(sizes)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.size == 0 or counts.min() < 1:
+        raise InputError("sizes must be whole numbers of at least 1, one for each client")
+    if not len(x) == len(targets) == counts.sum():
+        raise InputError(
+            f"{len(x)} rows of x, {len(targets)} of y, and sizes that add up to {counts.sum()}: they differ"
+        )
+    named = [str(i) for i in (range(len(counts)) if ids is None else ids)]
+    if len(set(named)) != len(counts):
+        raise InputError(
+            f"{len(set(named))} different ids for {len(counts)} clients: give every client an id of its own"
+        )
+    for first in range(0, len(x), CHECKED_AT_ONCE):
+        _refuse_holes(x[first : first + CHECKED_AT_ONCE], f"x from row {first} on")
+    codes, group_names = _groups(truth, named)
+    return Population(name, stack_shard(named, x, targets, counts), truth=codes, group_names=group_names)
+
+
 def stack_shard(
-    ids: Sequence[ClientId], x: npt.NDArray[np.generic], y: npt.NDArray[np.generic], sizes: Sequence[int]
+    ids: Sequence[ClientId],
+    x: npt.NDArray[np.generic],
+    y: npt.NDArray[np.generic],
+    sizes: Sequence[int] | npt.NDArray[np.int64],
 ) -> Shard:
     """A shard from flat arrays that are known to be sound; client i has the next sizes[i] rows."""
     stops = np.cumsum(np.asarray(sizes, dtype=np.int64))

@@ -170,3 +170,36 @@ def test_classes_are_refused():
 def test_degree_zero_is_refused():
     with pytest.raises(ConfigError, match="degree must be at least 1, got 0"):
         make_learner("linear:degree=0", Profile((2,), None))
+
+
+def proximal_change(learner: Linear, x: np.ndarray, y: np.ndarray, start: np.ndarray, lr: float) -> np.ndarray:
+    """argmin of the mean loss plus |theta - start|^2 / (2 lr), by the normal equations."""
+    phi = plain_features(x, learner.degree, learner.bias)
+    factor = (1 if learner.half else 2) / len(y)
+    matrix = factor * phi.T @ phi + np.eye(phi.shape[1]) / lr
+    return np.linalg.solve(matrix, factor * phi.T @ y + start / lr) - start
+
+
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize(("sizes", "d"), [([3, 5, 1], 7), ([11, 9, 10], 2)], ids=["sample-space", "feature-space"])
+def test_the_proximal_step_is_solved(sizes, d, half):
+    learner = Linear(d, bias=True, half=half)
+    data = regression_data(sizes, d, seed=3)
+    block = make_block(data, width=max(sizes) + 1)
+    start = np.random.default_rng(4).standard_normal((len(sizes), 2, d + 1))
+    theta = {"weight": torch.from_numpy(start[..., :-1]), "bias": torch.from_numpy(start[..., -1])}
+    change = learner.descend(theta, block, LocalWork(implicit=True), lr=0.7)
+    found = np.concatenate([change["weight"].numpy(), change["bias"].numpy()[..., None]], axis=2)
+    for i, (x, y) in enumerate(data):
+        for track in range(2):
+            expected = proximal_change(learner, x, y, start[i, track], 0.7)
+            np.testing.assert_allclose(found[i, track], expected, rtol=1e-9, atol=1e-10)
+
+
+def test_a_proximal_step_by_hand():
+    # one sample x = 2, y = 4 at theta = 0 with eta = 1/2: minimise (4 - 2 t)^2 / 2 + t^2, so t = 8 / (4 + 2)
+    block = make_block([(np.array([[2.0]]), np.array([4.0]))])
+    change = Linear(1).descend(
+        {"weight": torch.zeros(1, 1, 1, dtype=torch.float64)}, block, LocalWork(implicit=True), 0.5
+    )
+    assert change["weight"].item() == pytest.approx(8 / 6)
