@@ -41,7 +41,7 @@ from coterie.server.moment_descent import BEFORE
 from coterie.starting import begin
 
 ROUNDS = 4
-LOOKING = {"score", "evaluate", "regression-moments", "regression-meats"}
+LOOKING = {"score", "evaluate", "regression-moments", "regression-meats", "curvature"}
 """Tasks by which anybody looks at what came out; their rows are the same for all methods."""
 RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
 """n_i of the clients of the checks: one of them has a single sample."""

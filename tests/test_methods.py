@@ -21,7 +21,13 @@ VARIANTS = {
     "oracle": [{"exchange": "gradient"}],
     "fedprox": [{"mu": 0.5, "batch_size": 5, "local_epochs": 1}],
     "local": [{"batch_size": 5, "local_epochs": 1}],
-    "two-phase": [{"phase2": "fedprox", "start": "random"}, {"averaging": "members", "start": "random"}],
+    "two-phase": [
+        {"phase2": "fedprox", "start": "random"},
+        {"averaging": "members", "start": "random"},
+        {"soft": 0.5, "start": "random"},
+        {"soft": 0.5, "start": "random", "restarts": 2, "averaging": "members"},
+        {"soft": 0.5, "start": "random", "batch_size": 4, "local_epochs": 2},
+    ],
 }
 SHARED = [("mlp", {"shared": "layer0"}), ("cnn", {"shared": "conv1,conv2"}), ("module", {"shared": "1."})]
 

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ from click.testing import CliRunner
 
 import coterie
 from coterie.cli.main import cli
+from coterie.core.blocks import cut
 from coterie.errors import ConfigError
+from coterie.learners import make_learner
+from coterie.learners.descent import LocalWork
 from coterie.learners.linear import Linear
+from coterie.testing import small_population
 
 HARD = {"clients": 150, "samples": "5-60", "dimension": 15, "noise": "0.2", "separation": 1.2, "test_samples": 20}
 
@@ -73,6 +78,59 @@ def test_phase_two_against_a_plain_loop_over_clients(phase2, steps, averaging):
         divisor = np.full(2, mass.sum()) if averaging == "all" else np.maximum(mass, 1)
         theta += moved / divisor[:, None]
     np.testing.assert_allclose([m["weight"] for m in result.models], theta, rtol=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("averaging", ["all", "members"])
+def test_soft_weights_against_a_plain_loop_over_clients(steps, averaging):
+    data = coterie.scenario("mixed-regression", clients=15, samples="1-12", dimension=5, groups=2, test_samples=1)
+    start = np.random.default_rng(1).standard_normal((2, 5))
+    options = {"soft": 0.7, "local_steps": steps, "averaging": averaging, "lr": 0.05, "rounds": 3, "clusters": 2}
+    result = coterie.fit(data, "two-phase", start=[{"weight": s} for s in start], **options)
+    theta = start.copy()
+    x, y = data.train.x.numpy(), data.train.y.numpy()
+    clients = [(x[a:b], y[a:b]) for a, b in zip(data.train.starts, data.train.stops, strict=True)]
+    for _ in range(3):
+        moved, mass, total = np.zeros_like(theta), np.zeros(2), 0
+        for features, target in clients:
+            n = len(target)
+            loss = np.array([((target - features @ t) ** 2).mean() / 2 for t in theta])
+            share = np.exp(-loss / 0.7) / np.exp(-loss / 0.7).sum()
+            for j in range(2):
+                local = theta[j].copy()
+                for _ in range(steps):
+                    local -= 0.05 * share[j] * features.T @ (features @ local - target) / n
+                moved[j] += n * (local - theta[j])
+            mass += n * share
+            total += n
+        theta += moved / (np.full(2, total) if averaging == "all" else mass)[:, None]
+    np.testing.assert_allclose([m["weight"] for m in result.models], theta, rtol=1e-9)
+
+
+@pytest.mark.parametrize("learner", ["logistic", "mlp:hidden=5", "cnn:channels=2,hidden=4"])
+@pytest.mark.parametrize("work", [{"local_steps": 3}, {"local_epochs": 1, "batch_size": 4}, {"local_steps": 1}])
+def test_focus_scales_every_learners_gradient(learner, work):
+    """Samples that count half train as samples of half the loss: for one step, half the change."""
+    data = small_population("mlp" if learner != "logistic" else "logistic", [6, 9])
+    built = make_learner(learner, data.profile)
+    shard = data.train.to(torch.float64, torch.device("cpu"))
+    (block, *_) = cut(shard, shard.hashes, 0)
+    theta = {
+        name: p[None].repeat(len(block.positions), *(1,) * p.dim())
+        for name, p in built.start([1], torch.float64).items()
+    }
+    local = LocalWork(**({"steps": None} | {k.removeprefix("local_"): v for k, v in work.items()}))
+    whole = built.descend(theta, block, local, 0.1)
+    half = built.descend(theta, replace(block, focus=torch.full_like(block.y, 0.5, dtype=torch.float64)), local, 0.2)
+    for name in whole:  # half the gradient with twice the step is the same way
+        torch.testing.assert_close(half[name], whole[name], rtol=1e-9, atol=1e-12)
+    mass, rows = torch.ones(len(block.positions), 1, dtype=torch.float64), torch.zeros(len(block.positions), 1).long()
+    models = built.start([1], torch.float64)
+    whole_sums = built.contribute(models, rows, block, local, 0.1, mass, None).sums
+    focused = replace(block, focus=torch.full_like(block.y, 0.5, dtype=torch.float64))
+    half_sums = built.contribute(models, rows, focused, local, 0.2, mass, None).sums
+    for name in whole_sums:
+        torch.testing.assert_close(half_sums[name], whole_sums[name], rtol=1e-9, atol=1e-12)
 
 
 def test_moment_descent_before_another_method_and_alone():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from coterie.learners.base import Learner
 from coterie.learners.contribution import Contribution
 from coterie.tiers.method import RoundSettings
 from coterie.tiers.objective import OBJECTIVES, Objective
-from coterie.tiers.weights import WEIGHTS, Weights
+from coterie.tiers.weights import Weights
 
 
 def local_round(
@@ -30,11 +30,11 @@ def local_round(
     Sums: the training loss of each lane and the samples behind it; slotted by cluster, the weighted changes and
     their mass; slotted by lane, the change of the shared body. Rows: the cluster each client worked on.
 
-    The loss is that under the models sent; with mini-batches that of the samples stepped on, each when it was: so
-    clients that have nothing to choose need no scores.
+    The loss is that under the models sent, weighted where several count; with mini-batches on a single one that of the
+    samples stepped on, each when it was: so clients that have nothing to choose need no scores.
     """
     settings = RoundSettings.read(task.settings)
-    objective, weights = OBJECTIVES[settings.objective](), WEIGHTS[settings.weights]()
+    objective, weights = OBJECTIVES[settings.objective](), settings.weights
     keys = keys_for_clients(settings.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
     batched = settings.work.full_batch_steps is None
     tally = _Tally(broadcast.clusters, len(shard))
@@ -58,11 +58,14 @@ def local_round(
             weight = mass[:, None].expand(visit.chosen.shape)
             if visit.loss is not None:
                 weight = torch.where(visit.loss.isfinite(), weight, 0)
-            rows = torch.searchsorted(visit.slots, visit.chosen).to(weight.device)
             lr = broadcast.scalars["lr"]
             memo = visit.memo if judged is block else None  # it belongs to the samples that were scored
-            given = learner.contribute(visit.models, rows, block, settings.work, lr, weight, memo)
-            tally.add(places, block, visit, given, weight)
+            tally.meet(places, block, visit)
+            for turn in _turns(visit, weight, broadcast.clusters.K):
+                rows = torch.searchsorted(visit.slots, turn.slots).to(weight.device)
+                part_of = block if turn.share is None else replace(block, focus=turn.share.expand(block.y.shape))
+                given = learner.contribute(visit.models, rows, part_of, settings.work, lr, turn.weight, memo)
+                tally.add(places, visit, turn, given)
     return tally.reply(shard)
 
 
@@ -90,6 +93,33 @@ class _Visit:
     loss: Tensor | None = None
     """(B, R) its mean loss there; None where nothing was scored."""
     memo: Tensor | None = None
+    share: Tensor | None = None
+    """(B, S) what each model counts for each client (lambda); None where only the chosen one does."""
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Models that a block's clients train at once, at most one a lane."""
+
+    lanes: Tensor
+    """(T,)"""
+    slots: Tensor
+    """(B, T) each client's model in these lanes."""
+    weight: Tensor
+    """(B, T) what its change counts in the sums."""
+    share: Tensor | None = None
+    """(B, 1) what the model counts for the client; None: 1."""
+
+
+def _turns(visit: _Visit, weight: Tensor, K: int) -> Iterator[_Turn]:
+    """All chosen models at once; or, where all count, one model after the other."""
+    if visit.share is None:
+        yield _Turn(torch.arange(visit.chosen.shape[1]), visit.chosen, weight)
+        return
+    for row, slot in enumerate(visit.slots.tolist()):
+        lane = slot // K
+        column = visit.share[:, row, None]
+        yield _Turn(torch.tensor([lane]), torch.full((len(weight), 1), slot), weight[:, lane, None], column)
 
 
 def _copied_bytes(clusters: Clusters) -> int:
@@ -137,9 +167,13 @@ def _choose(learner: Learner, objective: Objective, weights: Weights, clusters: 
     scored = learner.score(models, block)
     cost = objective.client_cost(scored.losses)
     table = block.mean(scored.losses).reshape(shape)
-    chosen = weights.client_choose(-(table if cost is scored.losses else block.mean(cost).reshape(shape)))
+    ranking = -(table if cost is scored.losses else block.mean(cost).reshape(shape))
+    chosen, share = weights.client_choose(ranking), weights.client_weigh(ranking)
     loss = table.gather(2, chosen[..., None]).squeeze(2)
-    return _Visit(torch.arange(clusters.lanes * clusters.K), models, first + chosen.cpu(), loss, scored.memo)
+    if share is not None:
+        loss = torch.where(share > 0, share * table, 0).sum(dim=2)
+        share = share.flatten(1)
+    return _Visit(torch.arange(clusters.lanes * clusters.K), models, first + chosen.cpu(), loss, scored.memo, share)
 
 
 class _Tally:
@@ -151,30 +185,44 @@ class _Tally:
         self.slots = torch.arange(held) if clusters.slots is None else clusters.slots
         self.sums = {name: torch.zeros_like(p) for name, p in clusters.params.items()}
         self.body = {name: torch.zeros_like(p) for name, p in clusters.shared.items()}
-        # by client and lane; they become sums once, when all blocks are done
+        self.slot_mass = torch.zeros(held, dtype=torch.float64)
+        self.slot_count = torch.zeros(held, dtype=torch.int64)
+        # by client and lane
         self.chosen = torch.zeros(count, clusters.lanes, dtype=torch.int64)
-        self.mass = torch.zeros(count, clusters.lanes, dtype=torch.float64)
+        self.counted = torch.zeros(count, clusters.lanes, dtype=torch.bool)
         self.loss = torch.zeros(count, clusters.lanes, dtype=torch.float64)
         self.samples = torch.zeros(count, dtype=torch.float64)
         self.paths: set[str] = set()
 
-    def add(self, places: Positions, block: Block, visit: _Visit, given: Contribution, weight: Tensor) -> None:
-        """A block's contribution; `weight` (B, R) is what each client's change counted."""
+    def meet(self, places: Positions, block: Block, visit: _Visit) -> None:
+        """The clients of a block, before they have trained."""
+        at = torch.from_numpy(places)
+        self.chosen[at] = visit.chosen
+        self.samples[at] = block.sizes.double().cpu()
+        if visit.loss is not None:
+            self.loss[at] = visit.loss.double().cpu()
+
+    def add(self, places: Positions, visit: _Visit, turn: _Turn, given: Contribution) -> None:
+        """What a block's clients contributed in a turn."""
         rows, lanes = torch.searchsorted(self.slots, visit.slots), visit.slots // self.clusters.K
         for name, value in given.sums.items():
             total, index = (self.body[name], lanes) if name in self.body else (self.sums[name], rows)
             total.index_add_(0, index.to(total.device), value)
-        loss = visit.loss if given.loss is None else given.loss
-        assert loss is not None, "a learner gives the loss of its mini-batches"
-        at = torch.from_numpy(places)
-        self.chosen[at] = visit.chosen
-        self.mass[at] = torch.where(given.finite, weight, 0).double().cpu()
-        self.loss[at] = loss.double().cpu()
-        self.samples[at] = block.sizes.double().cpu()
+        mass = torch.where(given.finite, turn.weight, 0)
+        counted = (mass > 0).cpu()
+        if turn.share is not None:
+            mass = mass * turn.share
+        own = torch.searchsorted(self.slots, turn.slots).flatten()
+        self.slot_mass.index_add_(0, own, mass.double().cpu().flatten())
+        self.slot_count.index_add_(0, own, counted.flatten().long())
+        at = torch.from_numpy(places)[:, None]
+        self.counted[at, turn.lanes] |= counted
+        if given.loss is not None and turn.share is None:
+            self.loss[at, turn.lanes] = given.loss.double().cpu()
         self.paths.add(given.path)
 
     def reply(self, shard: Shard) -> Reply:
-        counted = self.mass > 0
+        counted = self.counted
         accepted = counted.any(dim=1)
         # a client that fails in every lane is left out; one that fails in some makes those lanes the worst
         loss = torch.where(counted, self.loss, torch.where(accepted[:, None], torch.inf, 0.0))
@@ -186,24 +234,19 @@ class _Tally:
                 "loss": (loss * self.samples[:, None]).sum(dim=0),
                 "samples": torch.where(accepted, self.samples, 0).sum(),
             },
-            slotted=self._slotted(counted),
+            slotted=self._slotted(),
             rows={"cluster": (self.chosen if everybody else self.chosen[accepted]) % self.clusters.K},
             rejected=tuple(client for client, ok in named if not ok),
             paths=tuple(sorted(self.paths)),
         )
 
-    def _slotted(self, counted: Tensor) -> dict[str, Slotted]:
-        """The sums of the slots that somebody contributed to; `counted` (m, R) says who did."""
-        held = len(self.slots)
-        rows = torch.searchsorted(self.slots, self.chosen).flatten()
-        mass = torch.zeros(held, dtype=torch.float64).index_add_(0, rows, self.mass.flatten())
-        count = torch.zeros(held, dtype=torch.int64).index_add_(0, rows, counted.flatten().long())
-        used = torch.nonzero(count).flatten()
-        kept = used if len(used) < held else slice(None)  # `local` holds a model a client: no second copy
-        changes = {f"change/{name}": value[kept] for name, value in self.sums.items()}
-        slotted = {"clusters": Slotted(self.slots[used], changes | {"mass": mass[used]}, count[used])}
+    def _slotted(self) -> dict[str, Slotted]:
+        """The sums of the slots that somebody contributed to."""
+        used = torch.nonzero(self.slot_count).flatten()
+        kept = used if len(used) < len(self.slots) else slice(None)  # `local` holds a model a client: no second copy
+        arrays = {f"change/{name}": value[kept] for name, value in self.sums.items()} | {"mass": self.slot_mass[used]}
+        slotted = {"clusters": Slotted(self.slots[used], arrays, self.slot_count[used])}
         if self.body:
-            lanes = torch.arange(self.clusters.lanes)
-            counts = torch.zeros_like(lanes).index_add_(0, self.slots // self.clusters.K, count)
-            slotted["body"] = Slotted(lanes, {f"change/{name}": value for name, value in self.body.items()}, counts)
+            changes = {f"change/{name}": value for name, value in self.body.items()}
+            slotted["body"] = Slotted(torch.arange(self.clusters.lanes), changes, self.counted.sum(dim=0))
         return slotted

@@ -52,7 +52,7 @@ class Batch:
     x: Tensor
     y: Tensor
     share: Tensor
-    """(B, b) what each sample counts in its client's loss: 1/b for b real samples, 0 for padding."""
+    """(B, b) what each sample counts in its client's loss: 1/b for b real samples, times its focus; 0 for padding."""
     counts: Tensor
     """(B,) how many real samples there are; 0 for clients that have finished, which take no step."""
     everybody: bool
@@ -67,6 +67,8 @@ def batches(block: Block, work: LocalWork) -> Iterator[Batch]:
         return
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
     share = real.to(block.x.dtype) / block.counts[:, None]
+    if block.focus is not None:
+        share = share * block.focus
     for _ in range(steps):
         yield Batch(block.x, block.y, share, block.counts, everybody=True)
 
@@ -91,7 +93,9 @@ def _mini_batches(block: Block, work: LocalWork) -> Iterator[Batch]:
     counts = real.sum(axis=2)
     index = torch.from_numpy((client * width + taken).reshape(len(steps), -1)).to(block.x.device)
     x, y = block.x.flatten(0, 1), block.y.flatten()[index].reshape(taken.shape).unbind()
-    shares = torch.from_numpy(real / np.maximum(counts, 1)[..., None]).to(block.x).unbind()
+    shares = torch.from_numpy(real / np.maximum(counts, 1)[..., None]).to(block.x)
+    if block.focus is not None:
+        shares = shares * block.focus.flatten()[index].reshape(taken.shape)
     real_samples = torch.from_numpy(counts).to(block.x).unbind()
     everybody = counts.all(axis=1).tolist()
     for step, rows in enumerate(index.unbind()):

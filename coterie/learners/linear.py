@@ -128,9 +128,10 @@ class Linear:
         return memo.gather(2, rows[:, None].expand(-1, memo.shape[1], -1)).transpose(1, 2)
 
     def _pace(self, block: Block, lr: float) -> Tensor:
-        """By how much a residual moves its sample's part of the change, (B, 1, n): lr / n_i, and 0 for padding."""
+        """By how much a residual moves its sample's part of the change, (B, 1, n): lr / n_i times its focus."""
         pace = (lr * (1 if self.half else 2) / block.counts)[:, None, None].expand(-1, 1, block.y.shape[1])
-        return pace if block.mask is None else pace * block.mask[:, None]
+        pace = pace if block.mask is None else pace * block.mask[:, None]
+        return pace if block.focus is None else pace * block.focus[:, None]
 
     def _objective(self, theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         loss = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)

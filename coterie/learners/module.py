@@ -115,6 +115,7 @@ def _alone(block: Block, b: int) -> Block:
         sizes=block.sizes[row],
         mask=None,
         keys=block.keys[row],
+        focus=None if block.focus is None else block.focus[row, :size],
     )
 
 

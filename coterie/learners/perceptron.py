@@ -120,6 +120,8 @@ def _train(
     layers = _Upper.copied(theta)
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
     share = (real / block.counts[:, None]).to(z.dtype)
+    if block.focus is not None:
+        share = share * block.focus
     target = _target(layers, block.y, share, classes)
     pulls = torch.zeros_like(z)
     for step in range(steps):

@@ -4,6 +4,7 @@ paper          here
 phase 1        start=moment-descent and its options (see methods/moment_descent.py); start=random leaves it out
 theta_t        clusters.params                      eta  lr (auto: 0.9 / max_i |X_i|^2 / n_i)     s  local_steps
 z_it, eq. (8)  the cluster of least squared error   w_i = n_i / N  averaging=all, client_weight=samples
+lambda_it      one cluster, eq. (8); with soft the lambda that also pays for its entropy
 FedAvg-based   phase2=fedavg: s gradient steps      FedProx-based  phase2=fedprox: one proximal step of length eta
 
 With averaging=all a cluster moves at the pace of its share of the data, as in the paper; averaging=members is IFCA's
@@ -21,7 +22,7 @@ from coterie.methods.moment_descent import MOMENT_OPTIONS
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import HardByLoss
+from coterie.tiers.weights import HardByLoss, SoftByLoss
 
 
 def two_phase(options: Options) -> Method:
@@ -30,7 +31,9 @@ def two_phase(options: Options) -> Method:
     work = common.pop("work")
     if options.own["phase2"] == "fedprox":
         work = _proximal(work, options)
-    return Method("two-phase", Conditional(), HardByLoss(), Fixed(options.clusters), work=work, **common)
+    soft = options.own.get("soft")
+    weights = HardByLoss() if soft is None else SoftByLoss(soft)
+    return Method("two-phase", Conditional(), weights, Fixed(options.clusters), work=work, **common)
 
 
 def _proximal(work: LocalWork, options: Options) -> LocalWork:
@@ -49,6 +52,13 @@ ENTRY = Entry(
     refuses=frozenset({"exchange", "shared"}),
     options=(
         Option("phase2", str, "local work: gradient steps, or one proximal step", "fedavg", ("fedavg", "fedprox")),
+        Option(
+            "soft",
+            float,
+            "temperature: a client trains every model, weighted by exp(-mean loss / temperature); unset: only its best",
+            None,
+            above=0,
+        ),
         *MOMENT_OPTIONS,
     ),
     defaults=lambda given: {"clusters": 2, "client_weight": "samples", "averaging": "all", "local_steps": 5},

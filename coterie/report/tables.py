@@ -270,7 +270,7 @@ def method_words(name: str, start: str) -> dict[str, Any]:
 def returned_rows(main: MethodRuns) -> Mapping[str, str]:
     """What clients sent back for this report, after the training: facts about single clients."""
     known = {key for row in main.first.clients for key in row} | (
-        {"sums"} if main.first.metrics.get("regression") else set()
+        {"sums", "curvature"} if main.first.metrics.get("regression") else set()
     )
     meaning = {
         "score": "how well its own model does on its data",
@@ -278,6 +278,7 @@ def returned_rows(main: MethodRuns) -> Mapping[str, str]:
         "losses": "the mean loss under every cluster's model",
         "margin": "by how many standard errors its own model beats the next best",
         "posterior": "its mean training loss under every cluster's model, from which its posterior follows",
+        "curvature": "the largest eigenvalue of X^T X / n of its features",
         "sums": "cross-products of its features and residuals, which are added up over the clients of its cluster",
     }
     return {name: words for name, words in meaning.items() if name in known}

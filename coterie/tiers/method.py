@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 from coterie.core.messages import Plain, Task
@@ -11,7 +11,7 @@ from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
 from coterie.tiers.objective import Objective
 from coterie.tiers.procedure import Procedure
-from coterie.tiers.weights import Weights
+from coterie.tiers.weights import WEIGHTS, Weights
 
 ClientWeight = Literal["uniform", "samples"]
 
@@ -97,7 +97,7 @@ class Method:
     def task(self, seed: int) -> Task:
         """What a client is asked to do in a round."""
         settings = RoundSettings(
-            self.objective.name, self.weights.name, self.work, self.averaging.client_weight, seed, self.resample
+            self.objective.name, self.weights, self.work, self.averaging.client_weight, seed, self.resample
         )
         return Task("local-round", settings.plain())
 
@@ -107,7 +107,7 @@ class RoundSettings:
     """The settings of the task `local-round`, as plain values on the wire."""
 
     objective: str
-    weights: str
+    weights: Weights
     work: LocalWork
     client_weight: ClientWeight
     seed: int
@@ -116,7 +116,7 @@ class RoundSettings:
     def plain(self) -> dict[str, Plain]:
         return {
             "objective": self.objective,
-            "weights": self.weights,
+            "weights": {"name": self.weights.name, **asdict(cast(Any, self.weights))},
             "work": self.work.settings(),
             "client_weight": self.client_weight,
             "seed": self.seed,
@@ -129,9 +129,15 @@ class RoundSettings:
         work = cast(Mapping[str, Any], plain["work"])
         return cls(
             objective=str(plain["objective"]),
-            weights=str(plain["weights"]),
+            weights=_weights(cast(Mapping[str, Any], plain["weights"])),
             work=LocalWork(**work),
             client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
             seed=int(str(plain["seed"])),
             resample=None if plain["resample"] is None else int(str(plain["resample"])),
         )
+
+
+def _weights(plain: Mapping[str, Any]) -> Weights:
+    """The member of tier 2 that these settings name."""
+    own = {name: value for name, value in plain.items() if name != "name"}
+    return WEIGHTS[plain["name"]](**own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -20,6 +21,10 @@ class Weights(Protocol):
         """The cluster of each client in each lane, (B, R), from its mean scores (B, R, K); ties to the lowest."""
         ...
 
+    def client_weigh(self, scores: Tensor) -> Tensor | None:
+        """What each cluster counts for each client, (B, R, K), sums to one over K; None where only the chosen does."""
+        ...
+
 
 @dataclass(frozen=True)
 class OneCluster:
@@ -31,6 +36,9 @@ class OneCluster:
     def client_choose(self, scores: Tensor) -> Tensor:
         return torch.zeros(scores.shape[:2], dtype=torch.int64, device=scores.device)
 
+    def client_weigh(self, scores: Tensor) -> Tensor | None:
+        return None
+
 
 @dataclass(frozen=True)
 class HardByLoss:
@@ -40,7 +48,35 @@ class HardByLoss:
     assigned: ClassVar[bool] = False
 
     def client_choose(self, scores: Tensor) -> Tensor:
-        return scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf).argmax(dim=2)
+        return best(scores)
+
+    def client_weigh(self, scores: Tensor) -> Tensor | None:
+        return None
+
+
+@dataclass(frozen=True)
+class SoftByLoss:
+    """lambda_k proportional to exp(score_k / temperature): the mean loss plus that times the negative entropy is least.
+
+    A client trains every model, with lambda_k on its loss. As the temperature falls this becomes `hard-by-loss`.
+    """
+
+    temperature: float
+    name: ClassVar[str] = "soft-by-loss"
+    assigned: ClassVar[bool] = False
+
+    def client_choose(self, scores: Tensor) -> Tensor:
+        return best(scores)
+
+    def client_weigh(self, scores: Tensor) -> Tensor | None:
+        known = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+        lost = (known == -torch.inf).all(dim=2, keepdim=True)  # fits nowhere: no cluster is any better
+        return torch.softmax(torch.where(lost, 0.0, known) / self.temperature, dim=2)
+
+
+def best(scores: Tensor) -> Tensor:
+    """The cluster of the largest score, ties to the lowest."""
+    return scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf).argmax(dim=2)
 
 
 @dataclass(frozen=True)
@@ -53,5 +89,8 @@ class Assigned:
     def client_choose(self, scores: Tensor) -> Tensor:
         raise AssertionError("an assigned client is told its cluster and never chooses")
 
+    def client_weigh(self, scores: Tensor) -> Tensor | None:
+        return None
 
-WEIGHTS: dict[str, type[Weights]] = {m.name: m for m in (OneCluster, HardByLoss, Assigned)}
+
+WEIGHTS: dict[str, Callable[..., Weights]] = {m.name: m for m in (OneCluster, HardByLoss, SoftByLoss, Assigned)}
