@@ -219,7 +219,7 @@ def test_on_the_command_line(tmp_path):
         ["run", "mixed-regression", "--method", "moment-descent", "--clusters", "3", "--out", str(tmp_path / "coarse")],
     )
     assert shown.exit_code == 0, shown.output
-    assert "show 3 groups" in shown.output
+    assert "in 3 groups" in shown.output
     assert (tmp_path / "coarse" / "report.html").is_file()
 
 

@@ -69,8 +69,9 @@ def _anchors(found: Mapping[str, Any]) -> str:
     """What moment descent chose and found, in a line."""
     sizes = Counter(found["anchors"].values())
     groups = " + ".join(str(sizes[g]) for g in sorted(sizes))
+    apart = f", about {found['delta']:.3g} apart" if found["clusters"] > 1 else ""
     return (
-        f"{len(found['anchors'])} ({groups}) show {found['clusters']} groups about {found['delta']:.3g} apart, "
+        f"{len(found['anchors'])} in {found['clusters']} group{'s' * (found['clusters'] > 1)} ({groups}){apart}; "
         f"{len(found['sigma'])} steps, {found['exchanges']} exchanges, {found['bytes_up'] / 1e6:.2f} MB up"
     )
 

@@ -23,7 +23,7 @@ from coterie.result import Result
 from coterie.scenarios import scenario
 
 DATA = ("school", "grunfeld")
-CLUSTERED: dict[str, dict[str, object]] = {"ifca": {"restarts": 5}}
+CLUSTERED: dict[str, dict[str, object]] = {"ifca": {"restarts": 5}, "two-phase": {}}
 """Methods that are given K clusters, with options of their own; one added here is in all cells, tables and claims."""
 ONE_OR_ALL = ("fedavg", "local")
 CLUSTERS = (2, 3, 4)

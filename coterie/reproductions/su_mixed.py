@@ -23,7 +23,7 @@ from sklearn.cluster import KMeans
 from coterie.core.population import Population
 from coterie.evaluate.metrics import agreement, parameter_error
 from coterie.planning import Start, prepare
-from coterie.reproductions.base import Cell, Claim, Figures, Found, Reproduction, Table, mean_of, spread, values_of
+from coterie.reproductions.base import Cell, Claim, Figures, Found, Reproduction, Table, spread, values_of
 from coterie.scenarios import scenario
 from coterie.server.loop import ServerState, rounds
 from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
@@ -337,6 +337,7 @@ def _rounds(values: Sequence[float | None]) -> list[str]:
 def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
     """What the paper says, with the tolerances that prototypes gave; at the full number of rounds only."""
     seeds = found.get(setting.title, {})
+    everybody = list(seeds.values())
     covered = [f for f in seeds.values() if f["covered"]]
     made = [
         _share_claim(
@@ -359,10 +360,10 @@ def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
             0.95,
         ),
         _share_claim("no client is in a wrong cluster at the end", [f["wrong"] == 0 for f in covered], 1.0),
-        _near(found, setting.title, "oracle", *setting.oracle),
-        _near(found, setting.title, "least squares", *setting.least_squares),
-        _near(found, setting.title, "fedavg", *setting.fedavg),
-        _near(found, setting.title, "coarse", *setting.coarse),
+        _near(everybody, "oracle", *setting.oracle),
+        _near(everybody, "least squares", *setting.least_squares),
+        _near(everybody, "fedavg", *setting.fedavg),
+        _near(covered, "coarse", *setting.coarse),
         _share_claim(
             "vanilla FedAvg ends more than 15 times above the oracle",
             [f["fedavg"] > 15 * f["oracle"] for f in seeds.values()],
@@ -396,12 +397,14 @@ def _between(text: str, outcomes: Sequence[bool], limits: tuple[float, float]) -
     return Claim(text, limits[0] <= share <= limits[1], f"{sum(outcomes)} of {len(outcomes)}")
 
 
-def _near(found: Found, cell: str, figure: str, expected: float, allowed: float) -> Claim:
-    mean = mean_of(found, cell, figure)
+def _near(seeds: Sequence[Figures], figure: str, expected: float, allowed: float) -> Claim:
     text = f"mean error of {figure}: {expected:g} ± {allowed:g}"
     if figure == "coarse":
-        text = f"error of the coarse models over Delta: {expected:g} ± {allowed:g}"
-    return Claim(text, None if mean is None else abs(mean - expected) <= allowed, "" if mean is None else f"{mean:.4f}")
+        text = f"error of the coarse models over Delta, covered seeds: {expected:g} ± {allowed:g}"
+    if not seeds:
+        return Claim(text, None, "not run")
+    mean = sum(f[figure] for f in seeds) / len(seeds)
+    return Claim(text, abs(mean - expected) <= allowed, f"{mean:.4f}")
 
 
 NOTES = (
@@ -526,4 +529,88 @@ THEORY = Reproduction(
     claims=fresh_claims,
 )
 
-REPRODUCTIONS = (*(_reproduction(setting, figure) for figure, setting in enumerate(SETTINGS, start=1)), THEORY)
+# ---- remark 2: what the anchors' privacy costs ---------------------------------------------------------------
+
+PERTURBATIONS = (0.0, 0.03, 0.1, 0.3, 1.0)
+"""Standard deviation of each coordinate of the noise; a true model has norm 1, so coordinates of 0.1."""
+
+
+@dataclass(frozen=True)
+class PrivateTrial:
+    """A cell: phase 1 of the second setting with noise on what clients see of the anchors."""
+
+    sigma: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"sigma={self.sigma:g}"
+
+    @property
+    def work(self) -> int:
+        return 1
+
+    def done(self, folder: Path) -> int:
+        return 0
+
+    def measure(self, folder: Path) -> Figures:
+        data = Trial(SETTINGS[1], self.seed).data()
+        settings = MomentSettings(k=GROUPS, start_norm=1.0, iterations=5, private_anchors=self.sigma)
+        coarse = coarse_models(data, settings, self.seed)
+        truth, models = known(data)
+        delta = separation(models)
+        return {
+            "covered": float(len(np.unique(truth[coarse.anchors])) == GROUPS),
+            "coarse": round(parameter_error(models, coarse.centres.numpy()) / delta, 4),
+            "megabytes": round(coarse.cost.bytes_down / 1e6, 1),
+        }
+
+
+def private_cells(seeds: int, quick: bool) -> list[Cell]:
+    """Every strength of the noise with every seed."""
+    return [PrivateTrial(sigma, seed) for sigma in PERTURBATIONS for seed in range(seeds)]
+
+
+def private_tables(found: Found, quick: bool) -> list[Table]:
+    """Error of the coarse models and bytes down, over the noise."""
+    rows = []
+    for sigma in PERTURBATIONS:
+        figures = [f for f in found.get(f"sigma={sigma:g}", {}).values() if f["covered"]]
+        inside = sum(f["coarse"] < 0.5 for f in figures)
+        errors, megabytes = [f["coarse"] for f in figures], [f["megabytes"] for f in figures]
+        rows.append([f"{sigma:g}", spread(errors, 3), f"{inside} of {len(figures)}", spread(megabytes, 0)])
+    header = ["noise a coordinate", "coarse models' error over Delta", "within Delta/2", "MB down"]
+    return [Table("Phase 1 of C.2 with perturbed copies of the anchors' estimates, covered seeds", header, rows)]
+
+
+def private_claims(found: Found, quick: bool) -> list[Claim]:
+    """The noise is averaged out."""
+    pairs = [
+        (found.get("sigma=0", {}).get(seed), figures)
+        for seed, figures in found.get("sigma=0.1", {}).items()
+        if figures["covered"]
+    ]
+    return [
+        _share_claim(
+            "noise as large as the coordinates of a true model costs less than 0.1 Delta",
+            [b["coarse"] < a["coarse"] + 0.1 for a, b in pairs if a is not None],
+            0.9,
+        )
+    ]
+
+
+PRIVATE = Reproduction(
+    "su-private",
+    "What the privacy of the anchors costs",
+    "Su, Xu, Yang 2022, remark 2",
+    "Every client gets two copies of each anchor's estimate with noise of its own, the same all along one iteration. "
+    "They take twice the room of the estimates, for every client anew.",
+    (),
+    private_cells,
+    seeds=5,
+    quick_seeds=1,
+    tables=private_tables,
+    claims=private_claims,
+)
+
+REPRODUCTIONS = (*(_reproduction(setting, figure) for figure, setting in enumerate(SETTINGS, start=1)), THEORY, PRIVATE)
