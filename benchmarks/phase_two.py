@@ -4,8 +4,8 @@
     python benchmarks/phase_two.py --growth   # 10^3 to 10^6 clients of 10 samples, d = 100: time and peak memory
 
 The loop goes client by client with numpy: residuals of all models, the least one, five gradient steps on it. Both sides
-are timed in turns in the same process, one thread; the least time counts. A pass is one numpy.sum over the features.
-Growth runs each size in a process of its own and compares with one pass measured between its rounds.
+are timed in turns in the same process, one thread; the least time counts. Growth runs each size in a process of its own,
+with all threads as in a run, and compares with a pass measured between its rounds: one numpy.sum over the features.
 """
 
 import argparse
@@ -124,10 +124,10 @@ if __name__ == "__main__":
     parser.add_argument("--growth", action="store_true", help="grow the number of clients instead")
     parser.add_argument("--clients", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    torch.set_num_threads(1)
     if chosen.clients:
         one_size(chosen.clients)
     elif chosen.growth:
         growth()
     else:
+        torch.set_num_threads(1)
         compare()

@@ -303,9 +303,10 @@ def _conclude(done: Begun, records: list[Record]) -> Result:
 
 
 def _with_the_beginning(metrics: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """What the beginning found out, and all bytes with those that it took."""
-    costs = told.get("moment_descent", {})
-    return {**told, **{name: metrics[name] + costs.get(name, 0) for name in ("bytes_up", "bytes_down")}}
+    """What the beginning found out, and the totals with what it took."""
+    costs = {**told.get("moment_descent", {}), "seconds": told.get("beginning_seconds", 0)}
+    totals = {name: metrics[name] + costs.get(name, 0) for name in ("bytes_up", "bytes_down", "seconds")}
+    return {**told, **totals, "seconds": round(totals["seconds"], 3)}
 
 
 def _regression(plan: Plan, clusters: Clusters, own: Tensor, last: int) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -37,22 +38,28 @@ class Begun:
 def begin(plan: Plan) -> Begun:
     """Decide what was left to the data, and make the first models."""
     told: dict[str, Any] = {}
+    models: Sequence[Model] | None = None
+    clock = time.perf_counter()
     with torch.no_grad():
         if "lr" in plan.open:
-            largest = _largest_curvature(plan)
-            plan = plan.settled(lr=STABLE / largest)
-            told["curvature"] = largest
-        if plan.start != MOMENT_DESCENT:
-            return Begun(plan, first_state(plan), told)
-        coarse = _coarse(plan)
-        told["moment_descent"] = coarse.told(plan.data.clients)
-        for note in coarse.grouping.notes:
-            warnings.warn(f"moment descent: {note}", stacklevel=2)
-        if "clusters" in plan.open:
-            plan = plan.settled(clusters=coarse.grouping.k)
-        named = as_linear(plan.learner).named(coarse.centres)
-        models = [{name: p[k].cpu().numpy() for name, p in named.items()} for k in range(coarse.grouping.k)]
-        return Begun(plan, first_state(plan, models), told)
+            told["curvature"] = _largest_curvature(plan)
+            plan = plan.settled(lr=STABLE / told["curvature"])
+        if plan.start == MOMENT_DESCENT:
+            coarse = _coarse(plan)
+            told["moment_descent"] = coarse.told(plan.data.clients)
+            plan, models = plan.settled(clusters=coarse.grouping.k), _named(plan, coarse)
+        state = first_state(plan, models)
+    if told:
+        told["beginning_seconds"] = round(time.perf_counter() - clock, 6)
+    return Begun(plan, state, told)
+
+
+def _named(plan: Plan, coarse: Coarse) -> list[Model]:
+    """The coarse models as a start; what the user has to know of them is told."""
+    for note in coarse.grouping.notes:
+        warnings.warn(f"moment descent: {note}", stacklevel=4)
+    named = as_linear(plan.learner).named(coarse.centres)
+    return [{name: p[k].cpu().numpy() for name, p in named.items()} for k in range(coarse.grouping.k)]
 
 
 def first_state(plan: Plan, models: Start | None = None) -> ServerState:

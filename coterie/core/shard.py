@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ class Shard:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def sizes(self) -> Positions:
         """n_i, shape (m,)."""
         return self.stops - self.starts

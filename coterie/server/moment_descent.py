@@ -188,6 +188,7 @@ class _Server:
         random = generator(key_for(self.seed, Purpose.ANCHORS, 1)).standard_normal((p, width))
         basis = torch.linalg.qr(torch.from_numpy(random).to(theta_0)).Q[None]
         rounds = self.settings.subspace_rounds * (2 if k is None else 1)
+        self._product(theta_0[None], basis[:, :, :1], 0, False)  # how large the features are
         basis = self.orthogonal_iteration(theta_0[None], basis, 0, rounds)
         return (k, basis) if k is not None else self._outstanding(theta_0, basis)
 
@@ -204,8 +205,11 @@ class _Server:
     def orthogonal_iteration(self, theta: Tensor, basis: Tensor, t: int, rounds: int | None = None) -> Tensor:
         """Algorithm 3: the leading left singular vectors of each anchor's Y, (A, p, k), from `basis` on.
 
-        With all pairs Y is symmetric and one product serves; else Y^T and Y take turns.
+        With all pairs Y is symmetric and one product serves; else Y^T and Y take turns. A basis of the whole space
+        cannot get any better.
         """
+        if basis.shape[1] == basis.shape[2]:
+            return basis
         two_points = self.settings.moments == "two-points"
         for _ in range(rounds or self.settings.subspace_rounds):
             if two_points:
