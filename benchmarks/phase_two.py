@@ -4,7 +4,7 @@
     python benchmarks/phase_two.py --growth   # 10^3 to 10^6 clients of 10 samples, d = 100: time and peak memory
 
 The loop goes client by client with numpy: residuals of all models, the least one, five gradient steps on it. Both sides
-are timed in turns in the same process, one thread; the least time counts. Growth runs each size in a process of its own,
+are timed in turns in the same process, one thread; the least time counts. Growth runs each size in its own process,
 with all threads as in a run, and compares with a pass measured between its rounds: one numpy.sum over the features.
 """
 

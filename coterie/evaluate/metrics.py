@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -20,6 +18,9 @@ def agreement(truth: Ints, found: Ints) -> dict[str, float]:
     ari: adjusted Rand index, 0 by chance, 1 when equal. nmi: normalised mutual information. identity: the share of
     clients in the right cluster under the best one-to-one matching of clusters and groups.
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score  # slow to import
+
     counts = np.zeros((int(truth.max()) + 1, int(found.max()) + 1))
     np.add.at(counts, (truth, found), 1)
     rows, columns = linear_sum_assignment(counts, maximize=True)
@@ -42,6 +43,8 @@ def parameter_error(true: Floats, found: Floats) -> float:
     true (k, d), found (K, d). With K = k the matching is one to one and makes the largest distance as small as can be;
     otherwise every true model is compared with the nearest one found.
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     distance = np.linalg.norm(true[:, None] - found[None], axis=2)
     if len(true) != len(found):
         return float(distance.min(axis=1).max())

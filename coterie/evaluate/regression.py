@@ -19,9 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.spatial import cKDTree
-from scipy.special import logsumexp
-from scipy.stats import t as student
+from scipy.special import logsumexp, stdtrit
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
@@ -208,7 +206,7 @@ def _fit(k: int, estimate: Floats, known: Design, moments: Moments, meats: Meats
         unit, meat, freedom, factor = "samples", meats.by_sample[k], spare, samples / spare
     variance = factor * np.diag(known.inverse @ meat @ known.inverse)
     errors = np.where(known.determined, np.sqrt(np.maximum(variance, 0)), np.nan)
-    half = student.ppf((1 + LEVEL) / 2, freedom) * errors
+    half = stdtrit(freedom, (1 + LEVEL) / 2) * errors
     return Fit(estimate, errors, estimate - half, estimate + half, sigma, known.rank, unit, freedom)
 
 
@@ -415,7 +413,10 @@ def _pooled_sigma(fits: Sequence[Fit], samples: Ints) -> float | None:
 def _separation(theta: Floats) -> float | None:
     """Delta: the least distance between two of these models."""
     finite = theta[np.isfinite(theta).all(axis=1)]
-    return float(cKDTree(finite).query(finite, k=2)[0][:, 1].min()) if len(finite) > 1 else None
+    if len(finite) < 2:
+        return None
+    apart = np.linalg.norm(finite[:, None] - finite[None], axis=2)
+    return float(apart[~np.eye(len(finite), dtype=bool)].min())
 
 
 def _floor(report: Mapping[str, Any], sizes: Ints, samples: Ints) -> dict[str, float | None] | None:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 
 from coterie.core.population import Population
 from coterie.errors import TrainingError
@@ -112,6 +111,8 @@ class Trial:
 
 def mean_distance(true: np.ndarray, found: np.ndarray) -> float:
     """(1/k) sum_j |found_j - true_j| under the matching (one to one) that makes it least; both (k, d)."""
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     if not np.isfinite(found).all():
         return float("inf")
     distance = np.linalg.norm(true[:, None] - found[None], axis=2)

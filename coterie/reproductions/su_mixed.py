@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 
 from coterie.core.population import Population
 from coterie.evaluate.metrics import agreement, parameter_error
@@ -262,6 +261,8 @@ def common_model_error(data: Population) -> float:
 
 def one_shot_labels(data: Population, estimator: str, seed: int) -> np.ndarray:
     """k-means on the clients' own estimates: least squares of least norm, or X^T y / n."""
+    from sklearn.cluster import KMeans  # slow to import
+
     if estimator == "moment":
         estimates = np.stack([x.T @ y / len(y) for x, y in clients_of(data)])
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.population import Population
@@ -20,6 +19,8 @@ def rotated_digits(*, clients: int = 60, seed: int = 0) -> Population:
 
     Nobody tells the server a client's rotation. All clients of a rotation share its 357 test images.
     """
+    from sklearn.datasets import load_digits  # slow to import
+
     digits = load_digits()
     random = generator(key_for(seed, Purpose.SCENARIO))
     order = random.permutation(len(digits.images))

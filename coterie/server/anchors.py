@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.hierarchy import fcluster, linkage
 
 from coterie.core.federation import Federation
 from coterie.core.keys import Purpose, keys_for_clients
@@ -64,6 +63,8 @@ def group_anchors(estimates: npt.NDArray[np.float64], k: int | None, most: int, 
     With `delta` given, anchors closer than delta/2 are connected, as in the paper; where that does not give k groups,
     and without delta, average linkage is cut at k. There are never fewer than k groups.
     """
+    from scipy.cluster.hierarchy import fcluster, linkage  # slow to import
+
     tree = linkage(estimates, "average") if len(estimates) > 1 else np.zeros((0, 4))
     heights = tree[:, 2]
     shown = groups_shown(heights, most)

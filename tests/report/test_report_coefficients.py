@@ -159,8 +159,8 @@ def printed(found, make_run):
 def test_the_terminal_shows_few_coefficients(make_run):
     text = printed(regression(["[red]", "b"], row(0, [1.0, -2.0], [0.25, 1.0])), make_run)
     assert "Coefficients, with 95 % intervals" in text
-    assert re.search(r"\[red\] +1\.00 \(0\.75 to 1\.25\)", text)
-    assert re.search(rf"b +{MINUS}2\.0 \({MINUS}3\.0 to {MINUS}1\.0\)", text)
+    assert re.search(r"\[red\] +1\.00 \(0\.75, 1\.25\)", text)
+    assert re.search(rf"b +{MINUS}2\.0 \({MINUS}3\.0, {MINUS}1\.0\)", text)
 
 
 def test_the_terminal_leaves_many_coefficients_to_the_report(make_run):
