@@ -67,7 +67,7 @@ def _method(entry: Entry) -> str:
     lines.append(f"{twin}\n")
     lines.append("What the server gets to see of each client:\n")
     lines.append(f"- update: {SEEN}")
-    lines += [f"- {row}: {meaning}" for row, meaning in entry.reveals.items()]
+    lines += [f"- {row}: {meaning}" for row, meaning in entry.revealed().items()]
     defaults = {k: v for k, v in entry.defaults({}).items() if k not in {o.name for o in entry.options} | entry.refuses}
     if defaults:
         lines.append("\nSets " + ", ".join(f"`{name}={value}`" for name, value in defaults.items()) + ".")

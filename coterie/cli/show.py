@@ -224,7 +224,7 @@ def _describe_method(console: Console, entry: Entry) -> None:
     console.print(f"twin: {twin}", highlight=False)
     console.print("\nWhat the server gets to see of each client", style="bold")
     console.print(f"  update: {SEEN}", highlight=False)
-    for row, meaning in entry.reveals.items():
+    for row, meaning in entry.revealed().items():
         console.print(f"  {row}: {meaning}", highlight=False)
     if entry.options:
         _options(console, "Options of its own", shown_options(entry, own=True))

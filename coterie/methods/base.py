@@ -49,8 +49,9 @@ class Entry:
     groups: str = "found"
     """Where the clusters come from: found, one, truth, self."""
 
-    def revealed(self, start: str) -> Mapping[str, str]:
-        """Rows of the replies of a run that begins with `start`."""
+    def revealed(self, start: str | None = None) -> Mapping[str, str]:
+        """Rows of the replies of a run that begins with `start`, or as the method does by itself."""
+        start = start or str(self.prefers.get("start", "random"))
         return {**self.reveals, **(ANCHORS_REVEAL if start == "moment-descent" else {})}
 
     @property
