@@ -95,8 +95,19 @@ SETTINGS = (
 )
 
 
+class AtOnce:
+    """A cell that is done at once or not at all, and takes about as long as the others."""
+
+    @property
+    def work(self) -> int:
+        return 1
+
+    def done(self, folder: Path) -> int:
+        return 0
+
+
 @dataclass(frozen=True)
-class Trial:
+class Trial(AtOnce):
     """A cell: one drawing of a setting, every method."""
 
     setting: Setting
@@ -107,13 +118,6 @@ class Trial:
     @property
     def name(self) -> str:
         return self.setting.title
-
-    @property
-    def work(self) -> int:
-        return 1
-
-    def done(self, folder: Path) -> int:
-        return 0
 
     def measure(self, folder: Path) -> Figures:
         data = self.data()
@@ -139,17 +143,11 @@ class Trial:
         return coarse_models(data, MomentSettings(k=GROUPS, start_norm=1.0, iterations=5), self.seed)
 
     def _coarse_figures(self, data: Population, coarse: Coarse) -> Figures:
-        truth, models = known(data)
-        delta = separation(models)
-        way = np.linalg.norm(coarse.path.numpy() - models[truth[coarse.anchors]], axis=2).mean(axis=1) / delta
         shown = coarse_models(data, MomentSettings(start_norm=1.0, iterations=5), self.seed)
         return {
-            "covered": float(len(np.unique(truth[coarse.anchors])) == GROUPS),
+            **coarse_figures(data, coarse),
             "shown": float(shown.grouping.k),
-            "shown covered": float(len(np.unique(truth[shown.anchors])) == GROUPS),
-            "coarse": parameter_error(models, coarse.centres.numpy()) / delta,
-            "anchors": float(way[-1]),
-            "way": [round(float(w), 3) for w in way],
+            "shown covered": coarse_figures(data, shown)["covered"],
         }
 
     def _others(self, data: Population) -> Figures:
@@ -213,6 +211,18 @@ def coarse_models(data: Population, settings: MomentSettings, seed: int) -> Coar
     federation = prepare(data, "moment-descent", "linear", None, {}).federation
     with torch.no_grad():
         return moment_descent(federation, data.train.x.shape[1], settings, seed, torch.float64, torch.device("cpu"))
+
+
+def coarse_figures(data: Population, coarse: Coarse) -> Figures:
+    """Whether anchors hit all groups, the error of their centres over Delta, and their mean distance on the way."""
+    truth, models = known(data)
+    delta, own = separation(models), truth[coarse.anchors]
+    way = np.linalg.norm(coarse.path.numpy() - models[own], axis=2).mean(axis=1) / delta
+    return {
+        "covered": float(len(np.unique(own)) == len(models)),
+        "coarse": round(parameter_error(models, coarse.centres.numpy()) / delta, 5),
+        "way": [round(float(w), 3) for w in way],
+    }
 
 
 def models_of(coarse: Coarse) -> list[dict[str, np.ndarray]]:
@@ -435,7 +445,7 @@ def _reproduction(setting: Setting, figure: int) -> Reproduction:
 
 
 @dataclass(frozen=True)
-class FreshTrial:
+class FreshTrial(AtOnce):
     """A cell: phase 1 to the letter, with two points of new clients in every iteration."""
 
     seed: int
@@ -449,13 +459,6 @@ class FreshTrial:
     @property
     def name(self) -> str:
         return f"d={self.dimension} m={self.clients // self.dimension}d l={self.pairs}"
-
-    @property
-    def work(self) -> int:
-        return 1
-
-    def done(self, folder: Path) -> int:
-        return 0
 
     def measure(self, folder: Path) -> Figures:
         crowd, own = self.clients * self.iterations, 2 * self.pairs * self.iterations
@@ -472,15 +475,7 @@ class FreshTrial:
         settings = MomentSettings(
             k=GROUPS, anchors=10, moments="two-points", iterations=self.iterations, subspace_rounds=3, start_norm=1.0
         )
-        coarse = coarse_models(data, settings, self.seed)
-        truth, models = known(data)
-        delta = separation(models)
-        way = np.linalg.norm(coarse.path.numpy() - models[truth[coarse.anchors]], axis=2).mean(axis=1) / delta
-        return {
-            "covered": float(len(np.unique(truth[coarse.anchors])) == GROUPS),
-            "coarse": round(parameter_error(models, coarse.centres.numpy()) / delta, 4),
-            "way": [round(float(w), 3) for w in way],
-        }
+        return coarse_figures(data, coarse_models(data, settings, self.seed))
 
 
 SIZES = ((10, 25), (40, 25), (160, 10), (160, 25), (160, 100))
@@ -537,7 +532,7 @@ PERTURBATIONS = (0.0, 0.03, 0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True)
-class PrivateTrial:
+class PrivateTrial(AtOnce):
     """A cell: phase 1 of the second setting with noise on what clients see of the anchors."""
 
     sigma: float
@@ -547,24 +542,11 @@ class PrivateTrial:
     def name(self) -> str:
         return f"sigma={self.sigma:g}"
 
-    @property
-    def work(self) -> int:
-        return 1
-
-    def done(self, folder: Path) -> int:
-        return 0
-
     def measure(self, folder: Path) -> Figures:
         data = Trial(SETTINGS[1], self.seed).data()
         settings = MomentSettings(k=GROUPS, start_norm=1.0, iterations=5, private_anchors=self.sigma)
         coarse = coarse_models(data, settings, self.seed)
-        truth, models = known(data)
-        delta = separation(models)
-        return {
-            "covered": float(len(np.unique(truth[coarse.anchors])) == GROUPS),
-            "coarse": round(parameter_error(models, coarse.centres.numpy()) / delta, 4),
-            "megabytes": round(coarse.cost.bytes_down / 1e6, 1),
-        }
+        return coarse_figures(data, coarse) | {"megabytes": round(coarse.cost.bytes_down / 1e6, 1)}
 
 
 def private_cells(seeds: int, quick: bool) -> list[Cell]:

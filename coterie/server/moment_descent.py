@@ -7,6 +7,7 @@ of one anchor are enough. Then anchors that have come to the same place are one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,32 +141,15 @@ def moment_descent(
         server.spared = _anchors(federation, settings, settings.k, seed)
     most, basis = server.first_subspace(theta_0)
     anchors = _anchors(federation, settings, most, seed)
-    fresh = _fresh_pairs(federation, anchors, settings)
-    theta, bases = theta_0.repeat(len(anchors), 1), basis.repeat(len(anchors), 1, 1)
-    walking = np.arange(len(anchors))
-    step, path = settings.step(server.covariance), [theta]
-    sigmas = torch.full((settings.most_iterations, len(anchors)), torch.nan, dtype=torch.float64)
-    floor = torch.full((len(anchors),), settings.epsilon * (settings.delta or 0.0), dtype=torch.float64)
-    for t in range(settings.most_iterations):
-        if t > 0:
-            bases[walking] = server.orthogonal_iteration(theta[walking], bases[walking], t)
-        own = (theta[walking], bases[walking], floor[walking])
-        heard, moved, sigma = server.anchor_steps(anchors[walking], *own, step, t, fresh)
-        rows = walking[heard]
-        theta = theta.clone()
-        theta[rows], sigmas[t, rows] = moved, sigma
-        path.append(theta)
-        walking = walking[~np.isin(walking, rows[(sigma <= floor[walking][heard]).numpy()])]
-        if len(walking) == 0 or (settings.iterations is None and _level(sigmas, t)):
-            break
+    path, sigmas = server.walk(anchors, theta_0, basis)
     heard = ~sigmas.isnan().all(dim=0).numpy()  # an anchor that never answered knows nothing
     if heard.sum() < (settings.k or 1):
         raise TrainingError(f"only {heard.sum()} of {len(anchors)} anchors answered, fewer than clusters={settings.k}")
-    estimates = theta[heard]
+    estimates = path[-1][heard]
     grouping = group_anchors(estimates.double().cpu().numpy(), settings.k, most, settings.delta)
     centres = torch.stack([estimates[torch.from_numpy(grouping.group == g)].mean(dim=0) for g in range(grouping.k)])
-    ways, lengths = torch.stack(path)[:, heard], sigmas[: len(path) - 1, heard]
-    return Coarse(centres, anchors[heard], estimates, lengths, ways, grouping, step, server.cost)
+    step = settings.step(server.covariance)
+    return Coarse(centres, anchors[heard], estimates, sigmas[:, heard], path[:, heard], grouping, step, server.cost)
 
 
 @dataclass
@@ -258,6 +242,34 @@ class _Server:
         noise = np.stack([generator(int(key)).standard_normal((2, *theta.shape)) for key in keys])
         return theta + self.settings.private_anchors * torch.from_numpy(noise).to(theta)
 
+    def walk(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """The anchors' way from theta_0, (T + 1, A, p), and their sigmas (T, A), NaN where one was not heard.
+
+        An anchor below the floor has arrived and is not asked again.
+        """
+        settings, count = self.settings, len(anchors)
+        step, fresh = settings.step(self.covariance), _fresh_pairs(self.federation, anchors, settings)
+        floor = torch.full((count,), settings.epsilon * (settings.delta or 0.0), dtype=torch.float64)
+        path, bases = [theta_0.repeat(count, 1)], basis.repeat(count, 1, 1)
+        sigmas: list[Tensor] = []
+        walking = np.arange(count)
+        while len(walking) and len(sigmas) < settings.most_iterations:
+            t, theta = len(sigmas), path[-1].clone()
+            if t > 0:
+                bases[walking] = self.orthogonal_iteration(theta[walking], bases[walking], t)
+            own = (theta[walking], bases[walking], floor[walking])
+            heard, theta_next, sigma = self.anchor_steps(anchors[walking], *own, step, t, fresh)
+            rows = walking[heard]
+            theta[rows] = theta_next
+            lengths = torch.full((count,), torch.nan, dtype=torch.float64)
+            lengths[rows] = sigma
+            path.append(theta)
+            sigmas.append(lengths)
+            if settings.iterations is None and _level(sigmas):
+                break
+            walking = np.setdiff1d(walking, rows[(sigma <= floor[rows]).numpy()])
+        return torch.stack(path), torch.stack(sigmas)
+
     def anchor_steps(
         self, anchors: Positions, theta: Tensor, bases: Tensor, floor: Tensor, step: float, t: int, fresh: int | None
     ) -> tuple[Positions, Tensor, Tensor]:
@@ -305,6 +317,6 @@ def _fresh_pairs(federation: Federation, anchors: Positions, settings: MomentSet
     return pairs
 
 
-def _level(sigmas: Tensor, t: int) -> bool:
-    """Whether the anchors' sigmas (T, A) have stopped falling."""
-    return t > 0 and float(sigmas[t].nanmean()) > PLATEAU * float(sigmas[t - 1].nanmean())
+def _level(sigmas: Sequence[Tensor]) -> bool:
+    """Whether the anchors' sigmas, (A,) for each iteration, have stopped falling."""
+    return len(sigmas) > 1 and float(sigmas[-1].nanmean()) > PLATEAU * float(sigmas[-2].nanmean())
