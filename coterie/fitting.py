@@ -314,6 +314,7 @@ def _regression(plan: Plan, clusters: Clusters, own: Tensor, last: int) -> dict[
     if not isinstance(plan.learner, Linear) or plan.entry.groups == "self":
         return None
     if int(plan.federation.sizes.sum()) * plan.learner.coefficients**2 > MOST_PRODUCTS:
+        warnings.warn("intervals of the coefficients are left out: with so much data they take long", stacklevel=2)
         return None
     work, lr = plan.method.work, plan.method.rate(max(0, last)) if plan.options.rounds else None
     return regression_report(

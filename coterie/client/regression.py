@@ -19,9 +19,8 @@ from coterie.core.blocks import Block, cut
 from coterie.core.clusters import Params
 from coterie.core.messages import Broadcast, Reply, Slotted
 from coterie.core.shard import Shard
-from coterie.errors import ConfigError
 from coterie.learners.base import Learner
-from coterie.learners.linear import Linear
+from coterie.learners.linear import Linear, as_linear
 
 Sums = Callable[[Tensor, Tensor], Params]
 """From features (B, n, p) and residuals (B, n) of clients of one cluster, zero where padded, to named sums."""
@@ -29,7 +28,7 @@ Sums = Callable[[Tensor, Tensor], Params]
 
 def moments(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
     """Slotted by own cluster: gram, sum of X^T X (p, p), score, sum of X^T r (p,), and samples."""
-    return _by_cluster(_linear(learner), shard, broadcast, _moments)
+    return _by_cluster(as_linear(learner), shard, broadcast, _moments)
 
 
 def meats(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
@@ -38,12 +37,12 @@ def meats(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
     by_client: sum over clients of (X^T r)(X^T r)^T, (p, p), where clients are the independent units. by_sample: sum
     over samples of r^2 x x^T, (p, p), where samples are. rss: sum of r^2. And samples.
     """
-    return _by_cluster(_linear(learner), shard, broadcast, _meats)
+    return _by_cluster(as_linear(learner), shard, broadcast, _meats)
 
 
 def curvature(learner: Learner, shard: Shard) -> Reply:
     """Rows: the largest eigenvalue of X^T X / n_i of each client, (m,), through the smaller of X^T X and X X^T."""
-    linear = _linear(learner)
+    linear = as_linear(learner)
     largest = torch.zeros(len(shard), dtype=torch.float64)
     for block in cut(shard, shard.hashes, 0):
         phi = _features(linear, block)
@@ -51,12 +50,6 @@ def curvature(learner: Learner, shard: Shard) -> Reply:
         small = phi @ phi.transpose(1, 2) if wide else phi.transpose(1, 2) @ phi
         largest[torch.from_numpy(block.positions)] = (torch.linalg.eigvalsh(small)[:, -1] / block.sizes.double()).cpu()
     return Reply(clients=shard.ids, rows={"curvature": largest})
-
-
-def _linear(learner: Learner) -> Linear:
-    if not isinstance(learner, Linear):
-        raise ConfigError(f"regression diagnostics are about learner linear, got {learner.spec}: leave them out")
-    return learner
 
 
 def _features(linear: Linear, block: Block) -> Tensor:

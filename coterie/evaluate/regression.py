@@ -259,7 +259,7 @@ def memberships(losses: Floats, sizes: Ints, own: Ints, learner: Linear) -> Floa
     of their n samples there with p degrees of freedom taken off (over all clusters where that leaves none). It is
     measured on the samples the models were trained on, so it flatters the cluster a client was in.
     """
-    K, p = losses.shape[1], learner.features(torch.zeros(1, 1, learner.width)).shape[-1]
+    K, p = losses.shape[1], learner.coefficients
     rss = losses * sizes[:, None]  # but for the 1/2 of the loss, which cancels against that of the variances
     mine = np.nan_to_num(rss[np.arange(len(rss)), own], nan=np.inf, posinf=np.inf)
     total, samples = np.bincount(own, mine, K), np.bincount(own, sizes, K)
