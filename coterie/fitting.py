@@ -31,7 +31,7 @@ from coterie.scenarios import SCENARIOS, scenario
 from coterie.server.loop import Round, ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
 from coterie.server.race import rounds_with_race
-from coterie.starting import Begun, begin
+from coterie.starting import Begun, begin, begin_again
 
 OnRound = Callable[[Record], bool | None]
 """Called with each round's record before it is written; True ends the run after this round."""
@@ -102,7 +102,7 @@ def resume(
     state, records = run.last_state(warn)
     best = run.best_state(warn, before=len(records))
     with _as_before(run.versions, warn):
-        begun = begin(plan) if state is None else Begun(plan, state, run.beginning)
+        begun = begin(plan) if state is None else begin_again(plan, state, run.beginning)
         return execute(begun, run, on_round or (lambda record: None), records, best)
 
 
@@ -281,8 +281,9 @@ def _conclude(done: Begun, records: list[Record]) -> Result:
     own, lane, start_losses = _who_belongs_where(plan, state.clusters, positions, table, sizes)
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
+    doubtful = clusters.K > 1 and plan.entry.groups == "found"  # whose clusters may be wrong, whoever found them
     asked = _with_samples(plan, own) if plan.data.test is None else _with_test_samples(plan, own)
-    found = scores(plan.federation, clusters, asked, last, plan.learner.classes is None, margin=chooses)
+    found = scores(plan.federation, clusters, asked, last, plan.learner.classes is None, margin=doubtful)
     rows = _client_rows(plan, own, positions, found)
     if isinstance(plan.learner, Linear) and chooses:
         by_lane = table.reshape(len(table), state.clusters.lanes, state.clusters.K)
@@ -304,7 +305,8 @@ def _conclude(done: Begun, records: list[Record]) -> Result:
 
 def _with_the_beginning(metrics: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     """What the beginning found out, and the totals with what it took."""
-    costs = {**told.get("moment_descent", {}), "seconds": told.get("beginning_seconds", 0)}
+    found = told.get("moment_descent", told.get("one_shot", {}))
+    costs = {**found, "seconds": told.get("beginning_seconds", 0)}
     totals = {name: metrics[name] + costs.get(name, 0) for name in ("bytes_up", "bytes_down", "seconds")}
     return {**told, **totals, "seconds": round(totals["seconds"], 3)}
 

@@ -26,11 +26,12 @@ from coterie.methods import find_method
 from coterie.methods.base import Entry
 from coterie.result import Result
 from coterie.server.start import Model
+from coterie.starts import MOMENT_DESCENT, ODCL, STARTS, read_start
 from coterie.stopping import Watch
 from coterie.tiers.method import Method
 
-MOMENT_DESCENT = "moment-descent"
-"""The start that is found by moment descent."""
+DRAWN = frozenset({"random", "gaussian", "near-truth", "cluster-oracle"})
+"""The starts that are drawn at random."""
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
 """Bytes that are kept of what is computed from samples alone: so many, or this part of the training features."""
@@ -55,6 +56,21 @@ class Plan:
     """Options that are decided when the run begins, from the data: clusters, lr."""
     validated: Tensor | None = None
     """(m,) which clients have validation samples; None where no samples are held out."""
+
+    @property
+    def beginning(self) -> str:
+        """The name of the start; `given` for models, a result or a run folder."""
+        return beginning_of(self.start)
+
+    @property
+    def beginning_settings(self) -> dict[str, Any]:
+        """What the start was told, else the method's own options for it, else its defaults; by name."""
+        named = read_start(self.start) if isinstance(self.start, str) else None
+        if named is None:
+            return {}
+        options = STARTS[named[0]].options
+        own = {o.name: self.options.own.get(o.name) for o in options}
+        return {o.name: o.default if own[o.name] is None else own[o.name] for o in options} | named[1]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -88,16 +104,18 @@ def prepare(
     if not isinstance(data, Population):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     entry = find_method(method)
-    if start is not None and not (start == "random" and "start" in entry.refuses):
+    if start == "random" and "start" in entry.refuses:
+        start = None  # it begins in its own way, which nobody has to say
+    if start is not None:
         given = {**given, "start": start if isinstance(start, str) else "given"}
     said = check_all(_refused(entry, given), entry.accepts, f"method {entry.name}")
     accepted = {option.name for option in entry.accepts}
-    recommended = {k: v for k, v in data.recommended.items() if k in accepted} | dict(entry.prefers)
+    recommended = {k: v for k, v in data.recommended.items() if k in accepted} | dict(entry.prefers(said))
     values = settle(
         said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults({**recommended, **said}))
     )
     start = values["start"] if start is None else start
-    if start != "random" and "restarts" not in said:
+    if not _draws(start) and "restarts" not in said:
         values["restarts"] = 1  # several starts of the same models would be one
     groups, K = _groups(entry, data, values)
     chosen = learner or values["learner"] or ("linear" if data.profile.classes is None else "logistic")
@@ -122,17 +140,32 @@ def prepare(
     return Plan(data, entry, options, composed, built, federation, groups, start, undecided, validated)
 
 
+def beginning_of(start: Start) -> str:
+    """The name of the start; `given` for models, a result or a run folder."""
+    named = read_start(start) if isinstance(start, str) else None
+    return "given" if named is None else named[0]
+
+
+def _draws(start: Start) -> bool:
+    """Whether another key gives other models, so that restarts make sense."""
+    return beginning_of(start) in DRAWN
+
+
 def _undecided(values: Mapping[str, Any], learner: Learner, start: Start) -> frozenset[str]:
     """Which options are left to the data; refused where it cannot tell."""
     auto = frozenset(name for name in ("clusters", "lr") if values[name] == AUTO)
-    if (auto or start == MOMENT_DESCENT) and not isinstance(learner, Linear):
-        what = [f"{name}=auto" for name in sorted(auto)] + ["start=moment-descent"] * (start == MOMENT_DESCENT)
+    begins = beginning_of(start)
+    what = ["lr=auto"] * ("lr" in auto) + ["start=moment-descent"] * (begins == MOMENT_DESCENT)
+    if what and not isinstance(learner, Linear):
         raise ConfigError(
             f"{' and '.join(what)}: for learner linear only, but this run has {learner.spec}; give values, and "
             "start=random"
         )
-    if "clusters" in auto and start != MOMENT_DESCENT:
-        raise ConfigError("clusters=auto needs start=moment-descent, which shows how many groups there are")
+    if "clusters" in auto and begins not in (MOMENT_DESCENT, ODCL):
+        raise ConfigError(
+            "clusters=auto needs start=odcl, or for linear regression start=moment-descent: they show how many groups "
+            "there are"
+        )
     return auto
 
 

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import combinations
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from coterie.core.clusters import Clusters, Params, row_bytes, unflat
+from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.population import torch_dtype
+from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.regression import ask_curvature
-from coterie.learners.linear import as_linear
-from coterie.planning import MOMENT_DESCENT, Plan, Start
+from coterie.federation.in_process import InProcess
+from coterie.learners.base import Learner
+from coterie.learners.linear import Linear, as_linear
+from coterie.learners.logistic import Logistic
+from coterie.learners.minimum import GeneralisedLinear
+from coterie.learners.projected import ProjectedSgd
+from coterie.planning import Plan
 from coterie.result import Result, load
+from coterie.server.clustering.choose import ClusterSettings
 from coterie.server.loop import ServerState
 from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
-from coterie.server.start import Model, given_start, random_start
+from coterie.server.one_shot import OneShot, Solver, one_shot
+from coterie.server.start import as_clusters, given_start, random_start
+from coterie.starts import MOMENT_DESCENT, ODCL
 
 STABLE = 0.9
 """gamma: the automatic step size times the largest curvature of a client; below 1 every local step is stable."""
@@ -38,51 +50,219 @@ class Begun:
 def begin(plan: Plan) -> Begun:
     """Decide what was left to the data, and make the first models."""
     told: dict[str, Any] = {}
-    models: Sequence[Model] | None = None
     clock = time.perf_counter()
     with torch.no_grad():
         if "lr" in plan.open:
             told["curvature"] = _largest_curvature(plan)
             plan = plan.settled(lr=STABLE / told["curvature"])
-        if plan.start == MOMENT_DESCENT:
-            coarse = _coarse(plan)
-            told["moment_descent"] = coarse.told(plan.data.clients)
-            plan, models = plan.settled(clusters=coarse.grouping.k), _named(plan, coarse)
-        state = first_state(plan, models)
+        plan, clusters = WAYS[plan.beginning](plan, told)
     if told:
         told["beginning_seconds"] = round(time.perf_counter() - clock, 6)
+    state = ServerState.fresh(clusters, len(plan.data.clients))
+    if _groups_found(plan) and plan.groups is not None:
+        state = replace(state, choice=plan.groups[:, None])
     return Begun(plan, state, told)
 
 
-def _named(plan: Plan, coarse: Coarse) -> list[Model]:
-    """The coarse models as a start; what the user has to know of them is told."""
+def begin_again(plan: Plan, state: ServerState, told: Mapping[str, Any]) -> Begun:
+    """What `begin` gave when the run was new; clusters that it found are in the state."""
+    return Begun(replace(plan, groups=state.choice[:, 0]) if _groups_found(plan) else plan, state, told)
+
+
+def _groups_found(plan: Plan) -> bool:
+    """Whether the server's clusters are those that the beginning found."""
+    return plan.method.groups is not None and plan.method.groups.by == "start"
+
+
+# ---- the ways to begin: from a plan to a plan with everything decided, and the models ------------------------------
+
+
+def _random(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    return plan, random_start(plan.method, plan.learner, plan.options.seed, *_place(plan))
+
+
+def _given(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    start = plan.start
+    models = start.models if isinstance(start, Result) else load(start).models if isinstance(start, str) else start
+    return plan, given_start(plan.method, plan.learner, models, *_place(plan))
+
+
+def _gaussian(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    sd = plan.beginning_settings["sd"]
+    if sd == 0 and plan.method.procedure.K > 1 and not plan.method.weights.assigned:
+        raise ConfigError("start=gaussian:sd=0 makes all clusters equal, so that they never separate: give sd above 0")
+    return plan, as_clusters(_noisy(plan, _one_model(plan), sd), plan.method)
+
+
+def _moment_descent(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    coarse = _coarse(plan)
+    told["moment_descent"] = coarse.told(plan.data.clients)
     for note in coarse.grouping.notes:
         warnings.warn(f"moment descent: {note}", stacklevel=4)
+    plan = plan.settled(clusters=coarse.grouping.k)
     named = as_linear(plan.learner).named(coarse.centres)
-    return [{name: p[k].cpu().numpy() for name, p in named.items()} for k in range(coarse.grouping.k)]
+    models = [{name: p[k].cpu().numpy() for name, p in named.items()} for k in range(coarse.grouping.k)]
+    return plan, given_start(plan.method, plan.learner, models, *_place(plan))
 
 
-def first_state(plan: Plan, models: Start | None = None) -> ServerState:
-    """The server before the first round, with random models or with those given."""
-    given = plan.start if models is None else models
-    dtype, device = torch_dtype(plan.options.dtype), torch.device(plan.options.device)
-    if given == "random":
-        clusters = random_start(plan.method, plan.learner, plan.options.seed, dtype, device)
-    else:
-        clusters = given_start(plan.method, plan.learner, _models(given), dtype, device)
-    return ServerState.fresh(clusters, len(plan.data.clients))
+def _one_shot(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    """The clients' own solutions, clustered and averaged, or averaged inside the groups that the method has."""
+    like = _one_model(plan)
+    groups = torch.zeros(len(plan.data.clients), dtype=torch.int64) if plan.entry.groups == "one" else plan.groups
+    found = one_shot(
+        plan.federation,
+        _solver(plan, like),
+        like,
+        _cluster_settings(plan),
+        plan.options.client_weight == "samples",
+        plan.options.seed,
+        groups=groups,
+        truth=plan.data.truth,
+    )
+    K = next(iter(found.models.values())).shape[0]
+    told["one_shot"] = _with_costs(plan, found)
+    for note in (*found.told.get("warnings", ()), *_about_sizes(plan, like)):
+        warnings.warn(f"one-shot: {note}", stacklevel=4)
+    plan = plan.settled(clusters=K)
+    if plan.method.weights.assigned and plan.entry.groups != "truth":
+        plan = replace(plan, groups=found.labels)
+    return plan, as_clusters(found.models, plan.method)
 
 
-def _models(start: Start) -> Sequence[Model]:
-    if isinstance(start, Result):
-        return start.models
-    return load(start).models if isinstance(start, str) else start
+def _cluster_oracle(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    """The data of each true group in one place, which no federation can do: a yardstick."""
+    if plan.data.truth is None:
+        raise ConfigError("cluster-oracle needs the true groups: pass truth= to from_arrays, or take another start")
+    K, groups = plan.method.procedure.K, int(plan.data.truth.max()) + 1
+    if groups != K:
+        raise ConfigError(
+            f"cluster-oracle has {groups} true groups, but clusters={K}: leave clusters out or give {groups}"
+        )
+    side, like = cast(InProcess, plan.federation).side, _one_model(plan)
+    solver = _solver(plan, like)
+    pooled = replace(side, train=side.train.pooled(plan.data.truth), test=None, validation=None, memory=None)
+    reply = pooled.serve(solver.task(plan.options.seed), solver.broadcast)
+    if len(reply.clients) < K:
+        raise TrainingError(f"the pooled data of {K - len(reply.clients)} groups has no solution: give the learner l2")
+    models = {name: p.to(like[name]) for name, p in unflat(reply.rows["model"], like).items()}
+    return plan, as_clusters(_noisy(plan, models, plan.beginning_settings["noise"]), plan.method)
+
+
+def _near_truth(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    """theta_k* plus a random direction times a length between `low` and `high` times D."""
+    settings, K = plan.beginning_settings, plan.method.procedure.K
+    true, like = plan.data.true_models, _one_model(plan)
+    if true is None or set(like) != {"weight"} or true.shape[1:] != like["weight"].shape[1:]:
+        raise ConfigError("near-truth needs a scenario with known true models and a learner of their shape, no bias")
+    if len(true) != K or K < 2:
+        raise ConfigError(f"near-truth measures in distances between {len(true)} true models, but clusters={K}")
+    if settings["low"] > settings["high"]:
+        raise ConfigError(f"near-truth: low={settings['low']:g} is above high={settings['high']:g}")
+    apart = min(float(np.linalg.norm(a - b)) for a, b in combinations(true, 2))
+    rows: list[np.ndarray] = []
+    for key in _keys(plan):
+        random = generator(key)
+        way = random.standard_normal(true.shape[1])
+        length = random.uniform(settings["low"], settings["high"]) * apart
+        rows.append(true[len(rows) % K] + way * (length / np.linalg.norm(way)))
+    return plan, as_clusters({"weight": torch.from_numpy(np.stack(rows)).to(like["weight"])}, plan.method)
+
+
+WAYS: Mapping[str, Callable[[Plan, dict[str, Any]], tuple[Plan, Clusters]]] = {
+    "random": _random,
+    "given": _given,
+    "gaussian": _gaussian,
+    MOMENT_DESCENT: _moment_descent,
+    ODCL: _one_shot,
+    "cluster-oracle": _cluster_oracle,
+    "near-truth": _near_truth,
+}
+
+
+def _place(plan: Plan) -> tuple[torch.dtype, torch.device]:
+    return torch_dtype(plan.options.dtype), torch.device(plan.options.device)
+
+
+def _one_model(plan: Plan) -> Params:
+    """The model that FedAvg starts from, {name: (1, ...)}."""
+    dtype, device = _place(plan)
+    one = plan.learner.start([key_for(plan.options.seed, Purpose.START, 0, 0)], dtype)
+    return {name: p.to(device) for name, p in one.items()}
+
+
+def _keys(plan: Plan) -> list[int]:
+    """One for each model of each lane."""
+    lanes, K = plan.method.lanes, plan.method.procedure.K
+    return [key_for(plan.options.seed, Purpose.START, r, k) for r in range(lanes) for k in range(K)]
+
+
+def _noisy(plan: Plan, models: Params, sd: float) -> Params:
+    """Models {name: (K, ...)}, or one at zero for all, in every lane, with N(0, sd^2) added to every parameter."""
+    rows = []
+    for key in _keys(plan):
+        random = generator(key)
+        rows.append({n: sd * random.standard_normal(tuple(p.shape[1:])) for n, p in sorted(models.items())})
+    noise = {n: torch.from_numpy(np.stack([row[n] for row in rows])).to(p) for n, p in models.items()}
+    if len(next(iter(models.values()))) == 1:
+        return noise
+    return {n: p.repeat(plan.method.lanes, *(1,) * (p.dim() - 1)) + noise[n] for n, p in models.items()}
+
+
+def _solver(plan: Plan, start: Params) -> Solver:
+    """How clients solve their own problems."""
+    settings = plan.beginning_settings
+    name = settings["solver"] or ("exact" if _has_minimum(plan.learner) else "steps")
+    if name == "exact":
+        return Solver("exact")
+    if name == "sgd":
+        if settings["sgd_radius"] is None:
+            raise ConfigError(
+                "solver=sgd projects on a ball around zero that must hold the solutions: give its radius, sgd_radius"
+            )
+        given = {key.removeprefix("sgd_"): value for key, value in settings.items() if key.startswith("sgd_")}
+        return Solver("sgd", ProjectedSgd(**given).settings())
+    work = replace(plan.method.work, prox=0.0, implicit=False)
+    if settings["solve_steps"] is not None:
+        work = replace(work, steps=settings["solve_steps"], epochs=None)
+    return Solver("steps", work.settings(), start, plan.method.rate(0))
+
+
+def _has_minimum(learner: Learner) -> bool:
+    """Whether every client's problem has a solution, classes that it lacks aside."""
+    return isinstance(learner, Linear) or (isinstance(learner, Logistic) and learner.l2 > 0)
+
+
+def _cluster_settings(plan: Plan) -> ClusterSettings:
+    settings = plan.beginning_settings
+    known = {f.name for f in fields(ClusterSettings)} & settings.keys()
+    given = {name: settings[name] for name in known}
+    return ClusterSettings(clusters=None if "clusters" in plan.open else plan.options.clusters, **given)
+
+
+def _with_costs(plan: Plan, found: OneShot) -> dict[str, Any]:
+    """What is told, with the bytes of the whole exchange: where no rounds follow, each client is sent its model."""
+    told = {**found.told, "clusters": next(iter(found.models.values())).shape[0]}
+    if not plan.method.travels:
+        return told | {"bytes_up": 0, "bytes_down": 0}
+    if plan.options.rounds == 0:
+        told["bytes_down"] += int((found.labels >= 0).sum()) * (row_bytes(found.models) + 8)
+    return told
+
+
+def _about_sizes(plan: Plan, like: Params) -> Iterator[str]:
+    """A sentence where clients have fewer samples than coefficients."""
+    width, sizes = row_bytes(like) // next(iter(like.values())).element_size(), plan.federation.sizes
+    few = int((sizes < width).sum())
+    if few and plan.entry.groups == "found" and isinstance(plan.learner, GeneralisedLinear):
+        yield (
+            f"{few} of {len(sizes)} clients have fewer samples than the model has coefficients ({width}): their own "
+            "solutions say little, and so may the clusters"
+        )
 
 
 def _coarse(plan: Plan) -> Coarse:
-    """Moment descent with the method's own options for it, where it has any."""
-    own = {f.name: plan.options.own.get(f.name) for f in fields(MomentSettings)}
-    given = {name: value for name, value in own.items() if value is not None}
+    """Moment descent with what the start or the method says about it."""
+    given = {name: value for name, value in plan.beginning_settings.items() if value is not None}
     settings = MomentSettings(k=None if "clusters" in plan.open else plan.options.clusters, **given)
     width = as_linear(plan.learner).coefficients
     dtype, device = torch_dtype(plan.options.dtype), torch.device(plan.options.device)

@@ -65,15 +65,15 @@ def _union() -> list[tuple[Option, str]]:
 def _common(options: Sequence[Option]) -> Option:
     """One option for all of a name: text if their kinds differ, without a default if those do.
 
-    Where some have choices and others do not, none are offered, and the help is that of all.
+    Where kinds or choices differ, no choices are offered, and the help is that of all.
     """
     first = options[0]
     alike = all(option.kind is first.kind for option in options)
     agreed = all(option.default == first.default for option in options)
     common = replace(first, kind=first.kind if alike else str, default=first.default if agreed else None)
-    if all(option.choices == first.choices for option in options):
+    if alike and all(option.choices == first.choices for option in options):
         return common
-    return replace(common, choices=(), help="; or ".join(_told(option) for option in options))
+    return replace(common, choices=(), help="; or ".join(dict.fromkeys(_told(option) for option in options)))
 
 
 def _told(option: Option) -> str:

@@ -9,6 +9,7 @@ from coterie.client.evaluate import evaluate, score
 from coterie.client.moments import anchor_step, moment_product
 from coterie.client.regression import curvature, meats, moments
 from coterie.client.round import local_round
+from coterie.client.solve import local_solve
 from coterie.core.blocks import Memory
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions, Shard
@@ -54,5 +55,6 @@ TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
     "anchor-step": lambda side, task, broadcast: anchor_step(side.learner, side.train, task, broadcast),
     "regression-moments": lambda side, task, broadcast: moments(side.learner, side.train, broadcast),
     "regression-meats": lambda side, task, broadcast: meats(side.learner, side.train, broadcast),
+    "local-solve": lambda side, task, broadcast: local_solve(side.learner, side.train, task, broadcast),
     "curvature": lambda side, task, broadcast: curvature(side.learner, side.train),
 }

@@ -23,6 +23,20 @@ def take_rows(params: Params, rows: Tensor) -> Params:
     return {n: p.index_select(0, flat.to(p.device)).reshape(*rows.shape, *p.shape[1:]) for n, p in params.items()}
 
 
+def flat(models: Mapping[str, Tensor]) -> Tensor:
+    """Whole models {name: (B, ...)} as vectors (B, P): their arrays one after the other, by name."""
+    return torch.cat(
+        [models[name].flatten(1) if models[name].dim() > 1 else models[name][:, None] for name in sorted(models)], dim=1
+    )
+
+
+def unflat(vectors: Tensor, like: Mapping[str, Tensor]) -> Params:
+    """The inverse of `flat`; `like` {name: (1, ...)} has the shapes."""
+    names = sorted(like)
+    parts = torch.split(vectors, [like[name][:1].numel() for name in names], dim=1)
+    return {name: part.reshape(len(vectors), *like[name].shape[1:]) for name, part in zip(names, parts, strict=True)}
+
+
 @dataclass(frozen=True)
 class Clusters:
     """Parameters of K clusters in R lanes.

@@ -33,6 +33,8 @@ class Purpose(IntEnum):
     AUGMENTATION = 7
     ANCHORS = 8
     PERTURBATION = 9
+    CLUSTERING = 10
+    SOLVE = 11
 
 
 def _scramble(words: Words) -> Words:

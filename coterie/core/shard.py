@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.core.keys import Words
+from coterie.core.keys import Words, hash_ids
 
 ClientId = str
 Positions = npt.NDArray[np.int64]
@@ -58,6 +58,15 @@ class Shard:
         index = torch.from_numpy(rows).to(self.x.device)
         stops = np.cumsum(sizes)
         return replace(self, x=self.x[index], y=self.y[index], starts=stops - sizes, stops=stops)
+
+    def pooled(self, groups: Positions) -> Shard:
+        """One client for each group 0, 1, ... of `groups` (m,), with the samples of all its members; a copy."""
+        order = np.argsort(groups, kind="stable")
+        sizes = np.bincount(groups, weights=self.sizes).astype(np.int64)
+        names = tuple(f"group-{k}" for k in range(len(sizes)))
+        whole = self.gather(spans(self.starts[order], self.sizes[order]), self.sizes[order])
+        stops = np.cumsum(sizes)
+        return replace(whole, ids=names, hashes=hash_ids(names), starts=stops - sizes, stops=stops)
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Shard:
         """Features, and targets if they are floating, in `dtype` on `device`; shares memory where it can."""

@@ -67,11 +67,14 @@ def scores(
 def training_losses(
     federation: Federation, clusters: Clusters, groups: Tensor | None, round_: int
 ) -> tuple[Positions, Floats]:
-    """Who answered, and each one's mean training loss under every model (answered, S), or its own (answered, 1)."""
-    only = None if groups is None else groups[:, None]
-    everybody = np.arange(len(federation.clients))
-    reply = federation.ask(Task("score"), Broadcast(round_, clusters, only=only), everybody).reply
-    _refuse_silence(reply, len(everybody))
+    """Who answered, and each one's mean training loss under every model (answered, S), or its own (answered, 1).
+
+    With `groups` (m,) those that have none, a negative number, are not asked.
+    """
+    asked = np.arange(len(federation.clients)) if groups is None else np.flatnonzero((groups >= 0).numpy())
+    only = None if groups is None else groups[torch.from_numpy(asked), None]
+    reply = federation.ask(Task("score"), Broadcast(round_, clusters, only=only), asked).reply
+    _refuse_silence(reply, len(asked))
     return positions_of(federation, reply.clients), reply.rows["losses"].numpy()
 
 

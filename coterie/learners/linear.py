@@ -22,6 +22,7 @@ from coterie.errors import ConfigError, unknown_name
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
 from coterie.learners.losses import squared
+from coterie.learners.minimum import Glm
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,19 @@ class Linear:
         return torch.cat([theta["weight"], theta["bias"][..., None]], dim=-1) if self.bias else theta["weight"]
 
     def named(self, vector: Tensor) -> Params:
-        """The inverse of what weight and bias are as one vector, (..., p)."""
+        """Coefficients as one vector (..., p), the bias last, as weight and bias."""
         return {"weight": vector[..., :-1], "bias": vector[..., -1]} if self.bias else {"weight": vector}
+
+    def glm(self, block: Block) -> Glm:
+        """The local problem, in float64; without a penalty."""
+        phi = self.features(block.x.double())
+        phi = phi if block.mask is None else torch.where(block.mask[..., None], phi, 0)
+        none, scale = phi.new_zeros(phi.shape[2]), 1.0 if self.half else 2.0
+        return Glm(phi, block.y.double(), block.sizes.double(), none, None, scale, block.mask)
+
+    def from_coefficients(self, theta: Tensor) -> Params:
+        """(B, p, 1), as the local problem has them, as weight and bias."""
+        return self.named(theta[..., 0])
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
         return torch.matmul(self.features(x), self._vector(theta)[..., None]).squeeze(-1)

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
+from coterie.learners.minimum import Glm
 from coterie.learners.network import PlainNetwork, check_penalty
 
 
@@ -42,6 +44,21 @@ class Logistic(PlainNetwork):
             bias = theta["bias"][:, None] if self.binary else theta["bias"]
             logits = logits + bias[:, None, :]
         return torch.cat([torch.zeros_like(logits), logits], dim=-1) if self.binary else logits
+
+    def glm(self, block: Block) -> Glm:
+        """The local problem, in float64."""
+        phi = block.x.double().flatten(2)
+        penalty = phi.new_full((self.width,), self.l2)
+        if self.bias:
+            phi = torch.cat([phi, torch.ones_like(phi[..., :1])], dim=2)
+            penalty = torch.cat([penalty, penalty.new_zeros(1)])
+        phi = phi if block.mask is None else torch.where(block.mask[..., None], phi, 0)
+        return Glm(phi, block.y, block.sizes.double(), penalty, self.classes, 1.0, block.mask)
+
+    def from_coefficients(self, theta: Tensor) -> Params:
+        """(B, q, logits), the bias last, as weight and bias."""
+        rows = theta[..., 0] if self.binary else theta.transpose(1, 2)
+        return {"weight": rows[..., :-1], "bias": rows[..., -1]} if self.bias else {"weight": rows}
 
 
 def logistic(profile: Profile, *, l2: float = 0.0, bias: bool = True) -> Logistic:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from coterie.errors import unknown_name
-from coterie.methods import fedavg, fedprox, ifca, local, moment_descent, oracle, two_phase
+from coterie.methods import (
+    fedavg,
+    fedprox,
+    ifca,
+    local,
+    moment_descent,
+    odcl,
+    one_shot,
+    one_shot_yardsticks,
+    oracle,
+    two_phase,
+)
 from coterie.methods.base import Entry
 
 METHODS: dict[str, Entry] = {
-    module.ENTRY.name: module.ENTRY for module in (local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent)
+    entry.name: entry
+    for entry in (
+        *(m.ENTRY for m in (local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot)),
+        *one_shot_yardsticks.ENTRIES,
+    )
 }
 
 

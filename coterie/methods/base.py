@@ -8,6 +8,7 @@ from typing import Any
 
 from coterie.config import COMMON, Option, Options
 from coterie.learners.descent import LocalWork
+from coterie.starts import RANDOM, STARTS, read_start
 from coterie.tiers.method import Averaging, Method
 
 SEEN = (
@@ -15,12 +16,6 @@ SEEN = (
     "could hide them"
 )
 """What every method lets the server see of a client, besides the rows it declares."""
-
-ANCHORS_REVEAL = {
-    "anchor": "of the few anchors: its own model as it is estimated, step by step",
-    "sigma": "of the few anchors: how far that estimate has to go",
-}
-"""What moment descent lets the server see of a client, whatever method comes after it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Entry:
     """Options of its own."""
     defaults: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda given: {}
     """Its own defaults for common options, given what the user said."""
-    prefers: Mapping[str, object] = field(default_factory=dict)
+    prefers: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda given: {}
     """Defaults that go before what the data suggests, because without them it would be another method."""
     learners: tuple[str, ...] | None = None
     """The model families it is for; None: all."""
@@ -51,8 +46,8 @@ class Entry:
 
     def revealed(self, start: str | None = None) -> Mapping[str, str]:
         """Rows of the replies of a run that begins with `start`, or as the method does by itself."""
-        start = start or str(self.prefers.get("start", "random"))
-        return {**self.reveals, **(ANCHORS_REVEAL if start == "moment-descent" else {})}
+        begins = read_start(start or str(self.prefers({}).get("start", RANDOM)))
+        return {**self.reveals, **({} if begins is None else STARTS[begins[0]].reveals)}
 
     @property
     def accepts(self) -> tuple[Option, ...]:

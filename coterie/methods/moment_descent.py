@@ -15,33 +15,14 @@ the coarse models; `two-phase` goes on with them, and start=moment-descent puts 
 
 from __future__ import annotations
 
-from coterie.config import COMMON, Option, Options
+from coterie.config import COMMON, Options
 from coterie.methods.base import Entry, parts
+from coterie.starts import MOMENT_DESCENT, MOMENT_OPTIONS
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 from coterie.tiers.weights import HardByLoss
 
-MOMENT_OPTIONS = (
-    Option("anchors", int, "anchor clients (n_H); unset: 3 k ln k, rounded up", None, low=1),
-    Option("anchor_samples", int, "least number of samples of an anchor; unset: the largest clients are", None, low=2),
-    Option("iterations", int, "steps of the anchors (T); unset: until they stop getting closer", None, low=1),
-    Option("subspace_rounds", int, "exchanges in which the clients find a subspace together (T_1)", 10, low=1),
-    Option(
-        "moments",
-        str,
-        "products over all pairs of a client's samples, or over two points of clients that are new in every "
-        "iteration (the paper's letter; needs hundreds of clients a feature)",
-        "all-pairs",
-        ("all-pairs", "two-points"),
-    ),
-    Option("private_anchors", float, "standard deviation of the noise on what clients see of the anchors", 0.0, low=0),
-    Option("start_norm", float, "length of the anchors' common start, in a random direction", 0.0, low=0),
-    Option("delta", float, "least distance of two true models (Delta); unset: read off the anchors", None, above=0),
-    Option("epsilon", float, "with delta: an anchor stops at this share of it", 0.1, above=0, high=1),
-    Option("alpha", float, "least eigenvalue of the features' covariance; unset: the mean one", None, above=0),
-    Option("beta", float, "largest eigenvalue of the features' covariance; unset: the mean one", None, above=0),
-)
 KEPT = {"clusters", "learner", "engine", "device", "dtype", "seed", "validation"}
 """The common options that mean something before the first round."""
 
@@ -59,7 +40,7 @@ ENTRY = Entry(
     refuses=frozenset({option.name for option in COMMON} - KEPT),
     options=MOMENT_OPTIONS,
     defaults=lambda given: {"clusters": 2, "rounds": 0, "client_weight": "uniform", "averaging": "members"},
-    prefers={"start": "moment-descent"},
+    prefers=lambda given: {"start": MOMENT_DESCENT},
     learners=("linear",),
     no_twin="one model needs no anchors; what is found for K=1 is no average of the clients' models",
 )

@@ -18,7 +18,7 @@ from dataclasses import replace
 from coterie.config import AUTO, Option, Options
 from coterie.learners.descent import LocalWork
 from coterie.methods.base import Entry, parts
-from coterie.methods.moment_descent import MOMENT_OPTIONS
+from coterie.starts import MOMENT_DESCENT, MOMENT_OPTIONS
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
@@ -62,7 +62,7 @@ ENTRY = Entry(
         *MOMENT_OPTIONS,
     ),
     defaults=lambda given: {"clusters": 2, "client_weight": "samples", "averaging": "all", "local_steps": 5},
-    prefers={"start": "moment-descent", "lr": AUTO, "restarts": 1},
+    prefers=lambda given: {"start": MOMENT_DESCENT, "lr": AUTO, "restarts": 1},
     twin="fedavg",
     reveals={
         "cluster": "which cluster the client chose",

@@ -23,7 +23,7 @@ from coterie.planning import prepare
 from coterie.reproductions.base import Cell, Claim, Figures, Found, Reproduction, Table, mean_of, values_of
 from coterie.scenarios import scenario
 from coterie.server.loop import rounds
-from coterie.starting import first_state
+from coterie.starting import begin
 
 ROUNDS, STARTS = 300, 10
 STEP_SIZES = {2: (0.1, 1.0, 0.01), 4: (2.0, 1.0, 0.5)}
@@ -97,7 +97,7 @@ class Trial:
         """dist of each start after the last round, (R,); infinite where it diverged."""
         options = {"restarts": STARTS, "lr": lr, "seed": self.seed, "rounds": self.rounds}
         plan = prepare(data, "ifca", None, "random", options)
-        state = first_state(plan)
+        state = begin(plan).state
         try:
             with torch.no_grad():
                 for done in rounds(plan.method, plan.federation, state, self.rounds, self.seed, None):

@@ -13,6 +13,10 @@ from coterie.scenarios import (
     grunfeld,
     ifca_synthetic,
     mixed_regression,
+    odcl_clusterpath,
+    odcl_linear,
+    odcl_logistic,
+    opposite_labels,
     rotated_digits,
     rotated_images,
     school,
@@ -37,6 +41,7 @@ class ScenarioEntry:
 
 
 _CLIENTS = "number of clients (m)"
+_SIZES = "samples a client (n_i): 50, 10-200 drawn uniformly, or 900x10+20x50"
 _TRAIN_IMAGES = Option("train_images", int, "use only the first so many training images; unset: all", None, low=1)
 _HOLDOUT = Option(
     "holdout",
@@ -64,7 +69,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             mixed_regression.RECOMMENDED,
             (
                 Option("clients", int, _CLIENTS, 120, low=1),
-                Option("samples", str, "samples a client (n_i): 50, 10-200 drawn uniformly, or 900x10+20x50", "50"),
+                Option("samples", str, _SIZES, "50"),
                 Option("dimension", int, "features (d)", 20, low=1),
                 Option("groups", int, "true groups (k)", 3, low=1),
                 Option(
@@ -127,6 +132,65 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 Option("groups", int, "true groups (p)", 2, low=1),
                 Option("norm", float, "factor on the zeros and ones of the true models (R)", 1.0, above=0),
                 Option("noise", float, "standard deviation of the noise (sigma)", 0.1, low=0),
+            ),
+        ),
+        ScenarioEntry(
+            "odcl-linear",
+            "linear data with five active features; the synthetic experiment of the ODCL paper",
+            odcl_linear.odcl_linear,
+            odcl_linear.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS, 100, low=1),
+                Option("samples", str, _SIZES, "400"),
+                Option("dimension", int, "features (d)", 20, low=odcl_linear.ACTIVE),
+                Option(
+                    "intervals",
+                    str,
+                    "where the entries of the true models lie, one interval for each group, such as 1:2,-2:-1",
+                    odcl_linear.TEN,
+                ),
+                Option("noise", float, "standard deviation of the noise (sigma)", 1.0, low=0),
+            ),
+        ),
+        ScenarioEntry(
+            "odcl-clusterpath",
+            "linear data of four groups that are less far apart; appendix D.2 of the ODCL paper",
+            odcl_clusterpath.odcl_clusterpath,
+            odcl_linear.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS, 100, low=1),
+                Option("samples", str, _SIZES, "400"),
+            ),
+        ),
+        ScenarioEntry(
+            "odcl-logistic",
+            "two classes in the plane, four groups; the logistic experiment of the ODCL paper",
+            odcl_logistic.odcl_logistic,
+            odcl_logistic.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS, 100, low=1),
+                Option("samples", int, "samples a client (n)", 1000, low=1),
+            ),
+        ),
+        ScenarioEntry(
+            "opposite-labels",
+            "two classes of images that two groups label the opposite way; the real data of the ODCL paper",
+            opposite_labels.opposite_labels,
+            opposite_labels.RECOMMENDED,
+            (
+                Option("dataset", str, "whose images", "digits", tuple(opposite_labels.CLASSES)),
+                Option("clients", int, _CLIENTS + ", a multiple of 2", 100, low=2),
+                Option(
+                    "samples", int, "samples a client (n), half of either class; unset: 4, cifar10: 40", None, low=2
+                ),
+                Option("noise", float, "share of wrong training labels", 0.0, low=0, high=0.5),
+                Option(
+                    "noise_kind",
+                    str,
+                    "whether each client has that share of wrong labels, or each label is wrong by chance",
+                    "exact",
+                    ("exact", "iid"),
+                ),
             ),
         ),
         ScenarioEntry(

@@ -99,6 +99,11 @@ def stack_shard(
     return Shard(tuple(ids), hash_ids(ids), torch.from_numpy(x), torch.from_numpy(y), stops - np.asarray(sizes), stops)
 
 
+def client_ids(clients: int) -> list[ClientId]:
+    """client-00, client-01, ...: names that sort in their order."""
+    return [f"client-{index:0{len(str(clients - 1))}d}" for index in range(clients)]
+
+
 def group_tests(
     ids: Sequence[ClientId],
     x: npt.NDArray[np.generic],

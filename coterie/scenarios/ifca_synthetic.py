@@ -16,7 +16,7 @@ import numpy as np
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.population import Population
 from coterie.errors import ConfigError
-from coterie.scenarios.arrays import group_tests, stack_shard
+from coterie.scenarios.arrays import client_ids, group_tests, stack_shard
 
 TEST_SAMPLES = 500
 """Held-out samples of each group."""
@@ -54,7 +54,7 @@ def ifca_synthetic(
         y = np.einsum("gnd,gd->gn", x, models[group]) + noise * random.standard_normal((len(group), each))
         return x.reshape(-1, dimension), y.reshape(-1)
 
-    ids = [f"client-{index:0{len(str(clients - 1))}d}" for index in range(clients)]
+    ids = client_ids(clients)
     return Population(
         "ifca-synthetic",
         stack_shard(ids, *draw(truth, samples), [samples] * clients),

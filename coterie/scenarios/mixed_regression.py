@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import combinations
 
 import numpy as np
@@ -10,8 +9,8 @@ import numpy as np
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.population import Population
 from coterie.errors import ConfigError
-from coterie.scenarios.arrays import group_tests, stack_shard
-from coterie.scenarios.partition import by_shares
+from coterie.scenarios.arrays import client_ids, group_tests, stack_shard
+from coterie.scenarios.partition import by_shares, described_sizes
 
 RECOMMENDED = {"learner": "linear", "rounds": 100, "local_steps": 5, "lr": 0.05, "restarts": 5}
 
@@ -39,7 +38,7 @@ def mixed_regression(
     shares = _numbers("proportions", proportions, groups) if proportions else [1.0] * groups
     sigma = np.array(_numbers("noise", noise, groups))
     truth = random.permutation(np.repeat(np.arange(groups), by_shares(clients, shares)))
-    sizes = _sizes(samples, clients, random)
+    sizes = described_sizes(samples, clients, random)
     models = _models(random, groups, dimension, separation)
     roots = _covariance_roots(random, groups, dimension, covariance)
 
@@ -53,7 +52,7 @@ def mixed_regression(
         y = np.einsum("nd,nd->n", x, models[group_of_row])
         return x, y + sigma[group_of_row] * random.standard_normal(len(y))
 
-    ids = [f"client-{index:0{len(str(clients - 1))}d}" for index in range(clients)]
+    ids = client_ids(clients)
     train = stack_shard(ids, *draw(np.repeat(truth, sizes)), sizes.tolist())
     held_out = draw(np.repeat(np.arange(groups), test_samples))
     options = {
@@ -93,27 +92,6 @@ def _numbers(name: str, text: str, groups: int) -> list[float]:
     if not np.isfinite(values).all() or min(values) < 0:
         raise ConfigError(f"{name} must be finite numbers of at least 0, got {text!r}")
     return values
-
-
-def _sizes(text: str, clients: int, random: np.random.Generator) -> np.ndarray:
-    """`50` for all, `10-200` drawn uniformly, `900x10+20x50` so many clients of each size."""
-    if re.fullmatch(r"\d+", text):
-        sizes = np.full(clients, int(text))
-    elif match := re.fullmatch(r"(\d+)-(\d+)", text):
-        low, high = int(match[1]), int(match[2])
-        if low > high:
-            raise ConfigError(f"samples={text!r}: the first number must not exceed the second")
-        sizes = random.integers(low, high + 1, clients)
-    elif re.fullmatch(r"\d+x\d+(\+\d+x\d+)*", text):
-        pairs = [tuple(map(int, part.split("x"))) for part in text.split("+")]
-        if sum(count for count, _ in pairs) != clients:
-            raise ConfigError(f"samples={text!r} describes {sum(c for c, _ in pairs)} clients, but clients={clients}")
-        sizes = random.permutation(np.repeat([size for _, size in pairs], [count for count, _ in pairs]))
-    else:
-        raise ConfigError(f"samples must look like 50, 10-200 or 900x10+20x50, got {text!r}")
-    if sizes.min() < 1:
-        raise ConfigError(f"samples={text!r} would leave a client without samples: the least size is 1")
-    return np.asarray(sizes, dtype=np.int64)
 
 
 def _models(random: np.random.Generator, groups: int, dimension: int, separation: float | None) -> np.ndarray:

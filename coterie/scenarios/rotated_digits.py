@@ -19,11 +19,15 @@ def rotated_digits(*, clients: int = 60, seed: int = 0) -> Population:
 
     Nobody tells the server a client's rotation. All clients of a rotation share its 357 test images.
     """
+    random = generator(key_for(seed, Purpose.SCENARIO))
+    return rotated("rotated-digits", upright_digits(random), QUARTERS, clients, random, options={"clients": clients})
+
+
+def upright_digits(random: np.random.Generator) -> Upright:
+    """All 1797 digits in random order, the first 1440 to train; pixels (8, 8) in [0, 1]."""
     from sklearn.datasets import load_digits  # slow to import
 
     digits = load_digits()
-    random = generator(key_for(seed, Purpose.SCENARIO))
     order = random.permutation(len(digits.images))
     images, labels = (digits.images / 16).astype(np.float32)[order], digits.target.astype(np.int64)[order]
-    upright = Upright(images[:TRAIN], labels[:TRAIN], images[TRAIN:], labels[TRAIN:])
-    return rotated("rotated-digits", upright, QUARTERS, clients, random, options={"clients": clients})
+    return Upright(images[:TRAIN], labels[:TRAIN], images[TRAIN:], labels[TRAIN:])

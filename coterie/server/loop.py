@@ -64,7 +64,9 @@ def rounds(
 ) -> Iterator[Round]:
     """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method."""
     while state.round < total:
-        asked = choose(federation.hashes, method.participation, seed, state.round)
+        chosen = choose(federation.hashes, method.participation, seed, state.round)
+        # the server has no model for a client that it knows no cluster of: such a client is missing
+        asked = chosen if groups is None else chosen[(groups[torch.from_numpy(chosen)] >= 0).numpy()]
         rate = method.rate(state.round)
         broadcast = Broadcast(
             state.round,
@@ -89,7 +91,7 @@ def rounds(
             state,
             moved=moved,
             answered=len(answered),
-            missing=_missing(federation.clients, asked, reply),
+            missing=_missing(federation.clients, chosen, reply),
             rejected=reply.rejected,
             bytes_up=replies.bytes_up if method.travels else 0,
             bytes_down=replies.bytes_down if method.travels else 0,
@@ -97,12 +99,12 @@ def rounds(
         )
 
 
-def _missing(clients: tuple[ClientId, ...], asked: Positions, reply: Reply) -> tuple[ClientId, ...]:
-    """Who was asked and sent nothing at all."""
-    if len(reply.clients) + len(reply.rejected) == len(asked):
+def _missing(clients: tuple[ClientId, ...], chosen: Positions, reply: Reply) -> tuple[ClientId, ...]:
+    """Who was to take part and sent nothing at all."""
+    if len(reply.clients) + len(reply.rejected) == len(chosen):
         return ()
     heard = {*reply.clients, *reply.rejected}
-    return tuple(clients[i] for i in asked if clients[i] not in heard)
+    return tuple(clients[i] for i in chosen if clients[i] not in heard)
 
 
 def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:

@@ -22,9 +22,8 @@ from coterie.core.messages import Broadcast, Reply, Task, merge
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.server.anchors import Grouping, choose_anchors, group_anchors
+from coterie.server.before import BEFORE, Cost
 
-BEFORE = -1
-"""The round number of everything that happens before the first round."""
 SPECTRUM = 12
 """Eigenvalues looked at to see how many groups there may be at most."""
 CLEAR_OF_BULK = 1.75
@@ -78,22 +77,6 @@ class MomentSettings:
             return 1 / (2 * covariance)
         alpha, beta = self.alpha or covariance, self.beta or covariance
         return alpha / (2 * beta**2)
-
-
-@dataclass
-class Cost:
-    """What the exchanges cost so far."""
-
-    exchanges: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-    def count(self, replies: Replies) -> Reply:
-        """Add one exchange and hand on what was said."""
-        self.exchanges += 1
-        self.bytes_up += replies.bytes_up
-        self.bytes_down += replies.bytes_down
-        return replies.reply
 
 
 @dataclass(frozen=True)

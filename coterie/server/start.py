@@ -33,7 +33,7 @@ def random_start(method: Method, learner: Learner, seed: int, dtype: torch.dtype
             raise ConfigError(
                 "every start of the learner is the same, so clusters could never separate: draw some layers anew"
             )
-    return _split_body({name: p.to(device) for name, p in params.items()}, method)
+    return as_clusters({name: p.to(device) for name, p in params.items()}, method)
 
 
 def given_start(
@@ -56,11 +56,11 @@ def given_start(
         name: torch.stack([torch.as_tensor(np.asarray(m[name])).to(dtype) for m in models]).to(device)
         for name in expected
     }
-    return _split_body(params, method)
+    return as_clusters(params, method)
 
 
-def _split_body(params: Params, method: Method) -> Clusters:
-    """Put the shared parameters aside, once for each lane (those of its first model)."""
+def as_clusters(params: Params, method: Method) -> Clusters:
+    """Models {name: (R K, ...)}; shared parameters are put aside, once for each lane (those of its first model)."""
     if not method.shared:
         return Clusters(params, method.procedure.K, method.lanes)
     prefixes = tuple(prefix.removesuffix(".") + "." for prefix in method.shared)

@@ -30,9 +30,9 @@ class Averaging:
 
 @dataclass(frozen=True)
 class Groups:
-    """Who tells an assigned client its cluster: the known truth, or everybody is a cluster of its own."""
+    """Who tells an assigned client its cluster: the known truth, what the start found, or each is one of its own."""
 
-    by: Literal["truth", "self"]
+    by: Literal["truth", "start", "self"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,47 @@
+"""One-shot clustering, then training inside the clusters. (Ghosh, Hong, Yin, Ramchandran 2019, algorithm 1)
+
+paper                     here
+w-hat_i, local ERM        a client's own solution (solver)
+clustering of the w-hat   clustering, the same as for odcl
+federated optimisation    then: the rounds of a method for one model, in every cluster apart
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coterie.config import Option, Options
+from coterie.methods import fedavg, fedprox
+from coterie.methods.base import Entry
+from coterie.methods.odcl import prefers
+from coterie.starts import ODCL_OPTIONS
+from coterie.tiers.method import Groups, Method
+from coterie.tiers.procedure import Fixed
+from coterie.tiers.weights import Assigned
+
+THEN = {module.ENTRY.name: module.ENTRY for module in (fedavg, fedprox)}
+"""The methods that train one model."""
+
+
+def one_shot(options: Options) -> Method:
+    """The rounds of another method, with the clusters that the start found."""
+    base: Method = THEN[options.own["then"]].compose(options)
+    return replace(base, name="one-shot", weights=Assigned(), procedure=Fixed(options.clusters), groups=Groups("start"))
+
+
+ENTRY = Entry(
+    name="one-shot",
+    summary="clients' own solutions are clustered once, then each cluster trains its model",
+    paper="Ghosh, Hong, Yin, Ramchandran: Robust Federated Learning in a Heterogeneous Environment, 2019",
+    compose=one_shot,
+    refuses=frozenset({"start", "restarts"}),
+    options=(
+        Option("then", str, "which method trains inside the clusters", "fedavg", tuple(THEN)),
+        *(option for entry in THEN.values() for option in entry.options),
+        *ODCL_OPTIONS,
+    ),
+    defaults=lambda given: {"clusters": 2, "client_weight": "samples", "averaging": "members"},
+    prefers=prefers,
+    no_twin="its single cluster starts from the mean of the clients' own solutions, where no other method does",
+    reveals={"cluster": "which cluster the server put it into"},
+)

@@ -1,0 +1,102 @@
+"""What the one-shot methods are measured against: local ERM, naive averaging, oracle averaging, cluster oracle.
+
+All take the clients' own solutions, or those of pooled data, and exchange nothing after that. (Armacki et al. 2022,
+section 5)
+"""
+
+from __future__ import annotations
+
+from coterie.config import COMMON, Options
+from coterie.methods.base import Entry, parts
+from coterie.methods.odcl import PAPER, SOLVING
+from coterie.starts import ODCL, SOLVER_OPTIONS
+from coterie.tiers.method import Groups, Method
+from coterie.tiers.objective import Conditional
+from coterie.tiers.procedure import Fixed
+from coterie.tiers.weights import Assigned, OneCluster
+
+REFUSED = frozenset({option.name for option in COMMON} - SOLVING)
+
+
+def local_erm(options: Options) -> Method:
+    """Every client keeps its own solution."""
+    return Method(
+        "local-erm",
+        Conditional(),
+        Assigned(),
+        Fixed(options.clusters),
+        groups=Groups("self"),
+        travels=False,
+        **parts(options),
+    )
+
+
+def naive_averaging(options: Options) -> Method:
+    """One model: the mean of all solutions."""
+    return Method("naive-averaging", Conditional(), OneCluster(), Fixed(1), **parts(options))
+
+
+def oracle_averaging(options: Options) -> Method:
+    """The mean of the solutions inside the true groups."""
+    return _true_groups("oracle-averaging", options)
+
+
+def cluster_oracle(options: Options) -> Method:
+    """The solution of the pooled data of each true group, problem (3) of the paper; no federation could have it."""
+    return _true_groups("cluster-oracle", options)
+
+
+def _true_groups(name: str, options: Options) -> Method:
+    return Method(name, Conditional(), Assigned(), Fixed(options.clusters), groups=Groups("truth"), **parts(options))
+
+
+ENTRIES = (
+    Entry(
+        name="local-erm",
+        summary="every client solves its own problem and keeps the solution",
+        paper=PAPER,
+        compose=local_erm,
+        refuses=REFUSED | {"client_weight"},
+        options=SOLVER_OPTIONS,
+        defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
+        prefers=lambda given: {"start": ODCL, "restarts": 1},
+        no_twin="K is the number of clients by definition",
+        groups="self",
+    ),
+    Entry(
+        name="naive-averaging",
+        summary="the mean of all clients' own solutions, one round",
+        paper=PAPER,
+        compose=naive_averaging,
+        refuses=REFUSED,
+        options=SOLVER_OPTIONS,
+        defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
+        prefers=lambda given: {"start": ODCL, "restarts": 1},
+        no_twin="it has one cluster by definition",
+        groups="one",
+    ),
+    Entry(
+        name="oracle-averaging",
+        summary="the true groups are known: the mean of the own solutions in each, one round",
+        paper=PAPER,
+        compose=oracle_averaging,
+        refuses=REFUSED,
+        options=SOLVER_OPTIONS,
+        defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
+        prefers=lambda given: {"start": ODCL, "restarts": 1},
+        twin="naive-averaging",
+        groups="truth",
+    ),
+    Entry(
+        name="cluster-oracle",
+        summary="the true groups are known and their data is in one place: one solution for each",
+        paper=PAPER,
+        compose=cluster_oracle,
+        refuses=REFUSED | {"client_weight"},
+        options=SOLVER_OPTIONS,
+        defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
+        prefers=lambda given: {"start": "cluster-oracle", "restarts": 1},
+        no_twin="pooled data: no method that leaves it with the clients equals it",
+        groups="truth",
+    ),
+)

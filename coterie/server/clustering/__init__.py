@@ -1,0 +1,1 @@
+"""Clusterings of the clients' solutions, the number of clusters, and how far to trust them."""

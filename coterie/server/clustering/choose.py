@@ -1,0 +1,225 @@
+"""One door to the server's clusterings: the clients' solutions in, clusters and how far to trust them out."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import ConfigError, unknown_name
+from coterie.server.clustering.counting import RULES, Cluster, count_clusters
+from coterie.server.clustering.gradient import check_step, gradient_clustering
+from coterie.server.clustering.kmeans import kmeans
+from coterie.server.clustering.partition import (
+    Labels,
+    Points,
+    check_K,
+    checked,
+    partition,
+    sklearn_seed,
+)
+from coterie.server.clustering.separation import Separation, separation
+from coterie.server.clustering.spectral import check_parts, spectral
+
+CLUSTERINGS = ("kmeans++", "spectral", "convex", "gradient")
+CHOICES = {
+    "clustering": CLUSTERINGS,
+    "choose_k": tuple(RULES),
+    "convex_grid": ("log", "equidistant"),
+    "convex_rule": ("b", "a-then-b"),
+    "convex_weights": ("uniform", "knn"),
+}
+"""The settings that are names, and their values."""
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Which clustering, and how."""
+
+    clustering: str = "kmeans++"
+    clusters: int | None = None
+    """K; None: by `choose_k`. Convex clustering looks for K on its path; None: by its rule."""
+    choose_k: str = "silhouette"
+    """silhouette or elbow; not used by convex clustering."""
+    spectral_parts: int = 3
+    """3: all of algorithm 2. 1: its first part alone, as in theorem 3."""
+    gradient_step: float = 1.0
+    """alpha m of gradient clustering, below 2."""
+    lam: float | str | None = None
+    """Convex clustering: a fixed lambda; "oracle13", the paper's choice from the true clusters; None: by the path."""
+    convex_grid: str = "log"
+    """The lambdas of the path: log or equidistant (the paper's)."""
+    convex_rule: str = "b"
+    """Which of them is taken: b, or a-then-b (the paper's)."""
+    convex_weights: str = "uniform"
+    """uniform, or knn."""
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
+        if self.clusters is not None and self.clusters < 1:
+            raise ConfigError(f"clusters must be at least 1, got {self.clusters}")
+        check_parts(self.spectral_parts)
+        check_step(self.gradient_step)
+        self._check_lam()
+
+    def _check_lam(self) -> None:
+        if self.lam is None:
+            return
+        if self.clustering != "convex":
+            raise ConfigError(f"lam={self.lam} belongs to clustering=convex, not to {self.clustering}: leave it out")
+        if self.clusters is not None:
+            raise ConfigError(
+                f"lam={self.lam} already decides the number of clusters: leave out clusters={self.clusters}"
+            )
+        if isinstance(self.lam, str) and self.lam != "oracle13":
+            raise ConfigError(f"lam must be a positive number or oracle13, got {self.lam!r}")
+        if not isinstance(self.lam, str) and not 0 < self.lam < math.inf:
+            raise ConfigError(f"lam must be a positive number or oracle13, got {self.lam}")
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """The clients' clusters."""
+
+    labels: Labels
+    """(m,) numbered by first appearance."""
+    K: int
+    separation: Separation
+    told: dict[str, Any]
+    """Everything a report needs, ready for JSON: clustering, K, counted, convex, separation, warnings."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Labels (m,), and what the way to them has to tell."""
+
+    labels: Labels
+    counted: dict[str, object] | None = None
+    convex: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def cluster_points(
+    points: npt.ArrayLike, settings: ClusterSettings, seed: int, truth: npt.NDArray[np.int64] | None = None
+) -> Clustered:
+    """Cluster points (m, p), one a client. `truth` (m,), the true clusters, is read for lam="oracle13" alone.
+
+    The partition does not depend on the order of the points: they are sorted first, so that random seedings fall on
+    the same ones. Points with more entries than there are points are rotated into as many dimensions as points,
+    which leaves all distances and products as they are.
+    """
+    given = checked(points)
+    order = np.lexsort(given.T[::-1])
+    place = np.argsort(order)
+    turned = rotated(given[order])
+    if settings.clustering == "convex":
+        found = _by_convex(turned, settings, seed, None if truth is None else truth[order])
+    else:
+        found = _by_count(turned, settings, seed)
+    return _clustered(turned[place], found.labels[place], found, settings)
+
+
+def rotated(points: Points) -> Points:
+    """Coordinates (m, min(m, p)) with the same distances and products; the points themselves unless p > m."""
+    if points.shape[1] <= len(points):
+        return points
+    upper = np.asarray(np.linalg.qr(points.T, mode="r"))
+    return np.ascontiguousarray(upper.T)
+
+
+def _clustered(points: Points, labels: Labels, found: _Found, settings: ClusterSettings) -> Clustered:
+    """The clusters in the order of the clients, measured."""
+    part = partition(points, labels)
+    measured = separation(points, part)
+    told = {
+        "clustering": settings.clustering,
+        "K": part.K,
+        "counted": found.counted,
+        "convex": found.convex and found.convex | {"satisfies_13": _satisfies_13(measured, found.convex, settings)},
+        "separation": measured.told(),
+        "warnings": [*found.warnings, *measured.warnings],
+    }
+    return Clustered(part.labels, part.K, measured, told)
+
+
+def _satisfies_13(measured: Separation, convex: dict[str, Any], settings: ClusterSettings) -> bool | None:
+    """Whether lambda satisfies (13) with the clusters found; None for weights, for which (13) is not meant."""
+    return measured.satisfied_by(convex["lam"]) if settings.convex_weights == "uniform" else None
+
+
+def _by_count(points: Points, settings: ClusterSettings, seed: int) -> _Found:
+    """K-means++, spectral or gradient clustering with K given or counted."""
+    cluster = _clustering(settings)
+    if settings.clusters is not None:
+        return _Found(cluster(points, settings.clusters, seed).labels)
+    counted = count_clusters(points, cluster, settings.choose_k, seed=seed)
+    return _Found(cluster(points, counted.K, seed).labels, counted=counted.told(), warnings=counted.notes)
+
+
+def _clustering(settings: ClusterSettings) -> Cluster:
+    if settings.clustering == "spectral":
+        return partial(spectral, parts=settings.spectral_parts)
+    if settings.clustering == "gradient":
+        return partial(gradient_clustering, step=settings.gradient_step)
+    return kmeans
+
+
+def _by_convex(points: Points, settings: ClusterSettings, seed: int, truth: Labels | None) -> _Found:
+    """Convex clustering with a fixed lambda, or with one from the path."""
+    from coterie.server.clustering.convex import ConvexClustering  # scikit-learn is slow to import
+
+    if settings.clusters is not None:
+        check_K(points, settings.clusters)
+    model = ConvexClustering(
+        "path" if settings.lam is None else settings.lam,
+        weights=settings.convex_weights,
+        grid=settings.convex_grid,
+        rule=settings.convex_rule,
+        random_state=sklearn_seed(seed),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a partition is not proved is told below
+        model.fit(points, truth)
+    if settings.lam is None:
+        return _from_path(model, model.selected_ if settings.clusters is None else _place_of(settings.clusters, model))
+    told = _solved(model.lam_, model.objective_, model.gap_, model.certified_)
+    return _Found(model.labels_, convex=told, warnings=_doubts(told))
+
+
+def _place_of(K: int, path: Any) -> int:
+    """The middle one of the lambdas of a fitted path that give K clusters."""
+    at = np.flatnonzero(path.n_clusters_path_ == K)
+    if not len(at):
+        offered = ", ".join(map(str, np.unique(path.n_clusters_path_)))
+        raise ConfigError(f"no lambda of the path gives {K} clusters, only {offered}: set clusters to one of these")
+    return int(at[len(at) // 2])
+
+
+def _from_path(path: Any, at: int) -> _Found:
+    """What a fitted path found at one of its lambdas."""
+    told = _solved(path.lambdas_[at], path.objective_path_[at], path.gap_path_[at], path.certified_path_[at])
+    told["path"] = {
+        "lambdas": path.lambdas_.tolist(),
+        "K": path.n_clusters_path_.tolist(),
+        "certified": path.certified_path_.tolist(),
+        "selected": int(at),
+        "tree": path.merge_tree_.tolist() if path.weights == "uniform" else None,
+    }
+    return _Found(path.labels_path_[at], convex=told, warnings=_doubts(told))
+
+
+def _solved(lam: float, objective: float, gap: float, certified: bool) -> dict[str, Any]:
+    return {"lam": float(lam), "objective": float(objective), "gap": float(gap), "certified": bool(certified)}
+
+
+def _doubts(told: dict[str, Any]) -> tuple[str, ...]:
+    if told["certified"]:
+        return ()
+    return (f"the partition at lambda={told['lam']:.3g} is not proved: convex clustering used up its passes",)

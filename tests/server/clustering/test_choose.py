@@ -1,0 +1,216 @@
+"""One door to all clusterings: settings, order, sizes, bad input, and what is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coterie.errors import ConfigError, InputError
+from coterie.server.clustering.choose import CLUSTERINGS, ClusterSettings, cluster_points, rotated
+from tests.server.clustering.data import D_2, FIGURE_2, blobs, gaussian, solutions
+
+COUNTED = [name for name in CLUSTERINGS if name != "convex"]
+BLOBS, TRUTH = blobs([8, 7, 9], [[0, 3, 0], [3, 0, 0], [-2, -2, 4]])
+
+
+@pytest.mark.parametrize("name", CLUSTERINGS)
+@pytest.mark.parametrize("clusters", [None, 3])
+def test_every_clustering_finds_clear_clusters(name, clusters):
+    found = cluster_points(BLOBS, ClusterSettings(name, clusters), 0)
+    assert found.labels.tolist() == TRUTH.tolist()
+    assert found.labels.dtype == np.int64
+    assert found.K == 3
+    assert found.told["warnings"] == []
+
+
+@pytest.mark.parametrize("name", CLUSTERINGS)
+def test_the_papers_models_are_found_without_their_number(name):
+    points, truth = solutions(FIGURE_2, 400, 0)
+    found = cluster_points(points, ClusterSettings(name), 0)
+    assert found.labels.tolist() == truth.tolist()
+
+
+@pytest.mark.parametrize("name", CLUSTERINGS)
+def test_the_partition_does_not_depend_on_the_order_of_clients(name):
+    points, K = (BLOBS, 14) if name == "convex" else (gaussian(60, 3, 0), 6)
+    shuffle = np.random.default_rng(1).permutation(len(points))
+    settings = ClusterSettings(name, K)
+    one = cluster_points(points, settings, 0)
+    other = cluster_points(points[shuffle], settings, 0)
+    together = one.labels[:, None] == one.labels[None]
+    assert one.K == K
+    assert (together[shuffle][:, shuffle] == (other.labels[:, None] == other.labels[None])).all()
+    assert other.separation.ambiguity.tolist() == pytest.approx(one.separation.ambiguity[shuffle].tolist(), rel=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["silhouette", "elbow"])
+def test_the_rule_for_K_is_the_one_asked_for(rule):
+    points, _ = solutions(D_2, 50, 0)
+    found = cluster_points(points, ClusterSettings(choose_k=rule), 0)
+    assert found.told["counted"]["rule"] == rule
+    assert found.K == found.told["counted"]["K"] == {"silhouette": 2, "elbow": 4}[rule]
+
+
+def test_settings_reach_their_clustering(monkeypatch):
+    points = gaussian(80, 5, 4)
+    parts = [cluster_points(points, ClusterSettings("spectral", 2, spectral_parts=p), 0).labels for p in (1, 3)]
+    assert parts[0].tolist() != parts[1].tolist()
+    monkeypatch.setattr("coterie.server.clustering.gradient.MOST_STEPS", 20)
+    with pytest.raises(ConfigError, match="set gradient_step=1e-06 larger"):
+        cluster_points(points, ClusterSettings("gradient", 6, gradient_step=1e-6), 0)
+
+
+def test_more_dimensions_than_points_are_rotated_away_exactly():
+    points = 3 + gaussian(12, 500, 0)
+    turned = rotated(points)
+    assert turned.shape == (12, 12)
+    np.testing.assert_allclose(turned @ turned.T, points @ points.T, rtol=1e-9)
+    assert rotated(points.T).shape == (500, 12)
+
+
+@pytest.mark.parametrize("name", CLUSTERINGS)
+def test_long_solutions_are_clustered(name):
+    points, truth = blobs([15, 15], np.vstack([np.full(3072, 0.1), np.full(3072, -0.1)]), noise=0.02)
+    found = cluster_points(points, ClusterSettings(name, 2), 0)
+    assert found.labels.tolist() == truth.tolist()
+    own = np.linalg.norm(points - points[truth == 0].mean(axis=0), axis=1)[truth == 0]
+    assert found.separation.radii[0] == pytest.approx(own.max(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CLUSTERINGS)
+@pytest.mark.parametrize("points", [gaussian(1, 3, 0), np.ones((6, 3))])
+def test_one_client_and_equal_clients_are_one_cluster(name, points):
+    found = cluster_points(points, ClusterSettings(name), 0)
+    assert (found.K, found.labels.tolist()) == (1, [0] * len(points))
+    assert any("nothing to compare" in warning for warning in found.told["warnings"])
+
+
+@pytest.mark.parametrize("name", CLUSTERINGS)
+def test_more_clusters_than_clients_or_distinct_solutions_are_refused(name):
+    with pytest.raises(ConfigError, match=r"between 1 and the 24 points there are, got 25"):
+        cluster_points(BLOBS, ClusterSettings(name, 25), 0)
+    with pytest.raises(ConfigError, match=r"clusters=2 but only 1 of the 6 points are distinct"):
+        cluster_points(np.ones((6, 3)), ClusterSettings(name, 2), 0)
+
+
+@pytest.mark.parametrize("name", CLUSTERINGS)
+def test_duplicates_stay_together(name):
+    points = np.repeat(BLOBS, 3, axis=0)
+    found = cluster_points(points, ClusterSettings(name), 0)
+    assert found.labels.tolist() == np.repeat(TRUTH, 3).tolist()
+
+
+@pytest.mark.parametrize("bad", [np.zeros(4), [[0.0], [np.nan]]])
+def test_points_that_are_none_are_refused(bad):
+    with pytest.raises(InputError, match="points"):
+        cluster_points(bad, ClusterSettings(), 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clustering": "kmeans"}, r"did you mean 'kmeans\+\+'"),
+        ({"choose_k": "silhouete"}, "did you mean 'silhouette'"),
+        ({"clusters": 0}, "clusters must be at least 1, got 0"),
+        ({"spectral_parts": 2}, "got 2"),
+        ({"gradient_step": 2.5}, "below 2"),
+        ({"lam": 0.1}, r"lam=0.1 belongs to clustering=convex, not to kmeans\+\+"),
+        ({"clustering": "convex", "lam": 0.1, "clusters": 3}, "leave out clusters=3"),
+        ({"clustering": "convex", "lam": 0.0}, "positive number or oracle13, got 0.0"),
+        ({"clustering": "convex", "lam": float("nan")}, "positive number or oracle13, got nan"),
+        ({"clustering": "convex", "lam": "oracle"}, "positive number or oracle13, got 'oracle'"),
+        ({"clustering": "convex", "convex_weights": "nearest"}, "convex_weights"),
+        ({"clustering": "convex", "convex_grid": "logs"}, "did you mean 'log'"),
+        ({"clustering": "convex", "convex_rule": "c"}, "convex_rule"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ClusterSettings(**settings)
+
+
+def test_a_fixed_lambda_is_used_as_it_is():
+    clear = cluster_points(BLOBS, ClusterSettings("convex"), 0)
+    lam = clear.told["convex"]["lam"]
+    fixed = cluster_points(BLOBS, ClusterSettings("convex", lam=lam), 0)
+    assert fixed.labels.tolist() == TRUTH.tolist()
+    assert fixed.told["convex"]["lam"] == lam
+    assert "path" not in fixed.told["convex"]
+    assert cluster_points(BLOBS, ClusterSettings("convex", lam=100 * lam), 0).K == 1
+    assert cluster_points(BLOBS, ClusterSettings("convex", lam=1e-6 * lam), 0).K == 24
+
+
+def test_a_number_of_clusters_is_looked_for_on_the_path():
+    auto = cluster_points(BLOBS, ClusterSettings("convex"), 0).told["convex"]["path"]
+    offered = sorted(set(auto["K"]))
+    assert len(offered) > 2
+    for K in offered:
+        found = cluster_points(BLOBS, ClusterSettings("convex", K), 0)
+        assert found.K == K
+        assert found.told["convex"]["lam"] in auto["lambdas"]
+        path = found.told["convex"]["path"]
+        assert path["K"][path["selected"]] == K
+        assert path["lambdas"][path["selected"]] == found.told["convex"]["lam"]
+        assert path["K"] == auto["K"]
+    missing = next(K for K in range(1, 24) if K not in offered)
+    with pytest.raises(ConfigError, match=rf"no lambda of the path gives {missing} clusters, only 1, .*24: set"):
+        cluster_points(BLOBS, ClusterSettings("convex", missing), 0)
+
+
+def test_weights_of_neighbours_give_no_tree_and_no_condition():
+    found = cluster_points(BLOBS, ClusterSettings("convex", convex_weights="knn"), 0)
+    assert found.labels.tolist() == TRUTH.tolist()
+    assert found.told["convex"]["satisfies_13"] is None
+    assert found.told["convex"]["path"]["tree"] is None
+
+
+@pytest.mark.parametrize(("grid", "rule"), [("equidistant", "b"), ("equidistant", "a-then-b"), ("log", "a-then-b")])
+def test_the_papers_grid_and_rule_can_be_asked_for(grid, rule):
+    found = cluster_points(BLOBS, ClusterSettings("convex", convex_grid=grid, convex_rule=rule), 0)
+    lambdas = np.array(found.told["convex"]["path"]["lambdas"])
+    assert len(lambdas) == {"log": 25, "equidistant": 10}[grid]
+    assert np.allclose(np.diff(lambdas), lambdas[1] - lambdas[0]) == (grid == "equidistant")
+    assert found.labels.tolist() == TRUTH.tolist()
+
+
+def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
+    settings = ClusterSettings("convex", lam="oracle13")
+    found = cluster_points(BLOBS, settings, 0, truth=TRUTH)
+    assert found.labels.tolist() == TRUTH.tolist()
+    low, high = found.told["separation"]["interval_13"]
+    assert low <= found.told["convex"]["lam"] < high
+    shuffle = np.random.default_rng(0).permutation(len(BLOBS))
+    other = cluster_points(BLOBS[shuffle], settings, 0, truth=TRUTH[shuffle])
+    assert other.told["convex"]["lam"] == pytest.approx(found.told["convex"]["lam"], rel=1e-9)
+    with pytest.raises(ConfigError, match="oracle13"):
+        cluster_points(BLOBS, settings, 0)
+    wrong = np.arange(len(BLOBS)) % 2
+    plain = cluster_points(BLOBS, replace(settings, lam=None), 0, truth=wrong)
+    assert plain.labels.tolist() == TRUTH.tolist()
+
+
+@pytest.mark.parametrize("name", CLUSTERINGS)
+def test_what_is_told_is_ready_for_json(name):
+    found = cluster_points(BLOBS, ClusterSettings(name), 0)
+    told = json.loads(json.dumps(found.told, allow_nan=False))
+    assert set(told) == {"clustering", "K", "counted", "convex", "separation", "warnings"}
+    assert told["clustering"] == name
+    assert (told["counted"] is None) == (name == "convex")
+    assert (told["convex"] is None) == (name != "convex")
+    if name == "convex":
+        assert told["convex"]["certified"] is True
+        assert told["convex"]["satisfies_13"] is True
+        assert told["convex"]["gap"] >= 0
+        path = told["convex"]["path"]
+        assert len(path["lambdas"]) == len(path["K"]) == len(path["certified"])
+        assert np.shape(path["tree"]) == (23, 4)
+
+
+def test_warnings_of_all_steps_are_told_together():
+    found = cluster_points(gaussian(60, 4, 0), ClusterSettings(), 0)
+    assert found.K == 1
+    assert "one Gaussian cloud can be cut as well" in found.told["warnings"][0]
+    assert "nothing to compare" in found.told["warnings"][1]

@@ -1,0 +1,181 @@
+"""How many clusters: both rules, one cluster reachable, large federations."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+from coterie.errors import ConfigError
+from coterie.server.clustering.counting import (
+    SAMPLE,
+    by_elbow,
+    by_silhouette,
+    compare_with_one_cloud,
+    count_clusters,
+    sample,
+)
+from coterie.server.clustering.gradient import gradient_clustering
+from coterie.server.clustering.kmeans import kmeans
+from coterie.server.clustering.partition import partition
+from coterie.server.clustering.spectral import spectral
+from tests.server.clustering.data import D_2, FIGURE_2, blobs, gaussian, solutions
+
+RULES = ("silhouette", "elbow")
+QUICK = partial(kmeans, restarts=3)
+
+
+def count(points, rule="silhouette", **settings):
+    return count_clusters(points, kmeans, rule, **settings)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("n", [50, 400])
+def test_the_ten_models_of_figure_2_are_counted(n, rule):
+    assert [count(solutions(FIGURE_2, n, seed)[0], rule, seed=seed).K for seed in range(2)] == [10, 10]
+
+
+def test_four_models_on_a_line_need_more_samples_for_the_silhouette_than_for_the_elbow():
+    assert count(solutions(D_2, 400, 0)[0]).K == 4
+    assert count(solutions(D_2, 400, 0)[0], "elbow").K == 4
+    assert count(solutions(D_2, 50, 0)[0]).K == 2
+    assert count(solutions(D_2, 50, 0)[0], "elbow").K == 4
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("m", "p"), [(40, 1), (100, 2), (100, 20), (30, 100)])
+def test_one_gaussian_cloud_is_one_cluster_in_most_draws(m, p, rule):
+    found = [count_clusters(gaussian(m, p, seed), QUICK, rule, most=6, seed=seed).K for seed in range(10)]
+    assert found.count(1) >= 9
+
+
+def test_a_stretched_cloud_is_one_cluster():
+    points = gaussian(200, 4, 0) * [10, 1, 1, 0.1] + 50
+    counted = count(points)
+    assert counted.K == 1
+    assert counted.one_cloud is not None
+    assert counted.one_cloud.explains
+    assert "one Gaussian cloud can be cut as well" in counted.notes[0]
+
+
+@pytest.mark.parametrize("cluster", [kmeans, spectral, gradient_clustering])
+@pytest.mark.parametrize("rule", RULES)
+def test_any_clustering_can_be_counted_with(cluster, rule):
+    points, _ = blobs([20, 15, 25], 3 * np.eye(3, 20))
+    assert count_clusters(points, cluster, rule, most=5).K == 3
+
+
+def test_the_elbow_cuts_clusters_of_few_dimensions_where_the_silhouette_does_not():
+    """A Gaussian cluster in the plane cut in two saves about a third of its cost: a known weakness, and documented."""
+    points, _ = blobs([20, 15, 25], [[0, 3], [3, 0], [-2, -2]])
+    assert count(points).K == 3
+    assert count(points, "elbow", most=5).K == 5
+
+
+def test_equidistant_centres_are_counted_though_two_parts_tell_nothing():
+    """Ten corners of a simplex: the best cut in two saves 11 % only, and no direction stands out."""
+    points, _ = blobs([10] * 10, np.eye(10), noise=0.1)
+    assert count(points).K == 10
+
+
+def plain_silhouette(points, labels):
+    scores = []
+    for i, a in enumerate(points):
+        distances = {
+            k: [np.linalg.norm(a - b) for j, b in enumerate(points) if labels[j] == k and j != i] for k in set(labels)
+        }
+        own = distances.pop(labels[i])
+        inside, outside = (np.mean(own) if own else 0.0), min(np.mean(d) for d in distances.values())
+        scores.append((outside - inside) / max(inside, outside) if own else 0.0)
+    return np.mean(scores)
+
+
+def test_silhouettes_are_those_of_the_definition():
+    points = gaussian(30, 3, 0)
+    cut = {K: kmeans(points, K, 0) for K in (1, 2, 3, 12)}
+    best, scores = by_silhouette(points, cut)
+    assert list(scores) == [2, 3, 12]
+    for K, score in scores.items():
+        assert score == pytest.approx(plain_silhouette(points, cut[K].labels), abs=1e-9)
+    assert scores[best] == max(scores.values())
+
+
+def test_the_elbow_is_relative_to_the_present_cost():
+    """0, 1 | 10, 11 with costs 101, 1, 0.5: two clusters save 100/101, a third one half, a fourth everything."""
+    points = np.array([[0.0], [1.0], [10.0], [11.0]])
+    cut = {K: partition(points, np.array(labels)) for K, labels in enumerate(([0] * 4, [0, 0, 1, 1], [0, 0, 1, 2]), 1)}
+    K, savings = by_elbow(points, cut)
+    assert savings == pytest.approx({1: 100 / 101, 2: 0.5}, abs=1e-12)
+    assert K == 3
+    cut[3] = cut[2]
+    assert by_elbow(points, cut)[0] == 2
+
+
+def test_the_share_left_is_that_of_the_partition():
+    points = np.array([[0.0], [1.0], [10.0], [11.0]])
+    cloud = compare_with_one_cloud(points, partition(points, np.array([0, 0, 1, 1])), kmeans, 0)
+    assert cloud.left == pytest.approx(1 / 101, abs=1e-12)
+    assert len(cloud.left_in_clouds) == 20
+    assert all(0 < share < 1 for share in cloud.left_in_clouds)
+
+
+def test_clouds_have_the_mean_and_covariance_of_the_points():
+    points = gaussian(400, 3, 0) @ np.array([[3.0, 0, 0], [1, 1, 0], [0, 0, 0.2]]) + [1, 2, 3]
+    seen = []
+
+    def watch(cloud, K, seed):
+        seen.append(cloud)
+        return kmeans(cloud, K, seed, restarts=1)
+
+    compare_with_one_cloud(points, kmeans(points, 2, 0), watch, 0)
+    clouds = np.concatenate(seen)
+    np.testing.assert_allclose(clouds.mean(axis=0), points.mean(axis=0), atol=0.2)
+    np.testing.assert_allclose(np.cov(clouds.T), np.cov(points.T), rtol=0.1, atol=0.1)
+
+
+def test_equal_models_up_to_rounding_are_counted_exactly():
+    points = np.repeat([[1.0, 2.0], [3.0, 4.0], [-5.0, 0.1], [7.0, 7.0]], 25, axis=0)
+    points *= 1 + 1e-16 * np.arange(100)[:, None]
+    assert [count(points, rule).K for rule in RULES] == [4, 4]
+
+
+@pytest.mark.parametrize("points", [np.ones((1, 3)), gaussian(2, 3, 0), np.ones((50, 2))])
+def test_where_there_is_nothing_to_count_the_answer_is_one(points):
+    counted = count(points)
+    assert (counted.K, counted.scores, counted.one_cloud) == (1, {}, None)
+    assert "nothing to count" in counted.notes[0]
+
+
+def test_the_limit_is_kept_and_told():
+    points, _ = blobs([10] * 6, 10 * np.eye(6))
+    counted = count(points, "elbow", most=4)
+    assert counted.K == 4
+    assert counted.notes == ("K=4 is the largest that was tried: there may be more",)
+    assert count(points, most=1).K == 1
+
+
+def test_bad_rules_and_limits_are_refused():
+    with pytest.raises(ConfigError, match="did you mean 'elbow'"):
+        count(gaussian(9, 2, 0), "elbows")
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        count(gaussian(9, 2, 0), most=0)
+
+
+def test_many_points_are_counted_by_a_sample_by_lot():
+    points, _ = blobs([30_000, 15_000, 5_000], [[0, 0], [5, 0], [0, 5]], noise=0.5)
+    seen = sample(points, 1)
+    assert seen.shape == (SAMPLE, 2)
+    assert np.array_equal(seen, sample(points, 1))
+    assert not np.array_equal(seen, sample(points, 2))
+    assert len(np.unique(seen, axis=0)) == SAMPLE
+    assert count_clusters(points, QUICK).K == 3
+
+
+def test_what_is_told_is_ready_for_json():
+    points, _ = blobs([8, 8], [[0, 0], [5, 5]])
+    told = json.loads(json.dumps(count(points).told(), allow_nan=False))
+    assert told["K"] == 2
+    assert told["one_cloud"]["explains"] is False
+    assert set(told["scores"]) == {str(K) for K in range(2, 16)}
