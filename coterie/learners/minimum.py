@@ -139,12 +139,11 @@ def minimise(problem: Glm) -> Solved:
     theta = problem.phi.new_zeros(len(problem.phi), problem.phi.shape[2], problem.columns)
     found = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
     lacking, few = _lacks_a_class(problem), problem.counts < problem.phi.shape[2]
-    penalised = bool((problem.penalty > 0).any())
-    if penalised:
-        held = replace(problem, penalty=problem.penalty.max().expand_as(problem.penalty))
-        parts = ((problem, ~lacking), (held, lacking))
+    held = replace(problem, penalty=problem.penalty.max().expand_as(problem.penalty))
+    if bool((problem.penalty > 0).any()):
+        parts = [(problem, ~lacking), (held, lacking)]
     else:  # a plane separates fewer samples than coefficients, and a bias falls for ever where a class is missing
-        parts = ((problem, ~lacking & ~few),)
+        parts = [(problem, ~lacking & ~few)]
     for part, rows in parts:
         if bool(rows.any()):
             solved = _logistic(part if bool(rows.all()) else part.take(rows))

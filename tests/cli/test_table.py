@@ -99,3 +99,9 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_makes_no_folder(coterie, tmp
 def test_help_tells_both_meanings_of_features(coterie):
     words = " ".join(coterie("run", "--help")[1].split())
     assert "(mixed-regression, table) distribution of the features (gaussian, rademacher); or columns" in words
+
+
+def test_help_tells_both_meanings_of_noise(coterie):
+    words = " ".join(coterie("run", "--help")[1].split())
+    assert "of the noise (sigma); or share of wrong training labels" in words
+    assert words.count("standard deviation of the noise (sigma)") == 1  # two scenarios say the same

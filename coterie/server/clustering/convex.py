@@ -11,7 +11,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -209,7 +208,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.certified_path_ = np.array([each.certified for each in found])
         self.objective_path_ = np.array([each.objective for each in found])
         self.gap_path_ = np.array([each.gap for each in found])
-        self.selected_ = self._chosen(points, problem.least)
+        self.selected_ = self._chosen(points, problem)
         self.lam_ = float(self.lambdas_[self.selected_])
         self._keep(points, found[self.selected_])
         if self.weights == "uniform":
@@ -220,27 +219,31 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
         low, high = problem.ends()
         if high == 0:  # all points are equal, or nothing is connected: every lambda says the same
             return np.ones(1)
-        if self.grid == "log":
-            search = partial(problem.clusters_at, budget=min(SEARCH_PASSES, self.max_passes))
-            return log_grid(search, (min(low, high / 2), high), problem.most, problem.least, count)
-        return equidistant_grid(
-            partial(problem.clusters_at, budget=self.max_passes), problem.most, problem.least, count
-        )
+        if self.grid == "equidistant":
+            return equidistant_grid(
+                lambda lam: problem.path([lam], self.max_passes)[0].K, problem.most, problem.least, count
+            )
 
-    def _chosen(self, points: Points, least: int) -> int:
+        def proved_clusters(lam: float) -> float:
+            found = problem.path([lam], min(SEARCH_PASSES, self.max_passes))[0]
+            return found.K if found.certified else math.nan
+
+        return log_grid(proved_clusters, (min(low, high / 2), high), problem.most, problem.least, count)
+
+    def _chosen(self, points: Points, problem: _Uniform | _Neighbours) -> int:
         counts: list[int] = self.n_clusters_path_.tolist()
-        if least > 1:  # connected parts live for ever
-            return counts.index(least)
+        if problem.least > 1:  # connected parts live for ever
+            return counts.index(problem.least)
         if self.rule == "a-then-b":
             chosen = longest_life(counts, verified(points, self.lambdas_.tolist(), list(self.labels_path_)))
             if chosen is not None:
                 return chosen
-        chosen = longest_life(counts, some_structure(counts, len(points)))
+        chosen = longest_life(counts, some_structure(counts, problem.most))
         return counts.index(1) if chosen is None else chosen
 
     def _keep(self, points: Points, found: _Found) -> None:
         self.labels_ = found.labels
-        self.n_clusters_ = len(found.centroids)
+        self.n_clusters_ = found.K
         self.centroids_ = found.centroids
         sums, sizes = totals(points, found.labels, self.n_clusters_)
         self.means_ = sums / sizes[:, None]
@@ -260,6 +263,10 @@ class _Found:
     certified: bool
     proved_lam: float
     passes: int
+
+    @property
+    def K(self) -> int:
+        return len(self.centroids)
 
 
 class _Uniform:
@@ -287,9 +294,6 @@ class _Uniform:
         nearest, _ = NearestNeighbors(n_neighbors=1).fit(self.nodes.centres).kneighbors()
         m = len(self.nodes.owner)
         return float(np.median(nearest)) / (2 * (m - 1)), float(self.nodes.tree[1][-1]) / m
-
-    def clusters_at(self, lam: float, budget: int) -> int:
-        return len(self.path([lam], budget)[0].centroids)
 
     def path(self, lambdas: Sequence[float], budget: int) -> list[_Found]:
         """Ascending lambdas, each from the partition of the one before."""
@@ -328,9 +332,6 @@ class _Neighbours:
 
     def ends(self) -> tuple[float, float]:
         return lambda_range(self.graph)
-
-    def clusters_at(self, lam: float, budget: int) -> int:
-        return len(self.path([lam], budget)[0].centroids)
 
     def path(self, lambdas: Sequence[float], budget: int) -> list[_Found]:
         """Each lambda by itself: with weights, clusters may split again as lambda grows."""

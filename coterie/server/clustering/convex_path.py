@@ -38,16 +38,17 @@ def recovery_interval(points: Points, labels: Labels) -> tuple[float, float]:
 
 
 def log_grid(
-    clusters_at: Callable[[float], int], ends: tuple[float, float], most: int, least: int, count: int
+    clusters_at: Callable[[float], float], ends: tuple[float, float], most: int, least: int, count: int
 ) -> Points:
     """`count` lambdas, each the same factor above the last one, where the number of clusters changes.
 
     `ends` are lambdas with K > `most` / 2 and with K = `least`, known without solving but far apart; they are brought
-    nearer by halving until a step would be below `NEAR`. Each try costs one solution.
+    nearer by halving until they are known up to the factor `NEAR`. Each try costs one solution. `clusters_at` is not a
+    number (nan) where nothing is proved; such a lambda stays between the ends.
     """
     low, high = ends
     low, above = _halved(low, high, lambda lam: clusters_at(lam) > most / 2)
-    _, high = _halved(above, high, lambda lam: clusters_at(lam) > least)
+    _, high = _halved(above, high, lambda lam: clusters_at(lam) != least)
     return np.geomspace(low, high, count)
 
 
@@ -85,9 +86,9 @@ def longest_life(counts: Sequence[int], allowed: Sequence[bool]) -> int | None:
     return life[(len(life) - 1) // 2]
 
 
-def some_structure(counts: Sequence[int], m: int) -> list[bool]:
-    """Rule (b) chooses among these: at least two clusters, of two points each on the average."""
-    return [2 <= K <= m / 2 for K in counts]
+def some_structure(counts: Sequence[int], distinct: int) -> list[bool]:
+    """Rule (b) chooses among these: at least two clusters, of two distinct points each on the average."""
+    return [2 <= K <= distinct / 2 for K in counts]
 
 
 def verified(points: Points, lambdas: Sequence[float], labels: Sequence[Labels]) -> list[bool]:

@@ -21,8 +21,8 @@ SEEDINGS = 10
 """As many k-means++ seedings are drawn; the centres walk from the one with the least cost."""
 MOST_STEPS = 10_000
 NEAR = 1e-4
-"""Squared distances of centres from their means, summed, as a share of the mean variance: scikit-learn's tolerance. Many
-points without clear clusters would go on changing for thousands of steps."""
+"""Squared distances of centres from their means, summed, as a share of the mean variance: scikit-learn's tolerance.
+Many points without clear clusters would go on changing for thousands of steps."""
 
 
 def gradient_clustering(points: Points, K: int, seed: int, *, step: float = 1.0, seedings: int = SEEDINGS) -> Partition:

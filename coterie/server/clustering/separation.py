@@ -76,7 +76,7 @@ class Separation:
         return (
             f"clusters overlap: the radius of cluster {widest} is {self.radii[widest]:.3g}, but the centres of "
             f"clusters {one} and {other} are only {self.centre_distance:.3g} apart (separation {self.alpha:.2f}; above "
-            "1 is separable): some clients may be in the wrong cluster; fewer clusters or more samples a client may help"
+            "1 is separable): some clients may be in a wrong cluster; fewer clusters or more samples a client may help"
         )
 
     def _misplaced(self) -> str:

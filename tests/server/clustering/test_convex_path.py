@@ -118,11 +118,24 @@ def test_the_papers_grid_by_hand():
 
 
 def test_the_ends_of_a_log_grid_are_where_the_clusters_change():
-    """More than half of 9 are apart up to 0.07, all are one from 0.15 on; the ends are within a factor of 1.2 of that."""
+    """More than half of 9 are apart up to 0.07, all are one from 0.15 on; both are found up to a factor of 1.2."""
     grid = log_grid(lambda lam: 6 if lam <= 0.07 else 1 if lam >= 0.15 else 4, (1e-4, 40.0), 9, 1, 5)
     assert 0.07 / 1.2 < grid[0] <= 0.07
     assert 0.15 <= grid[-1] < 0.15 * 1.2
     np.testing.assert_allclose(grid[1:] / grid[:-1], grid[1] / grid[0])
+
+
+def test_lambdas_at_which_nothing_is_proved_stay_between_the_ends():
+    grid = log_grid(lambda lam: 6 if lam <= 0.01 else 1 if lam >= 2 else np.nan, (1e-4, 40.0), 9, 1, 5)
+    assert grid[0] <= 0.01
+    assert grid[-1] >= 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_path_of_points_without_structure_begins_with_many_clusters(seed):
+    found = ConvexClustering().fit(gaussian(60, 3, seed))
+    assert found.n_clusters_path_[0] > 30
+    assert found.n_clusters_path_[-1] == 1
 
 
 def test_the_papers_grid_ends_where_it_should():

@@ -67,7 +67,7 @@ def test_the_cost_of_a_seeding_is_about_the_means():
 def test_without_clear_clusters_it_is_about_as_good_as_kmeans():
     points = gaussian(300, 4, 1)
     found = gradient_clustering(points, 7, 5).cost(points)
-    assert found == pytest.approx(kmeans(points, 7, 5).cost(points), rel=0.05)
+    assert found == pytest.approx(kmeans(points, 7, 5).cost(points), rel=0.1)
 
 
 def test_many_points_without_clusters_stop_near_the_means():
