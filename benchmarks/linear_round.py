@@ -24,7 +24,7 @@ from coterie.core.population import Population
 from coterie.planning import prepare
 from coterie.scenarios.arrays import stack_shard
 from coterie.server.loop import rounds
-from coterie.starting import first_state
+from coterie.starting import begin
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def measure(case: Case) -> Cost:
     times, passes = [], []
     with torch.no_grad():
         begun = time.process_time()
-        for done in rounds(plan.method, plan.federation, first_state(plan), 12, 0, None):
+        for done in rounds(plan.method, plan.federation, begin(plan).state, 12, 0, None):
             times.append(time.process_time() - begun)
             begun = time.process_time()
             np.sum(x)

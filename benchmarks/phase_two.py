@@ -23,7 +23,7 @@ from coterie.core.population import Population
 from coterie.planning import Plan, prepare
 from coterie.scenarios.arrays import stack_shard
 from coterie.server.loop import ServerState, rounds
-from coterie.starting import first_state
+from coterie.starting import begin
 
 STEPS = 5
 
@@ -35,7 +35,7 @@ def plan_for(data: Population, dtype: str, starts: int, phase2: str = "fedavg") 
 
 def rounds_of(plan: Plan) -> Callable[[], object]:
     """The next round of a run, again and again: what is kept from round to round is kept."""
-    state = first_state(plan)
+    state = begin(plan).state
 
     def work() -> object:
         nonlocal state

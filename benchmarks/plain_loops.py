@@ -20,7 +20,7 @@ import coterie
 from coterie.core.population import Population
 from coterie.planning import Plan, prepare
 from coterie.server.loop import ServerState, rounds
-from coterie.starting import first_state
+from coterie.starting import begin
 
 ROUNDS = 5
 Models = list[dict[str, Tensor]]
@@ -92,7 +92,7 @@ def compare(
     options = {"clusters": 4, "restarts": 1, "local_steps": steps, "lr": 0.1, "dtype": "float32", "rounds": ROUNDS}
     plan = prepare(data, "ifca", None, "random", options)
     clients = clients_of(plan)
-    state = first_state(plan)
+    state = begin(plan).state
     models = state.clusters.models()
     fast, plain = [], []
     for _ in range(ROUNDS):

@@ -22,7 +22,7 @@ from coterie.core.federation import Replies
 from coterie.core.messages import Broadcast, Task
 from coterie.core.shard import Positions
 from coterie.federation.in_process import InProcess
-from coterie.starting import first_state
+from coterie.starting import begin
 
 REPEATS = 5
 BURNER = "while True: pass"
@@ -59,7 +59,7 @@ def main() -> None:
     print(f"{'a round of':<14} {'products cut, s':>16} {'clients cut, s':>16} {'ratio':>6}")
     for name, plan in plans.items():
         whole = replace(plan, federation=OneShard(plan.federation.side))
-        works = [one_round(each, first_state(plan)) for each in (whole, plan)]
+        works = [one_round(each, begin(plan).state) for each in (whole, plan)]
         times: list[list[float]] = [[], []]
         for _ in range(REPEATS + 1):
             for work, found in zip(works, times, strict=True):

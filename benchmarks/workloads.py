@@ -29,7 +29,7 @@ from coterie.core.population import Population
 from coterie.planning import Plan, prepare
 from coterie.scenarios.arrays import stack_shard
 from coterie.server.loop import ServerState, rounds
-from coterie.starting import first_state
+from coterie.starting import begin
 
 THREADS = (1, 2)
 SQUARE = torch.randn(2048, 2048)
@@ -179,7 +179,7 @@ def first_plan(clients: int, samples: int) -> Plan:
 def first_workload(part: int) -> None:
     for clients, samples in ((1200, 200), (4800, 50)):
         plan = first_plan(clients // part, samples)
-        state = first_state(plan)
+        state = begin(plan).state
         layers = 2 * (784 * 200 + 200 * 10)
         # forward of four models, then ten steps of forward, gradient of the weights and (second layer) of the inputs
         flop = clients // part * samples * (4 * layers + 10 * (2 * layers + 2 * 200 * 10))
@@ -196,11 +196,11 @@ def second_plan(starts: int) -> Plan:
 def second_workload() -> None:
     flop = 100 * 100 * 1000 * 2 * (2 + 1)  # scoring two models, one gradient
     single = second_plan(1)
-    loop = loop_ifca_linear(single, first_state(single))
+    loop = loop_ifca_linear(single, begin(single).state)
     x = single.data.train.x.numpy()
     for starts in (1, 30):
         plan = second_plan(starts)
-        work = one_round(plan, first_state(plan))
+        work = one_round(plan, begin(plan).state)
         ours, plain, sum_, peak = in_turns(work, loop, lambda: np.sum(x), product, repeats=9)
         show(
             f"W2 {starts} start{'s' * (starts > 1)}, per start", (ours[0] / starts, ours[1]), plain, flop, gflops(peak)
@@ -223,7 +223,7 @@ def third_plan() -> Plan:
 
 def third_workload() -> None:
     plan = third_plan()
-    state = first_state(plan)
+    state = begin(plan).state
     flop = 10 * 600 * 2 * (2 * 784 * 200 + 3 * 200 * 10)
     loop = loop_fedavg(plan, state, 10, 50, 0.1)
     ours, plain, peak = in_turns(one_round(plan, state), loop, product, repeats=9)
@@ -233,7 +233,7 @@ def third_workload() -> None:
 def memory() -> None:
     """What a round of W1 takes on top of its data, by the peak resident size."""
     plan = first_plan(4800, 50)
-    state = first_state(plan)
+    state = begin(plan).state
     data = plan.data.train.x.numpy().nbytes + plan.data.train.y.numpy().nbytes
     before = resident()
     forget_peak()

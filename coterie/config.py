@@ -83,7 +83,7 @@ COMMON: tuple[Option, ...] = (
     Option(
         "clusters",
         int,
-        "how many clusters to train (K); auto: as many as moment descent shows (start=moment-descent)",
+        "how many clusters to train (K); auto: as many as the start shows (odcl, moment-descent)",
         low=1,
         words=(AUTO,),
     ),
@@ -126,7 +126,9 @@ COMMON: tuple[Option, ...] = (
     Option(
         "start",
         str,
-        "where the models start: random, moment-descent (linear regression), or a run folder whose models are taken",
+        "where the models start: random, odcl, moment-descent (linear regression), gaussian, near-truth or "
+        "cluster-oracle, with settings as in gaussian:sd=1 (`coterie describe gaussian`), or a run folder whose models "
+        "are taken",
         "random",
     ),
     Option("shared", str, "parameters common to all clusters, as name prefixes separated by commas (layer0)"),

@@ -57,8 +57,8 @@ def fit(
     data: from `from_arrays` or `scenario`.
     method: a name from `coterie methods`; its options follow as keywords (`coterie describe NAME` lists them).
     learner: a name with settings ("mlp:hidden=200") or a function that returns a torch.nn.Module.
-    start: "random", "moment-descent", a run folder, an earlier result, or K models as dicts of named arrays; by
-        default what the method begins with.
+    start: a name with settings ("random", "odcl", "gaussian:sd=1"; `coterie.starts` has them all), a run folder, an
+        earlier result, or K models as dicts of named arrays; by default what the method begins with.
     out: a folder to write the run to; it must not exist yet.
     on_round: called with each round's record before it is written. If it returns True the run ends there, as one that
         has reached its last round; if it raises, the folder can be resumed.
@@ -308,7 +308,8 @@ def _with_the_beginning(metrics: Mapping[str, Any], told: Mapping[str, Any]) -> 
     found = told.get("moment_descent", told.get("one_shot", {}))
     costs = {**found, "seconds": told.get("beginning_seconds", 0)}
     totals = {name: metrics[name] + costs.get(name, 0) for name in ("bytes_up", "bytes_down", "seconds")}
-    return {**told, **totals, "seconds": round(totals["seconds"], 3)}
+    exchanges = {"exchanges": metrics["rounds"] + found["exchanges"]} if found else {}
+    return {**told, **totals, **exchanges, "seconds": round(totals["seconds"], 3)}
 
 
 def _regression(plan: Plan, clusters: Clusters, own: Tensor, last: int) -> dict[str, Any] | None:

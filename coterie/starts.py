@@ -69,6 +69,9 @@ ODCL_OPTIONS = (
         ("kmeans++", "spectral", "convex", "gradient"),
     ),
     Option("choose_k", str, "clusters=auto: which rule finds their number", "silhouette", ("silhouette", "elbow")),
+    Option(
+        "gradient_step", float, "clustering=gradient: the step alpha times the number of clients, below 2", 1.0, above=0
+    ),
     Option("spectral_parts", int, "clustering=spectral: all three parts, or the first alone", 3, low=1, high=3),
     Option(
         "lam",

@@ -14,6 +14,7 @@ from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import SEEN, Entry
 from coterie.scenarios import SCENARIOS
+from coterie.starts import STARTS
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100
@@ -27,6 +28,14 @@ def methods_page() -> str:
         parts.append(_method(entry))
     parts += ["## Options common to all methods\n", _table(shown_options(METHODS["ifca"], own=False))]
     parts.append("Defaults are IFCA's; the sections above name what other methods set differently or do not take.\n")
+    parts.append("## Starts\n")
+    parts.append(
+        "Settings follow the name, as in `--start gaussian:sd=2`. A run folder, a result or models are starts too.\n"
+    )
+    for start in STARTS.values():
+        parts.append(f"### start={start.name}\n\n{start.summary[0].upper()}{start.summary[1:]}.\n")
+        if start.options:
+            parts.append(_table(start.options))
     parts.append("## Scenarios\n")
     for scenario in SCENARIOS.values():
         text = " ".join((scenario.build.__doc__ or "").split())
@@ -66,7 +75,7 @@ def _method(entry: Entry) -> str:
     lines.append(f"    {(entry.compose.__doc__ or '').strip()}\n")
     lines.append(f"{twin}\n")
     lines.append("What the server gets to see of each client:\n")
-    lines.append(f"- update: {SEEN}")
+    lines += [f"- update: {SEEN}"] * entry.trains
     lines += [f"- {row}: {meaning}" for row, meaning in entry.revealed().items()]
     defaults = {k: v for k, v in entry.defaults({}).items() if k not in {o.name for o in entry.options} | entry.refuses}
     if defaults:

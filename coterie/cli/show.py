@@ -25,6 +25,7 @@ from coterie.report.tables import cell, method_rows
 from coterie.reproductions import Claim
 from coterie.result import Result
 from coterie.scenarios import SCENARIOS, ScenarioEntry
+from coterie.starts import STARTS, StartEntry
 from coterie.sweeping import Sweep
 
 
@@ -53,8 +54,10 @@ def result(console: Console, found: Result) -> None:
         lines["error"] = f"{m['parameter_error']:.4f} largest distance to a true model"
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
+    if "one_shot" in m:
+        lines |= _one_shot(m["one_shot"])
     up, down = m["bytes_up"] / 1e6, m["bytes_down"] / 1e6
-    lines["cost"] = f"{m['rounds']} rounds, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
+    lines["cost"] = f"{_rounds(m)}, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
     lines |= _ending(found)
     if m["evaluated_on"] == "validation samples":
         lines["note"] = "no test data was given: figures are on the validation samples"
@@ -63,6 +66,14 @@ def result(console: Console, found: Result) -> None:
     for name, text in lines.items():
         console.print(f"{name:<9}{text}", highlight=False, soft_wrap=True)
     _coefficients(console, m.get("regression"))
+
+
+def _rounds(m: Mapping[str, Any]) -> str:
+    """Rounds of training, and exchanges before them."""
+    before = m.get("exchanges", m["rounds"]) - m["rounds"]
+    first = f"{before} exchange{'s' * (before != 1)}"
+    trained = f"{m['rounds']} rounds"
+    return trained if not before else f"{first}, then {trained}" if m["rounds"] else first
 
 
 def _anchors(found: Mapping[str, Any]) -> str:
@@ -74,6 +85,21 @@ def _anchors(found: Mapping[str, Any]) -> str:
         f"{len(found['anchors'])} in {found['clusters']} group{'s' * (found['clusters'] > 1)} ({groups}){apart}; "
         f"{len(found['sigma'])} steps, {found['exchanges']} exchanges, {found['bytes_up'] / 1e6:.2f} MB up"
     )
+
+
+def _one_shot(found: Mapping[str, Any]) -> dict[str, str]:
+    """What the clients' own solutions showed, in a line or two."""
+    without = found["without_solution"]
+    missing = f", {without} without one joined by their loss" if without else ""
+    lines = {
+        "one shot": f"{found['solved']} solutions ({found['solver']}){missing}; {found['bytes_up'] / 1e6:.2f} MB up"
+    }
+    if found.get("separation"):
+        convex, alpha = found["convex"] or {}, found["separation"]["alpha"]
+        how = f" at lambda {convex['lam']:.3g}, {'' if convex['certified'] else 'not '}proved" if convex else ""
+        apart = "" if alpha is None else f"; centres {alpha:.1f} times as far apart as clusters are wide"
+        lines["found by"] = f"{found['clustering']} clustering{how}{apart}"
+    return lines
 
 
 MOST_COEFFICIENTS, MOST_CLUSTERS = 8, 5
@@ -202,8 +228,16 @@ def describe(console: Console, name: str) -> None:
         _describe_scenario(console, SCENARIOS[name])
     elif name in LEARNERS:
         _describe_learner(console, name)
+    elif name in STARTS:
+        _describe_start(console, STARTS[name])
     else:
-        raise unknown_name("method, scenario or learner", name, [*METHODS, *SCENARIOS, *LEARNERS])
+        raise unknown_name("method, scenario, learner or start", name, [*METHODS, *SCENARIOS, *LEARNERS, *STARTS])
+
+
+def _describe_start(console: Console, entry: StartEntry) -> None:
+    console.print(f"start={entry.name}: {entry.summary}", style="bold", highlight=False)
+    if entry.options:
+        _options(console, f"Settings, as in start={entry.name}:{entry.options[0].name}=VALUE", entry.options)
 
 
 def _options(console: Console, title: str, options: Sequence[Option]) -> None:
@@ -223,7 +257,8 @@ def _describe_method(console: Console, entry: Entry) -> None:
     twin = f"with one cluster it equals {entry.twin}" if entry.twin else f"no twin: {entry.no_twin}"
     console.print(f"twin: {twin}", highlight=False)
     console.print("\nWhat the server gets to see of each client", style="bold")
-    console.print(f"  update: {SEEN}", highlight=False)
+    if entry.trains:
+        console.print(f"  update: {SEEN}", highlight=False)
     for row, meaning in entry.revealed().items():
         console.print(f"  {row}: {meaning}", highlight=False)
     if entry.options:

@@ -167,10 +167,11 @@ def _logistic(problem: Glm) -> Solved:
 
 
 def _least_squares(problem: Glm) -> Solved:
-    """Of minimum norm where there are several, by singular values (gelsy differs in the last digits from call to call)."""
+    """Of minimum norm where there are several, by singular values."""
     phi, y = problem.phi.cpu(), problem.y.cpu()
     if problem.mask is not None:
         y = torch.where(problem.mask.cpu(), y, 0)
+    # the default driver, gelsy, differs in the last digits from call to call
     theta = torch.linalg.lstsq(phi, y[..., None], driver="gelsd").solution.to(problem.phi.device)
     return Solved(theta, theta.isfinite().all(dim=1)[:, 0])
 

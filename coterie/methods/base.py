@@ -47,7 +47,12 @@ class Entry:
     def revealed(self, start: str | None = None) -> Mapping[str, str]:
         """Rows of the replies of a run that begins with `start`, or as the method does by itself."""
         begins = read_start(start or str(self.prefers({}).get("start", RANDOM)))
-        return {**self.reveals, **({} if begins is None else STARTS[begins[0]].reveals)}
+        return {**({} if begins is None else STARTS[begins[0]].reveals), **self.reveals}
+
+    @property
+    def trains(self) -> bool:
+        """Whether rounds of training follow the start."""
+        return "rounds" not in self.refuses
 
     @property
     def accepts(self) -> tuple[Option, ...]:

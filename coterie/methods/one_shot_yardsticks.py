@@ -61,6 +61,7 @@ ENTRIES = (
         defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
         prefers=lambda given: {"start": ODCL, "restarts": 1},
         no_twin="K is the number of clients by definition",
+        reveals={"model": "its own model; nothing leaves the client in a deployment"},
         groups="self",
     ),
     Entry(

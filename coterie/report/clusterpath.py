@@ -37,7 +37,7 @@ svg {{ {LIGHT}; font: 13px system-ui, sans-serif; background: var(--paper) }}
 @media (prefers-color-scheme: dark) {{ svg {{ {DARK} }} }}
 text {{ fill: var(--soft) }} .title {{ fill: var(--ink); font-weight: 600 }} .small {{ font-size: 11px }}
 .grid {{ stroke: var(--grid) }} .rest {{ stroke: var(--rest) }} .chosen {{ stroke: var(--ink); stroke-dasharray: 5 4 }}
-.branch {{ fill: none; stroke-width: 1.3 }} .halo {{ stroke: var(--paper); stroke-width: 4; paint-order: stroke }}
+.branch {{ fill: none; stroke-width: 1.3 }}
 """ + "\n".join(
     f".c{k} {{ stroke: var(--k{k}) }} .strip.c{k} {{ fill: var(--k{k}); stroke: none }}" for k in range(COLOURS)
 )
@@ -74,18 +74,19 @@ def clusterpath(
     x = Scale(-0.5, len(labels) - 0.5, LEFT, WIDTH - RIGHT)
     y = Scale(lambdas[0], lambdas[-1], bottom - FOOT, TOP, log=True)
     _place(root, {point: x(at) for at, point in enumerate(order)})
+    points = "1 point" if len(labels) == 1 else f"{len(labels)} points"
     chosen = lambdas[selected]
     what = f"{counts[selected]} cluster{'s' if counts[selected] != 1 else ''} at λ = {plain(chosen)}"
     parts = [
-        *_axes(y, lambdas, counts, bottom),
+        *_axes(y, lambdas, counts),
         *_branches(root, y, bottom, chosen, labels),
         *_strip(order, labels, x, bottom),
         *(_names(order, names, x, bottom) if len(labels) <= NAMED else []),
         line(LEFT, y(chosen), WIDTH - RIGHT, y(chosen), "chosen"),
         text(LEFT, 22, what, "title"),
-        text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, f"{len(labels)} points in the order of the tree", "", "middle"),
+        text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, f"{points} in the order of the tree", "", "middle"),
     ]
-    label = f"Clusterpath of {len(labels)} points: {what}"
+    label = f"Clusterpath of {points}: {what}"
     frame = f"0 0 {WIDTH:.0f} {HEIGHT:.0f}"
     drawn = tag(
         "svg",
@@ -136,11 +137,11 @@ def _place(root: _Branch, places: dict[int, float]) -> None:
             branch.x = places[branch.points[0]]
 
 
-def _axes(y: Scale, lambdas: Sequence[float], counts: Sequence[int], bottom: float) -> list[Markup]:
+def _axes(y: Scale, lambdas: Sequence[float], counts: Sequence[int]) -> list[Markup]:
     """Lambdas at the left; at the right the number of clusters where it changes."""
     drawn = [
         text(LEFT - 10, TOP - 14, "λ", "", "end"),
-        text(WIDTH - RIGHT + 10, TOP - 14, "clusters"),
+        text(WIDTH - 6, TOP - 14, "clusters", "", "end"),
     ]
     for tick in log_ticks(lambdas[0], lambdas[-1]):
         drawn += [

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from coterie.evaluate.metrics import SURE
 from coterie.methods.base import SEEN
-from coterie.report import coefficients, sentences, tables
+from coterie.report import coefficients, one_shot, sentences, tables
 from coterie.report.commands import is_named, own_learner, run_command
 from coterie.report.comparison import Comparison, MethodRuns, compare, contingency, curve, gains, pairs
 from coterie.report.figures.curves import Line, curves
@@ -107,12 +107,13 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "truth_known": any(method.over_seeds("ari") for method in found.methods),
         "agreement": _agreement(found.main),
         "coefficients": coefficients.section(found.main.first),
+        "one_shot": one_shot.section(found.main.first),
     }
 
 
-def _start(runs: MethodRuns) -> str:
-    """How a method's runs began."""
-    return str(runs.first.config.get("start", "random"))
+def _start(runs: MethodRuns) -> str | None:
+    """How a method's runs began; None: in the method's own way."""
+    return runs.first.config.get("start")
 
 
 def _agreement(main: MethodRuns) -> dict[str, Any] | None:

@@ -80,12 +80,22 @@ def tiles(found: Comparison) -> list[Tile]:
     if agreement is not None and main.groups in ("found", "truth"):
         shown.append(Tile("agreement with the truth", cell(agreement, ari_form), "adjusted Rand index, 1 is perfect"))
     shown += [
-        Tile("rounds", cell(main.over_seeds("rounds"), _count)),
+        Tile("rounds", cell(_exchanges(main), _count), "with those before training" if _begins(main) else ""),
         Tile("MB up", cell(_in_megabytes(main, "bytes_up"), plain), "by all clients together"),
         Tile("MB down", cell(_in_megabytes(main, "bytes_down"), plain), "to all clients together"),
         Tile("time", cell(main.over_seeds("seconds"), seconds), "training, without evaluation"),
     ]
     return shown
+
+
+def _begins(method: MethodRuns) -> bool:
+    """Whether clients were asked something before the first round."""
+    return method.over_seeds("exchanges") is not None
+
+
+def _exchanges(method: MethodRuns) -> Spread | None:
+    """Rounds of communication, those before the first round of training included."""
+    return method.over_seeds("exchanges") if _begins(method) else method.over_seeds("rounds")
 
 
 def _in_megabytes(method: MethodRuns, metric: str) -> Spread | None:
@@ -101,7 +111,6 @@ def method_rows(found: Comparison) -> list[dict[str, Any]]:
         ("worst", "worst_tenth", form),
         ("clusters", "clusters", _count),
         ("ari", "ari", ari_form),
-        ("rounds", "rounds", _count),
         ("seconds", "seconds", plain),
     ]
     rows = []
@@ -109,6 +118,7 @@ def method_rows(found: Comparison) -> list[dict[str, Any]]:
         entry = METHODS.get(method.name)
         row: dict[str, Any] = {key: cell(method.over_seeds(metric), f) for key, metric, f in columns}
         row |= {
+            "rounds": cell(_exchanges(method), _count),
             "up": cell(_in_megabytes(method, "bytes_up"), plain),
             "down": cell(_in_megabytes(method, "bytes_down"), plain),
             "name": method.name,
@@ -135,7 +145,7 @@ def cost_rows(found: Comparison) -> list[dict[str, Any]]:
         {
             "name": method.name,
             "main": method is found.main,
-            "rounds": cell(method.over_seeds("rounds"), _count).text,
+            "rounds": cell(_exchanges(method), _count).text,
             "starts": int(method.first.config.get("restarts", 1)),
             "up": _bar(each["up"], megabytes, traffic),
             "down": _bar(each["down"], megabytes, traffic),
@@ -251,19 +261,22 @@ def option_rows(run: RunData) -> list[tuple[str, str, str]]:
     return rows
 
 
-def method_words(name: str, start: str) -> dict[str, Any]:
+def method_words(name: str, start: str | None) -> dict[str, Any]:
     """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals with this start."""
     entry = METHODS.get(name)
     if entry is None:
-        return {"name": name, "sentence": "", "step": "", "paper": "", "reveals": {}}
+        return {"name": name, "sentence": "", "step": "", "paper": "", "reveals": {}, "trains": True}
     module = inspect.getmodule(entry.compose)
-    opening = (inspect.getdoc(module) or entry.summary).split("\n\n")[0]
+    alone = getattr(module, "ENTRY", None) is entry  # else the file is about several methods
+    opening = (inspect.getdoc(module) if alone else f"{name}: {entry.summary}.") or ""
+    opening = opening.split("\n\n")[0]
     return {
         "name": name,
         "sentence": " ".join(opening.split()),
         "step": " ".join((inspect.getdoc(entry.compose) or "").split("\n\n")[0].split()),
         "paper": entry.paper,
         "reveals": dict(entry.revealed(start)),
+        "trains": entry.trains,
     }
 
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import unknown_name
-from coterie.reproductions import grouped_regression, ifca_figure3, ifca_figure4, ifca_table1, ifca_table2, su_mixed
+from coterie.reproductions import (
+    grouped_regression,
+    ifca_figure3,
+    ifca_figure4,
+    ifca_table1,
+    ifca_table2,
+    odcl_rounds,
+    odcl_synthetic,
+    su_mixed,
+)
 from coterie.reproductions.base import Cell, Claim, Figures, Found, Reproduction, Table
 from coterie.reproductions.page import page
 from coterie.reproductions.results import read
@@ -40,6 +49,8 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         ifca_figure4.REPRODUCTION,
         ifca_table2.REPRODUCTION,
         *su_mixed.REPRODUCTIONS,
+        *odcl_synthetic.REPRODUCTIONS,
+        *odcl_rounds.REPRODUCTIONS,
         grouped_regression.REPRODUCTION,
     )
 }

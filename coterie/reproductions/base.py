@@ -44,6 +44,17 @@ class Cell(Protocol):
         ...
 
 
+class AtOnce:
+    """A cell that is done at once or not at all, and takes about as long as the others."""
+
+    @property
+    def work(self) -> int:
+        return 1
+
+    def done(self, folder: Path) -> int:
+        return 0
+
+
 Measure = Callable[["RunCell", Population, Result], Figures]
 
 

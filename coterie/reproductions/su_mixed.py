@@ -22,7 +22,7 @@ import torch
 from coterie.core.population import Population
 from coterie.evaluate.metrics import agreement, parameter_error
 from coterie.planning import Start, prepare
-from coterie.reproductions.base import Cell, Claim, Figures, Found, Reproduction, Table, spread, values_of
+from coterie.reproductions.base import AtOnce, Cell, Claim, Figures, Found, Reproduction, Table, spread, values_of
 from coterie.scenarios import scenario
 from coterie.server.loop import ServerState, rounds
 from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
@@ -93,17 +93,6 @@ SETTINGS = (
         0.8,
     ),
 )
-
-
-class AtOnce:
-    """A cell that is done at once or not at all, and takes about as long as the others."""
-
-    @property
-    def work(self) -> int:
-        return 1
-
-    def done(self, folder: Path) -> int:
-        return 0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
-from coterie.core.federation import Federation, Replies, positions_of
+from coterie.core.federation import Federation, positions_of
 from coterie.core.keys import Purpose, generator, key_for, keys_for_clients
 from coterie.core.messages import Broadcast, Reply, Task, merge
 from coterie.core.shard import Positions

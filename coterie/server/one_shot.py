@@ -80,6 +80,8 @@ def one_shot(
     if groups is None:
         found = cluster_points(rows.double().numpy(), settings, seed, None if truth is None else truth[answered])
         told, labels[at] = found.told, torch.from_numpy(found.labels)
+        if (path := (told["convex"] or {}).get("path")) is not None:
+            path["clients"] = [federation.clients[i] for i in answered]
     else:
         labels[at] = groups[at]
     K = int(labels.max() if groups is None else groups.max()) + 1

@@ -15,14 +15,7 @@ from coterie.errors import ConfigError, unknown_name
 from coterie.server.clustering.counting import RULES, Cluster, count_clusters
 from coterie.server.clustering.gradient import check_step, gradient_clustering
 from coterie.server.clustering.kmeans import kmeans
-from coterie.server.clustering.partition import (
-    Labels,
-    Points,
-    check_K,
-    checked,
-    partition,
-    sklearn_seed,
-)
+from coterie.server.clustering.partition import Labels, Points, check_K, checked, partition, sklearn_seed
 from coterie.server.clustering.separation import Separation, separation
 from coterie.server.clustering.spectral import check_parts, spectral
 
@@ -116,6 +109,8 @@ def cluster_points(
     which leaves all distances and products as they are.
     """
     given = checked(points)
+    if truth is not None and len(truth) != len(given):
+        raise ConfigError(f"the true clusters must be one for each of the {len(given)} points, got {len(truth)}")
     order = np.lexsort(given.T[::-1])
     place = np.argsort(order)
     turned = rotated(given[order])
@@ -123,7 +118,16 @@ def cluster_points(
         found = _by_convex(turned, settings, seed, None if truth is None else truth[order])
     else:
         found = _by_count(turned, settings, seed)
-    return _clustered(turned[place], found.labels[place], found, settings)
+    clustered = _clustered(turned[place], found.labels[place], found, settings)
+    if (path := (clustered.told["convex"] or {}).get("path")) is not None:
+        path |= {"tree": path["tree"] and _with_leaves(path["tree"], order), "labels": clustered.labels.tolist()}
+    return clustered
+
+
+def _with_leaves(tree: list[list[float]], order: Labels) -> list[list[float]]:
+    """A merge tree of points that were sorted, with the numbers they had before."""
+    names = [*order.tolist(), *range(len(order), 2 * len(order))]
+    return [[float(names[int(one)]), float(names[int(other)]), *rest] for one, other, *rest in tree]
 
 
 def rotated(points: Points) -> Points:
@@ -173,7 +177,9 @@ def _clustering(settings: ClusterSettings) -> Cluster:
 
 def _by_convex(points: Points, settings: ClusterSettings, seed: int, truth: Labels | None) -> _Found:
     """Convex clustering with a fixed lambda, or with one from the path."""
-    from coterie.server.clustering.convex import ConvexClustering  # scikit-learn is slow to import
+    from sklearn.exceptions import ConvergenceWarning  # slow to import
+
+    from coterie.server.clustering.convex import ConvexClustering
 
     if settings.clusters is not None:
         check_K(points, settings.clusters)
@@ -185,7 +191,7 @@ def _by_convex(points: Points, settings: ClusterSettings, seed: int, truth: Labe
         random_state=sklearn_seed(seed),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a partition is not proved is told below
+        warnings.simplefilter("ignore", ConvergenceWarning)  # that a partition is not proved is told below
         model.fit(points, truth)
     if settings.lam is None:
         return _from_path(model, model.selected_ if settings.clusters is None else _place_of(settings.clusters, model))

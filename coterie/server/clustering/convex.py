@@ -69,7 +69,8 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
         are searched from 0.1 in factors of 1.25.
     grid_size : number of lambdas, by default 25 for "log" and 10 for "equidistant"
     rule : "b" or "a-then-b"
-        "b": the K with the longest life, which is the number of lambdas of the grid with that K, among 2 <= K <= m/2.
+        "b": the K with the longest life, which is the number of lambdas of the grid with that K, among 2 <= K <= m/2;
+        of two equal ones the finer, and one cluster if no K is in that range. What is proved goes before what is not.
         "a-then-b": the same among the lambdas that satisfy (13) with their own clusters (neither one cluster nor all
         separate), and rule "b" if there are none.
     max_passes : passes over all pairs for one lambda; when they are over, `certified_` is False
@@ -234,12 +235,16 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
         counts: list[int] = self.n_clusters_path_.tolist()
         if problem.least > 1:  # connected parts live for ever
             return counts.index(problem.least)
+        rules = [some_structure(counts, problem.most)]
         if self.rule == "a-then-b":
-            chosen = longest_life(counts, verified(points, self.lambdas_.tolist(), list(self.labels_path_)))
-            if chosen is not None:
-                return chosen
-        chosen = longest_life(counts, some_structure(counts, problem.most))
-        return counts.index(1) if chosen is None else chosen
+            rules.insert(0, verified(points, self.lambdas_.tolist(), list(self.labels_path_)))
+        for allowed in rules:
+            # What is not proved is only an upper bound of K, so it is taken only if nothing else is there.
+            for among in (self.certified_path_ & allowed, np.array(allowed)):
+                chosen = longest_life(counts, among.tolist())
+                if chosen is not None:
+                    return chosen
+        return counts.index(1)
 
     def _keep(self, points: Points, found: _Found) -> None:
         self.labels_ = found.labels

@@ -22,7 +22,7 @@ from coterie.server.clustering.partition import Labels, Points
 FIRST_PASSES, PASSES = 5, 10
 """Between two looks at the proof: at first, when sets far from the edge of fusing show themselves early, and then."""
 PATIENCE = 100
-"""Passes without a new proof after which a set may also be fused at a slightly larger lambda."""
+"""Passes without a new proof after which ascent is accelerated, and a set may be fused at a slightly larger lambda."""
 ROUNDS = 20
 """At most so often the duals inside a set are cut and corrected in search of a proof. Sets with some margin needed 0
 to 14."""
@@ -91,7 +91,7 @@ class Ascent:
         pairs = nodes.K * (nodes.K - 1) // 2
         self.duals = np.zeros((pairs, nodes.centres.shape[1]))
         self.before = np.zeros_like(self.duals)
-        self.passes = 0
+        self.passes = self.begun_at = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -104,9 +104,9 @@ class Ascent:
         return self.nodes.centres - self.sums / self.nodes.sizes[:, None]
 
     def run(self, passes: int) -> None:
-        """So many passes of cyclic ascent for few nodes, of accelerated ascent for many."""
+        """So many passes: of cyclic ascent for few nodes, of accelerated ascent for many and when no end is in sight."""
         self.passes += passes
-        if self.nodes.K < self.kernels.CYCLIC_LIMIT:
+        if self.nodes.K < self.kernels.CYCLIC_LIMIT and self.passes - self.begun_at <= PATIENCE:
             for _ in range(passes):
                 self.kernels.cyclic_pass(self.duals, self.points, self.nodes.sizes, self.lam)
             self._begin()  # afresh, since the points were kept by adding up changes
@@ -133,12 +133,13 @@ class Ascent:
         self.kernels.merge_duals(self.duals, labels, self.before)
         pairs = self.nodes.K * (self.nodes.K - 1) // 2
         self.duals, self.before = self.before[:pairs], self.duals[:pairs]
+        self.begun_at = self.passes
         self._begin()
 
     def move(self, lam: float) -> None:
         """Goes to another lambda; duals are stretched with it, since most of them are as long as they may be."""
         self.duals *= lam / self.lam
-        self.lam = lam
+        self.lam, self.begun_at = lam, self.passes
         self._begin()
 
     def value(self) -> tuple[float, float]:
@@ -189,19 +190,19 @@ def _prove(ascent: Ascent, lam_limit: float, budget: int) -> bool:
 
 def _fuse(ascent: Ascent, lam_limit: float) -> bool:
     """Merges candidate sets that are proved to be fused at the present lambda, or at one up to the limit."""
-    labels, lam = np.arange(ascent.nodes.K), ascent.lam
+    nodes, lam = ascent.nodes, ascent.lam
+    labels, free = np.arange(nodes.K), np.ones(nodes.K, dtype=bool)
     for members in _candidates(ascent):
-        ratio = ascent.kernels.fusion_ratio(
-            ascent.duals, ascent.nodes.centres, ascent.nodes.sizes, members, ascent.lam, ROUNDS
-        )
+        if not free[members].all():
+            continue
+        ratio = ascent.kernels.fusion_ratio(ascent.duals, nodes.centres, nodes.sizes, members, ascent.lam, ROUNDS)
         needed = ascent.lam * (ratio if ratio > 1 + ROUNDING else 1.0)
         if needed <= lam_limit:
-            labels[members] = members[0]
+            labels[members], free[members] = members[0], False
             lam = max(lam, needed)
-    found = np.unique(labels, return_inverse=True)[1]
-    if found.max() + 1 == ascent.nodes.K:
+    if free.all():
         return False
-    ascent.merge(found)
+    ascent.merge(np.unique(labels, return_inverse=True)[1])
     if lam > ascent.lam:
         ascent.move(lam)
     ascent.merge(screened(ascent.nodes, ascent.lam))
@@ -209,18 +210,25 @@ def _fuse(ascent: Ascent, lam_limit: float) -> bool:
 
 
 def _candidates(ascent: Ascent) -> list[Labels]:
-    """Sets of nodes, ascending, that may be fused: those linked by distances below the largest jump."""
+    """Sets of nodes, ascending, that may be fused: the largest that are not proved to be distinct, then smaller ones.
+
+    The first are linked by distances that the gap does not exclude, the second by those below the largest jump.
+    """
     from scipy.cluster.hierarchy import fcluster, linkage  # slow to import
     from scipy.spatial.distance import pdist
 
     _, gap = ascent.value()
     tree = linkage(pdist(ascent.points), "single")
     reach = math.sqrt(2 * gap / float(ascent.nodes.sizes.min()))
-    cut = largest_jump(tree[:, 2], reach, float(np.abs(ascent.nodes.centres).max()))
-    groups = fcluster(tree, cut, "distance")
-    order = np.argsort(groups, kind="stable")
-    sets = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
-    return [members for members in sets if len(members) > 1]
+    cuts = (reach, largest_jump(tree[:, 2], reach, float(np.abs(ascent.nodes.centres).max())))
+    sets = [members for cut in cuts for members in _members(fcluster(tree, cut, "distance")) if len(members) > 1]
+    return list({members.tobytes(): members for members in sets}.values())
+
+
+def _members(labels: Labels) -> list[Labels]:
+    """The members of each cluster, ascending."""
+    order = np.argsort(labels, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
 def largest_jump(lengths: Points, reach: float, scale: float) -> float:

@@ -8,6 +8,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from coterie.server.clustering.convex_numpy import HOPELESS, HOPELESS_ROUND
+
 CYCLIC_LIMIT = 300
 """Below so many nodes cyclic ascent takes less time: its passes grow with the nodes, accelerated ones do not."""
 
@@ -199,6 +201,6 @@ def fusion_ratio(duals, centres, sizes, members, lam, rounds):  # type: ignore[n
                 worst = max(worst, square / (lam * size_a * size_b) ** 2)
                 e += 1
         best = min(best, np.sqrt(worst))
-        if best <= 1.0:
+        if best <= 1.0 or (r == HOPELESS_ROUND and best > HOPELESS):
             break
     return best

@@ -21,6 +21,9 @@ Whole = NDArray[np.intp]
 
 CYCLIC_LIMIT = 0
 """Cyclic ascent is sequential by nature and would be a loop over pairs in Python."""
+HOPELESS_ROUND, HOPELESS = 4, 1.05
+"""A set that is still so far from a proof after so many rounds is given up: large sets cost as much as passes.
+Numba's cache does not notice a change here: delete `__pycache__` after one."""
 
 
 def _rows(K: int) -> Iterator[tuple[int, slice]]:
@@ -131,7 +134,7 @@ def fusion_ratio(duals: Floats, centres: Floats, sizes: Floats, members: Whole, 
         for a, row in _rows(s):
             inner[row] += (own[a + 1 :, None] * missing[a] - own[a] * missing[a + 1 :]) / total
         best = min(best, float((np.linalg.norm(inner, axis=1) / (lam * weights)).max()))
-        if best <= 1.0:
+        if best <= 1.0 or (r == HOPELESS_ROUND and best > HOPELESS):
             break
     return best
 

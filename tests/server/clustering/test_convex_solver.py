@@ -107,8 +107,9 @@ def test_a_fused_set_is_proved_and_a_set_that_is_not_fused_never_is(kernels):
     assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.51, 20) <= 1
     assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.667, 0) <= 1  # 2/3: what screening sees
     assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.66, 0) == pytest.approx(2 / 3 / 0.66)
-    ratio = kernels.fusion_ratio(nothing, centres, sizes, members, 0.4, 200)
-    assert ratio >= 0.5 / 0.4 - 1e-12
+    ratio = kernels.fusion_ratio(nothing, centres, sizes, members, 0.499, 200)
+    assert ratio >= 0.5 / 0.499 - 1e-12
+    assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.4, 200) >= 0.5 / 0.4
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,0 +1,93 @@
+"""What the clients' own solutions showed: how the clusters were found, and whether they are to be trusted."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.report.clusterpath import clusterpath
+from coterie.report.formats import plain, plural
+from coterie.report.reading import RunData
+
+MOST_DRAWN = 1500
+"""Points of a path that a picture can show."""
+
+
+def section(run: RunData) -> dict[str, Any] | None:
+    """Sentences, and the picture of a path where there is one; None if the run did not begin with solutions."""
+    found = run.metrics.get("one_shot")
+    if not found or not found.get("separation"):
+        return None
+    return {"sentences": sentences(found), "cautions": found["warnings"], "picture": _picture(found)}
+
+
+def sentences(found: Mapping[str, Any]) -> list[str]:
+    """How the clusters were found, how far they are apart, and what theory says of it."""
+    return [text for text in (_solved(found), _counted(found), _convex(found), _apart(found), _theory(found)) if text]
+
+
+def _solved(found: Mapping[str, Any]) -> str:
+    without = found["without_solution"]
+    rest = f" {plural(without, 'client')} had none and joined the cluster that fits best." if without else ""
+    how = {"exact": "exactly", "sgd": "by projected stochastic gradients", "steps": "by local steps from one model"}
+    many = plural(found["solved"], "client")
+    return (
+        f"{many} solved their own problems {how[found['solver']]}; {found['clustering']} clustering put the solutions "
+        f"into {plural(found['K'], 'cluster')}.{rest}"
+    )
+
+
+def _counted(found: Mapping[str, Any]) -> str:
+    counted = found["counted"]
+    if not counted:
+        return ""
+    scores = ", ".join(f"{K}: {plain(score)}" for K, score in counted["scores"].items())
+    return f"The number of clusters was found by the {counted['rule']} ({scores})."
+
+
+def _convex(found: Mapping[str, Any]) -> str:
+    convex = found["convex"]
+    if not convex:
+        return ""
+    proved = "proved" if convex["certified"] else "not proved"
+    return (
+        f"Lambda is {plain(convex['lam'])}; that this is its partition is {proved} (duality gap {convex['gap']:.1e})."
+    )
+
+
+def _apart(found: Mapping[str, Any]) -> str:
+    apart = found["separation"]
+    if apart["nearest_clusters"] is None:
+        return ""
+    one, other = apart["nearest_clusters"]
+    alpha = "infinite" if apart["alpha"] is None else plain(apart["alpha"])
+    return (
+        f"Separation {alpha}: the nearest centres (clusters {one} and {other}) are {plain(apart['centre_distance'])} "
+        f"apart, the widest cluster has radius {plain(max(apart['radii']))}; above 1 the clusters are separable."
+    )
+
+
+def _theory(found: Mapping[str, Any]) -> str:
+    apart = found["separation"]
+    if apart["recoverable_by_13"] is None:
+        return ""
+    if apart["recoverable_by_13"]:
+        return "Condition (13) holds: convex clustering is guaranteed to give these clusters for a range of lambda."
+    return (
+        "Condition (13), which would guarantee that convex clustering gives these clusters, does not hold; it is far "
+        "from necessary."
+    )
+
+
+def _picture(found: Mapping[str, Any]) -> str:
+    """An SVG file as a data address, so that its styles stay its own; empty where there is nothing to draw."""
+    path = (found["convex"] or {}).get("path") or {}
+    if not path.get("tree") or len(path["labels"]) > MOST_DRAWN:
+        return ""
+    drawn = clusterpath(
+        np.array(path["tree"]), path["lambdas"], path["K"], path["selected"], path["labels"], path["clients"]
+    )
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn.encode()).decode()
