@@ -84,7 +84,7 @@ def compare() -> None:
     data = coterie.scenario(
         "mixed-regression", clients=920, samples="900x10+20x50", dimension=100, test_samples=1, seed=0
     )
-    loop = plain_loop(data, first_state(plan_for(data, "float64", 1)))
+    loop = plain_loop(data, begin(plan_for(data, "float64", 1)).state)
     print(f"{'a round on C.2':<34} {'ours, ms':>9} {'loop, ms':>9} {'ratio':>6}")
     for dtype in ("float64", "float32"):
         for starts in (1, 10):

@@ -23,6 +23,8 @@ NEWTON_STEPS, HALVINGS = 100, 40
 """A problem that has a minimum takes ten to twenty Newton steps; one without takes any number."""
 SETTLED = 1e-9
 """A Newton step of this length, relative to the solution, ends the search; the error is about its square."""
+SAFE = 1e6
+"""A condition number below which orthogonal factors give a least-squares solution to ten digits."""
 SLIGHT = 1e-14
 """Relative differences of an objective that are rounding and no ascent."""
 
@@ -167,13 +169,23 @@ def _logistic(problem: Glm) -> Solved:
 
 
 def _least_squares(problem: Glm) -> Solved:
-    """Of minimum norm where there are several, by singular values."""
-    phi, y = problem.phi.cpu(), problem.y.cpu()
+    """Of minimum norm where there are several: by orthogonal factors, or by singular values where those are not safe.
+
+    Factors take a third of the time. They are safe where all columns, or all rows, are clearly independent.
+    """
+    phi, y = problem.phi.cpu(), problem.y.cpu()[..., None]
     if problem.mask is not None:
-        y = torch.where(problem.mask.cpu(), y, 0)
-    # the default driver, gelsy, differs in the last digits from call to call
-    theta = torch.linalg.lstsq(phi, y[..., None], driver="gelsd").solution.to(problem.phi.device)
-    return Solved(theta, theta.isfinite().all(dim=1)[:, 0])
+        y = torch.where(problem.mask.cpu()[..., None], y, 0)
+    wide = phi.shape[1] < phi.shape[2]
+    factor, triangle = torch.linalg.qr(phi.transpose(1, 2) if wide else phi)
+    one = torch.eye(triangle.shape[1], dtype=phi.dtype).expand_as(triangle)
+    inverse = torch.linalg.solve_triangular(triangle, one, upper=True)
+    theta = factor @ (inverse.transpose(1, 2) @ y) if wide else inverse @ (factor.transpose(1, 2) @ y)
+    condition = _length(triangle) * _length(inverse)
+    doubtful = ~(condition < SAFE)  # NaN too
+    if bool(doubtful.any()):  # gelsy, the default driver, differs in the last digits from call to call
+        theta[doubtful] = torch.linalg.lstsq(phi[doubtful], y[doubtful], driver="gelsd").solution
+    return Solved(theta.to(problem.phi.device), theta.isfinite().all(dim=1)[:, 0])
 
 
 def _in_span(problem: Glm, penalised: int) -> Solved:
@@ -248,6 +260,6 @@ def _conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor) -> 
 
 
 def _length(vectors: Tensor) -> Tensor:
-    """Euclidean length of each client's (q, columns)."""
+    """Euclidean length of each client's matrix."""
     length: Tensor = vectors.flatten(1).norm(dim=1)
     return length

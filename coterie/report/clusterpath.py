@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from markupsafe import Markup
 
-from coterie.report.figures.svg import COLOURS, Scale, box, line, log_ticks, tag, text
+from coterie.report.figures.svg import COLOURS, Scale, box, even_ticks, line, log_ticks, tag, text
 from coterie.report.formats import plain
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 860.0, 470.0, 48.0, 58.0, 62.0, 58.0
@@ -20,6 +20,8 @@ NAMED = 40
 LETTERS = 12
 """Longer names are cut."""
 NAME_WIDTH = 6.4
+FEW_TICKS = 3
+"""With fewer powers of ten (and 2 and 5 times these), lambdas are marked at even steps."""
 TICK_GAP = 14.0
 """Numbers of clusters closer than this would cover one another."""
 LIGHT = (
@@ -143,10 +145,11 @@ def _axes(y: Scale, lambdas: Sequence[float], counts: Sequence[int]) -> list[Mar
         text(LEFT - 10, TOP - 14, "λ", "", "end"),
         text(WIDTH - 6, TOP - 14, "clusters", "", "end"),
     ]
-    for tick in log_ticks(lambdas[0], lambdas[-1]):
+    ticks = log_ticks(lambdas[0], lambdas[-1])
+    for tick in ticks if len(ticks) >= FEW_TICKS else even_ticks(lambdas[0], lambdas[-1], FEW_TICKS):
         drawn += [
             line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"),
-            text(LEFT - 10, y(tick) + 4, plain(tick, 1), "", "end"),
+            text(LEFT - 10, y(tick) + 4, f"{tick:g}", "", "end"),
         ]
     last = math.inf
     for at, count in enumerate(counts):

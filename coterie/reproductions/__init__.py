@@ -14,8 +14,10 @@ from coterie.reproductions import (
     ifca_figure4,
     ifca_table1,
     ifca_table2,
+    odcl_few_shot,
     odcl_rounds,
     odcl_synthetic,
+    odcl_table2,
     su_mixed,
 )
 from coterie.reproductions.base import Cell, Claim, Figures, Found, Reproduction, Table
@@ -50,7 +52,9 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         ifca_table2.REPRODUCTION,
         *su_mixed.REPRODUCTIONS,
         *odcl_synthetic.REPRODUCTIONS,
+        odcl_table2.REPRODUCTION,
         *odcl_rounds.REPRODUCTIONS,
+        odcl_few_shot.REPRODUCTION,
         grouped_regression.REPRODUCTION,
     )
 }

@@ -18,7 +18,7 @@ import torch
 from coterie.core.clusters import Params
 from coterie.core.population import Population
 from coterie.planning import prepare
-from coterie.reproductions.base import NOT_RUN, Claim
+from coterie.reproductions.base import NOT_RUN, Claim, Figures
 from coterie.server.loop import rounds
 from coterie.starting import begin
 
@@ -92,6 +92,11 @@ def errors_by_round(
             if errors[-1] <= until:
                 break
     return errors
+
+
+def kept(figures: Figures) -> Figures:
+    """The figures with six digits, as they are written down."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in figures.items()}
 
 
 def first_round(errors: Sequence[float], level: float) -> int | None:

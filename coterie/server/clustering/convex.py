@@ -69,8 +69,9 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
         are searched from 0.1 in factors of 1.25.
     grid_size : number of lambdas, by default 25 for "log" and 10 for "equidistant"
     rule : "b" or "a-then-b"
-        "b": the K with the longest life, which is the number of lambdas of the grid with that K, among 2 <= K <= m/2;
-        of two equal ones the finer, and one cluster if no K is in that range. What is proved goes before what is not.
+        "b": the K with the longest life, which is the number of lambdas of the grid with that K, among 2 <= K <= half
+        of the distinct points. Of two equal ones the finer, and one cluster if no K is in that range; what is proved
+        goes before what is not.
         "a-then-b": the same among the lambdas that satisfy (13) with their own clusters (neither one cluster nor all
         separate), and rule "b" if there are none.
     max_passes : passes over all pairs for one lambda; when they are over, `certified_` is False

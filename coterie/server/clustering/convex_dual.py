@@ -104,7 +104,7 @@ class Ascent:
         return self.nodes.centres - self.sums / self.nodes.sizes[:, None]
 
     def run(self, passes: int) -> None:
-        """So many passes: of cyclic ascent for few nodes, of accelerated ascent for many and when no end is in sight."""
+        """So many passes: of cyclic ascent for few nodes, of accelerated ascent for many or if no end is in sight."""
         self.passes += passes
         if self.nodes.K < self.kernels.CYCLIC_LIMIT and self.passes - self.begun_at <= PATIENCE:
             for _ in range(passes):
