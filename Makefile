@@ -41,6 +41,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/growth.py --plot docs/growth.svg
 	$(BIN)/python benchmarks/phase_two.py
 	$(BIN)/python benchmarks/phase_two.py --growth
+	$(BIN)/python benchmarks/one_shot.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -13,7 +13,10 @@ from coterie.methods import METHODS
 from coterie.reproductions import REPRODUCTIONS, page
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "docs" / "data.md"]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(ROOT / "docs" / name for name in ("architecture.md", "data.md", "one-shot.md", "clustering.md")),
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -1,6 +1,6 @@
 """ODCL: one round. Clients solve their own problems, the server clusters the solutions and averages inside clusters.
 
-(Armacki, Bajovic, Jakovetic, Kar: One-Shot Federated Learning for Model Clustering and Learning in Heterogeneous
+(Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous
 Environments, 2022)
 
 paper                 here
@@ -28,7 +28,7 @@ from coterie.tiers.procedure import Fixed
 from coterie.tiers.weights import Assigned
 
 PAPER = (
-    "Armacki, Bajovic, Jakovetic, Kar: One-Shot Federated Learning for Model Clustering and Learning in Heterogeneous "
+    "Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous "
     "Environments, 2022"
 )
 SOLVING = {
