@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.core.clusters import Clusters
 from coterie.core.population import Population
 from coterie.errors import RunError
-from coterie.evaluate.clients import Scores, scores, training_losses
+from coterie.evaluate.clients import Mixture, Scores, own_weights, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
 from coterie.evaluate.regression import memberships, regression_report
 from coterie.learners import LearnerChoice
@@ -32,6 +32,7 @@ from coterie.server.loop import Round, ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
 from coterie.server.race import rounds_with_race
 from coterie.starting import Begun, begin, begin_again
+from coterie.tiers.weights import SoftByEM
 
 OnRound = Callable[[Record], bool | None]
 """Called with each round's record before it is written; True ends the run after this round."""
@@ -161,7 +162,7 @@ def execute(
             if "start" not in record and records and "start" in records[-1]:
                 record["start"] = records[-1]["start"]  # a race is over: the start that won it goes on
             if watch.see(record) and keeps_best:
-                best = state
+                best = _with_clients(plan, state)
             # the mark is written with the record: a run killed after it does not go on when it is resumed
             wanted = on_round(record)
             last = state.round == options.rounds
@@ -171,14 +172,22 @@ def execute(
             if folder is not None:
                 folder.append(record)
                 if state.round % options.checkpoint_every == 0 or last:
-                    folder.checkpoint(state, best)
+                    folder.checkpoint(_with_clients(plan, state), best)
             if last:
                 break
             clock = time.perf_counter()
+        if best is not None and plan.federation.shelf is not None:
+            plan.federation.shelf.restore(best.clients)
         result = _conclude(replace(begun, state=best or state), records)
     if folder is not None:
         folder.finish(result.parameters, result.summary())
     return result
+
+
+def _with_clients(plan: Plan, state: ServerState) -> ServerState:
+    """The state with a copy of what simulated clients keep, as a checkpoint holds it."""
+    shelf = plan.federation.shelf
+    return state if shelf is None else replace(state, clients=shelf.copy())
 
 
 def _rounds(plan: Plan, state: ServerState) -> Iterator[Round]:
@@ -219,18 +228,22 @@ def _record(plan: Plan, done: Round, seconds: float) -> Record:
         record["sizes"] = sizes
         if len(choice) <= DETAILED:
             record["assignments"] = choice.tolist()
+    if done.likelihood is not None:
+        record["likelihood"] = _finite(done.likelihood[lane])
     if len(done.state.loss) > 1:
         record |= {"start": lane, "start_losses": [_finite(value) for value in done.state.loss]}
     if done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds:
         models, at = done.state.clusters.lane(lane), done.state.round - 1
-        record |= _validation_figures(plan, models, choice, at)
+        mixture = _mixture(plan, done.state, lane)
+        record |= _validation_figures(plan, models, choice, at, mixture)
         asked = _with_test_samples(plan, choice)
         if plan.data.test is not None and bool((asked >= 0).any()):
-            record |= _score_figures(plan, scores(plan.federation, models, asked, at, plan.learner.classes is None))
+            found = scores(plan.federation, models, asked, at, plan.learner.classes is None, mixture=mixture)
+            record |= _score_figures(plan, found)
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
-        found = agreement(plan.data.truth[rows], choice.numpy()[rows])
-        record |= {"ari": found["ari"], "identity": found["identity"]}
+        agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
+        record |= {"ari": agreed["ari"], "identity": agreed["identity"]}
     return record
 
 
@@ -246,12 +259,15 @@ def _score_figures(plan: Plan, found: Scores) -> dict[str, float | None]:
     return {key: _finite(value) for key, value in figures.items()}
 
 
-def _validation_figures(plan: Plan, clusters: Clusters, own: Tensor, round_: int) -> dict[str, float | None]:
+def _validation_figures(
+    plan: Plan, clusters: Clusters, own: Tensor, round_: int, mixture: Mixture | None
+) -> dict[str, float | None]:
     """Loss and score on validation samples, the mean over the clients that have some and a cluster in `own` (m,)."""
     asked = _with_samples(plan, own)
     if plan.validated is None or not bool((asked >= 0).any()):
         return {}
-    found = scores(plan.federation, clusters, asked, round_, plan.learner.classes is None, on="validation")
+    regression = plan.learner.classes is None
+    found = scores(plan.federation, clusters, asked, round_, regression, on="validation", mixture=mixture)
     figures = {"loss": found.loss.mean(), score_name(plan.learner): found.score.mean()}
     return {f"validation_{name}": _finite(value) for name, value in figures.items()}
 
@@ -276,21 +292,32 @@ def _conclude(done: Begun, records: list[Record]) -> Result:
     """Ask everybody once more: which start won, who belongs where, how well does it do."""
     plan, state = done.plan, done.state
     last = state.round - 1
-    positions, table = training_losses(plan.federation, state.clusters, plan.groups, last)
-    sizes = plan.federation.sizes[positions]
-    own, lane, start_losses = _who_belongs_where(plan, state.clusters, positions, table, sizes)
+    settled = _settled_softly(plan, state) if _is_soft(plan) else _settled(plan, state)
+    positions, own, lane, start_losses = settled.positions, settled.own, settled.lane, settled.start_losses
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
     doubtful = clusters.K > 1 and plan.entry.groups == "found"  # whose clusters may be wrong, whoever found them
     asked = _with_samples(plan, own) if plan.data.test is None else _with_test_samples(plan, own)
-    found = scores(plan.federation, clusters, asked, last, plan.learner.classes is None, margin=doubtful)
+    found = scores(
+        plan.federation,
+        clusters,
+        asked,
+        last,
+        plan.learner.classes is None,
+        margin=doubtful,
+        mixture=_mixture(plan, state, lane),
+    )
     rows = _client_rows(plan, own, positions, found)
-    if isinstance(plan.learner, Linear) and chooses:
-        by_lane = table.reshape(len(table), state.clusters.lanes, state.clusters.K)
-        posterior = memberships(by_lane[:, lane], sizes, own.numpy()[positions], plan.learner)
+    if settled.weights is not None:
+        rows = [{**row, "weights": each.tolist()} for row, each in zip(rows, settled.weights, strict=True)]
+    if isinstance(plan.learner, Linear) and chooses and settled.losses is not None:
+        sizes = plan.federation.sizes[positions]
+        posterior = memberships(settled.losses, sizes, own.numpy()[positions], plan.learner)
         rows = [{**row, "posterior": each.tolist()} for row, each in zip(rows, posterior, strict=True)]
     metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
-    metrics |= _validation_figures(plan, clusters, own, last) | _how_it_ended(plan, state, records)
+    metrics |= _validation_figures(plan, clusters, own, last, _mixture(plan, state, lane)) | _how_it_ended(
+        plan, state, records
+    )
     metrics |= _with_the_beginning(metrics, done.told)
     if (regression := _regression(plan, clusters, own, last)) is not None:
         metrics["regression"] = regression
@@ -333,20 +360,59 @@ def _regression(plan: Plan, clusters: Clusters, own: Tensor, last: int) -> dict[
     )
 
 
-def _who_belongs_where(
-    plan: Plan, clusters: Clusters, positions: np.ndarray, table: np.ndarray, sizes: np.ndarray
-) -> tuple[Tensor, int, np.ndarray]:
-    """Each client's final cluster (m,), the best lane, and each lane's mean training loss (R,)."""
+@dataclass(frozen=True)
+class _Settled:
+    """Which start won, and who belongs where."""
+
+    positions: np.ndarray
+    """Who answered."""
+    own: Tensor
+    """(m,) each client's final cluster, or -1."""
+    lane: int
+    start_losses: np.ndarray
+    """(R,) each lane's mean training loss."""
+    losses: np.ndarray | None = None
+    """(answered, K) mean training losses under the models of the lane that won, where all were measured."""
+    weights: np.ndarray | None = None
+    """(answered, K) each client's own weights, where it has some."""
+
+
+def _settled(plan: Plan, state: ServerState) -> _Settled:
+    """By training loss: the least one of each client, and of each lane."""
+    clusters = state.clusters
+    positions, table = training_losses(plan.federation, clusters, plan.groups, state.round - 1)
+    sizes, rows = plan.federation.sizes[positions], torch.from_numpy(positions)
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
-    rows = torch.from_numpy(positions)
     if plan.groups is not None:
         own[rows] = plan.groups[rows]
-        return own, 0, np.array([np.average(table[:, 0], weights=sizes)])
-    by_lane = np.where(np.isfinite(table), table, np.inf).reshape(len(table), clusters.lanes, clusters.K)
-    losses = np.average(by_lane.min(axis=2), axis=0, weights=sizes)
+        return _Settled(positions, own, 0, np.array([np.average(table[:, 0], weights=sizes)]))
+    by_lane = table.reshape(len(table), clusters.lanes, clusters.K)
+    finite = np.where(np.isfinite(by_lane), by_lane, np.inf)
+    losses = np.average(finite.min(axis=2), axis=0, weights=sizes)
     lane = int(np.argmin(losses))
-    own[rows] = torch.from_numpy(by_lane[:, lane].argmin(axis=1))
-    return own, lane, losses
+    own[rows] = torch.from_numpy(finite[:, lane].argmin(axis=1))
+    return _Settled(positions, own, lane, losses, by_lane[:, lane])
+
+
+def _settled_softly(plan: Plan, state: ServerState) -> _Settled:
+    """By the clients' own weights: the cluster that weighs most, and the lane of least weighted loss."""
+    positions, weights, losses = own_weights(plan.federation, state.clusters, state.accepted, state.round - 1)
+    by_lane = np.average(
+        np.where(np.isfinite(losses), losses, np.inf), axis=0, weights=plan.federation.sizes[positions]
+    )
+    lane = int(np.argmin(by_lane))
+    own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
+    own[torch.from_numpy(positions)] = torch.from_numpy(weights[:, lane].argmax(axis=1))
+    return _Settled(positions, own, lane, by_lane, weights=weights[:, lane])
+
+
+def _is_soft(plan: Plan) -> bool:
+    return isinstance(plan.method.weights, SoftByEM)
+
+
+def _mixture(plan: Plan, state: ServerState, lane: int) -> Mixture | None:
+    """How clients with soft weights predict."""
+    return Mixture(lane, state.clusters.lanes, state.accepted) if _is_soft(plan) else None
 
 
 def _how_it_ended(plan: Plan, state: ServerState, records: list[Record]) -> dict[str, Any]:

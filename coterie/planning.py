@@ -15,6 +15,7 @@ from coterie.core.blocks import Memory
 from coterie.core.federation import Federation
 from coterie.core.hold_out import hold_out
 from coterie.core.population import Population, torch_dtype
+from coterie.core.states import States
 from coterie.errors import ConfigError
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
@@ -29,6 +30,7 @@ from coterie.server.start import Model
 from coterie.starts import MOMENT_DESCENT, ODCL, STARTS, read_start
 from coterie.stopping import Watch
 from coterie.tiers.method import Method
+from coterie.tiers.weights import SoftByEM
 
 DRAWN = frozenset({"random", "gaussian", "near-truth", "cluster-oracle"})
 """The starts that are drawn at random."""
@@ -133,7 +135,7 @@ def prepare(
     _check_device(options.device)
     check_augmentation(options.augment, data.profile)
     composed = entry.compose(options)
-    side = _client_side(data, built, options)
+    side = _client_side(data, built, options, composed)
     _check_resampling(composed, side)
     federation = Sequential(side) if options.engine == "sequential" else Simulated(side)
     validated = None if side.validation is None else torch.from_numpy(side.validation.sizes > 0)
@@ -204,7 +206,7 @@ def _check_device(name: str) -> None:
         raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
-def _client_side(data: Population, learner: Learner, options: Options) -> ClientSide:
+def _client_side(data: Population, learner: Learner, options: Options, method: Method) -> ClientSide:
     dtype, device = torch_dtype(options.dtype), torch.device(options.device)
     train, validation = data.train, None
     if options.validation is not None:
@@ -213,7 +215,8 @@ def _client_side(data: Population, learner: Learner, options: Options) -> Client
     train = train.to(dtype, device)
     test, validation = (None if part is None else part.to(dtype, device) for part in (data.test, validation))
     memory = Memory(max(KEPT_AT_LEAST, train.x.nbytes // KEPT_SHARE))
-    return ClientSide(learner, train, test, validation, memory)
+    states = States.of(len(train)) if isinstance(method.weights, SoftByEM) else None
+    return ClientSide(learner, train, test, validation, memory, states)
 
 
 def _check_resampling(method: Method, side: ClientSide) -> None:

@@ -47,6 +47,8 @@ class Result:
     @property
     def weights(self) -> npt.NDArray[np.float64]:
         """How much of each client belongs to each cluster, (m, K); rows sum to one, in the order of `clients`."""
+        if all("weights" in row for row in self.clients):
+            return np.array([row["weights"] for row in self.clients])
         chosen = np.array([row["cluster"] for row in self.clients])
         return np.asarray(np.eye(len(self.parameters))[chosen])
 
@@ -58,7 +60,7 @@ class Result:
     def predict(
         self, x: npt.ArrayLike, *, client: ClientId | None = None, cluster: int | None = None
     ) -> npt.NDArray[Any]:
-        """Predictions for samples x (n, ...), by the model of a client's cluster or of a cluster."""
+        """Predictions for samples x (n, ...), by a client's cluster, its own mixture of them, or a cluster's model."""
         if (client is None) == (cluster is None):
             raise InputError("predict needs to know whose model to use: give client=... or cluster=...")
         if client is not None:
@@ -68,6 +70,9 @@ class Result:
                     f"client {client!r} was not in the training: use assign(x, y) to find its cluster first"
                 )
             cluster = known[str(client)]
+            row = next(row for row in self.clients if row["id"] == str(client))
+            if "weights" in row:
+                return self.predict_mixed(x, row["weights"])
         if not 0 <= int(cluster or 0) < len(self.parameters):
             raise InputError(f"cluster must be 0 to {len(self.parameters) - 1}, got {cluster}")
         theta = {name: p[None] for name, p in self.parameters[int(cluster or 0)].items()}
@@ -75,6 +80,20 @@ class Result:
             outputs = self.learner.outputs(theta, self._samples(x)[None])[0]
         predicted = outputs if self.learner.classes is None else outputs.argmax(dim=-1)
         return np.asarray(predicted.cpu().numpy())
+
+    def predict_mixed(self, x: npt.ArrayLike, weights: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Predictions for samples x (n, ...) by all models together, each counting by `weights` (K,)."""
+        share = np.asarray(weights, dtype=np.float64)
+        if share.shape != (len(self.parameters),) or not (share >= 0).all() or not np.isclose(share.sum(), 1):
+            raise InputError(f"weights must be {len(self.parameters)} numbers from 0 on that sum to 1, got {weights!r}")
+        samples, total = self._samples(x), None
+        with torch.no_grad():
+            for part, model in zip(share.tolist(), self.parameters, strict=True):
+                said = self.learner.outputs({n: p[None] for n, p in model.items()}, samples[None])[0]
+                said = part * (said if self.learner.classes is None else torch.softmax(said, dim=-1))
+                total = said if total is None else total + said
+        assert total is not None
+        return np.asarray((total if self.learner.classes is None else total.argmax(dim=-1)).cpu().numpy())
 
     def losses(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Mean loss of each cluster's model on these samples, (K,)."""

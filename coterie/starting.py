@@ -66,6 +66,8 @@ def begin(plan: Plan) -> Begun:
 
 def begin_again(plan: Plan, state: ServerState, told: Mapping[str, Any]) -> Begun:
     """What `begin` gave when the run was new; clusters that it found are in the state."""
+    if plan.federation.shelf is not None and state.clients:
+        plan.federation.shelf.restore(state.clients)
     return Begun(replace(plan, groups=state.choice[:, 0]) if _groups_found(plan) else plan, state, told)
 
 

@@ -43,7 +43,7 @@ from coterie.starting import begin
 from coterie.starts import MOMENT_DESCENT, ODCL
 
 ROUNDS = 4
-LOOKING = {"score", "evaluate", "regression-moments", "regression-meats", "curvature"}
+LOOKING = {"score", "weights", "evaluate", "regression-moments", "regression-meats", "curvature"}
 """Tasks by which anybody looks at what came out; their rows are the same for all methods."""
 RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
 """n_i of the clients of the checks: one of them has a single sample."""

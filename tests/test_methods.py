@@ -85,10 +85,13 @@ CASES += [
 ]
 # validation takes samples away from those that train
 CASES += [
-    Case(method, "linear", {"validation": 0.3, "patience": 2})
+    Case(method, learners_of(method)[0], {"validation": 0.3, "patience": 2})
     for method in METHODS
     if "patience" not in METHODS[method].refuses
 ]
+EM = [{"averaging": "responsibility"}, {"batch_size": 4, "local_epochs": 2}, {"restarts": 2}, {"participation": 0.6}]
+CASES += [Case("fedem", learner, options) for options in EM for learner in ("linear", "mlp")]
+CASES += [Case("fedrc", "mlp", options) for options in EM]
 
 
 def label(case: Case) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block, cut
+from coterie.core.clusters import Params
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions, Shard
+from coterie.core.states import States
 from coterie.learners.base import Learner
 
+KEPT_WEIGHTS = "weights"
+"""What clients with soft weights keep."""
 CERTAIN = 99.0
 """The margin reported when every sample prefers the same model by the same amount."""
 
@@ -27,14 +32,43 @@ def score(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
     return Reply(clients=shard.ids, rows={"losses": table})
 
 
-def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast) -> Reply:
+def weights(learner: Learner, shard: Shard, broadcast: Broadcast, states: States | None) -> Reply:
+    """Rows: the client's own weights, (m, R, K), and the mean loss of its training samples under them, (m, R)."""
+    kept = kept_weights(states, np.arange(len(shard)), broadcast)
+    losses = torch.zeros(kept.shape[:2], dtype=torch.float64)
+    for block in _blocks(shard, broadcast):
+        places = torch.from_numpy(block.positions)
+        table = block.mean(learner.score(broadcast.clusters.all_models(), block).losses).double().cpu()
+        losses[places] = (table.reshape(-1, *kept.shape[1:]) * kept[places]).sum(dim=2)
+    return Reply(clients=shard.ids, rows={"weights": kept, "losses": losses})
+
+
+def kept_weights(states: States | None, positions: Positions, broadcast: Broadcast, lanes: int | None = None) -> Tensor:
+    """The weights (B, R, K) that these clients ended their last accepted round with; equal ones at first.
+
+    R is the number of lanes that they are kept for, unless told otherwise that of the broadcast.
+    """
+    assert states is not None, "clients that keep weights need a place to keep them"
+    K = broadcast.clusters.K
+    equal = torch.full((len(positions), lanes or broadcast.clusters.lanes, K), 1 / K, dtype=torch.float64)
+    return states.read(KEPT_WEIGHTS, positions, broadcast.each["accepted"][torch.from_numpy(positions)], equal)
+
+
+def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: States | None = None) -> Reply:
     """Rows for each client, of its own model (`own` in the broadcast) on these samples.
 
     `score`: accuracy, or mean squared error for numbers. `loss`: mean loss. With `margin` in the settings also
-    `losses` under every model and `margin`: by how many standard errors its own model beats the next best.
+    `losses` under every model and `margin`: by how many standard errors its own model beats the next best. With
+    `mixture`, all models together by the client's own weights predict instead.
     """
     own = broadcast.each["own"]
-    first, back = _distinct(shard, own)
+    if task.settings.get("mixture"):
+        first, back = np.arange(len(shard)), torch.arange(len(shard))
+        lane, lanes = (int(cast(int, task.settings[name])) for name in ("lane", "lanes"))
+        mixed: Tensor | None = kept_weights(states, first, broadcast, lanes)[:, lane]
+    else:
+        first, back = _distinct(shard, own)
+        mixed = None
     part, own = shard.take(first), own[torch.from_numpy(first)]
     columns = {name: torch.zeros(len(part), dtype=torch.float64) for name in ("score", "loss")}
     if task.settings.get("margin"):
@@ -44,7 +78,8 @@ def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast) -
         }
     for block in _blocks(part, broadcast):
         places = torch.from_numpy(block.positions)
-        for name, value in _measure(learner, broadcast, block, own[places], "margin" in columns).items():
+        share = None if mixed is None else mixed[places]
+        for name, value in _measure(learner, broadcast, block, own[places], "margin" in columns, share).items():
             columns[name][places] = value.double().cpu()
     return Reply(clients=shard.ids, rows={name: value[back] for name, value in columns.items()})
 
@@ -74,9 +109,26 @@ def _table(learner: Learner, broadcast: Broadcast, block: Block, places: Tensor)
     return own[:, None]
 
 
-def _measure(learner: Learner, broadcast: Broadcast, block: Block, own: Tensor, margin: bool) -> dict[str, Tensor]:
-    theta = broadcast.clusters.at(own)
-    outputs = learner.outputs(theta, block.x)
+def _mixed(learner: Learner, models: Params, block: Block, share: Tensor) -> Tensor:
+    """What all models say together by `share` (B, K): log of mixed probabilities (B, n, C), or mixed numbers (B, n)."""
+    total: Tensor | None = None
+    for k in range(share.shape[1]):
+        theta = {name: p[k : k + 1].expand(len(share), *p.shape[1:]) for name, p in models.items()}
+        said = learner.outputs(theta, block.x)
+        said = said if learner.classes is None else torch.softmax(said, dim=-1)
+        weighted = said * share[:, k].to(said).reshape(-1, *(1,) * (said.dim() - 1))
+        total = weighted if total is None else total + weighted
+    assert total is not None
+    return total if learner.classes is None else total.clamp_min(torch.finfo(total.dtype).tiny).log()
+
+
+def _measure(
+    learner: Learner, broadcast: Broadcast, block: Block, own: Tensor, margin: bool, share: Tensor | None
+) -> dict[str, Tensor]:
+    if share is None:
+        outputs = learner.outputs(broadcast.clusters.at(own), block.x)
+    else:
+        outputs = _mixed(learner, broadcast.clusters.all_models(), block, share)
     hit = (outputs - block.y) ** 2 if learner.classes is None else (outputs.argmax(dim=-1) == block.y).double()
     values = {"score": block.mean(hit), "loss": block.mean(learner.loss(outputs, block.y))}
     if margin:

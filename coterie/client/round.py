@@ -9,21 +9,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.client.evaluate import KEPT_WEIGHTS, kept_weights
 from coterie.client.resample import fresh_parts
 from coterie.core.blocks import Block, Memory, cut
 from coterie.core.clusters import Clusters, Params
 from coterie.core.keys import Purpose, Words, keys_for_clients
 from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
 from coterie.core.shard import Positions, Shard
+from coterie.core.states import States
 from coterie.learners.base import Learner
 from coterie.learners.contribution import Contribution
 from coterie.tiers.method import RoundSettings
 from coterie.tiers.objective import OBJECTIVES, Objective
-from coterie.tiers.weights import Weights
+from coterie.tiers.weights import SoftByEM, Weights, best
 
 
 def local_round(
-    learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, memory: Memory | None = None
+    learner: Learner,
+    shard: Shard,
+    task: Task,
+    broadcast: Broadcast,
+    memory: Memory | None = None,
+    states: States | None = None,
 ) -> Reply:
     """One round for every client of the shard.
 
@@ -43,7 +50,9 @@ def local_round(
         kept = memory if part is shard else None  # what varies from round to round is not worth keeping
         for judged, block in _samples(part, keys[positions], settings, broadcast, kept):
             places = positions[block.positions]
-            if told:
+            if isinstance(weights, SoftByEM):
+                visit = _respond(learner, objective, weights, broadcast, block, kept_weights(states, places, broadcast))
+            elif told:
                 assert broadcast.only is not None
                 only = broadcast.only[torch.from_numpy(places)]
                 visit = _told(learner, broadcast.clusters, only, block, scored=not batched)
@@ -61,11 +70,14 @@ def local_round(
             lr = broadcast.scalars["lr"]
             memo = visit.memo if judged is block else None  # it belongs to the samples that were scored
             tally.meet(places, block, visit)
-            for turn in _turns(visit, weight, broadcast.clusters.K):
+            for turn in _turns(visit, weight, broadcast.clusters.K, settings.by_share):
                 rows = torch.searchsorted(visit.slots, turn.slots).to(weight.device)
-                part_of = block if turn.share is None else replace(block, focus=turn.share.expand(block.y.shape))
+                part_of = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
                 given = learner.contribute(visit.models, rows, part_of, settings.work, lr, turn.weight, memo)
                 tally.add(places, visit, turn, given)
+            if visit.gamma is not None:
+                tally.count(places, objective.client_counts(visit.real(block), block.y, learner.classes))
+                _keep(states, places, broadcast, tally, visit)
     return tally.reply(shard)
 
 
@@ -95,6 +107,15 @@ class _Visit:
     memo: Tensor | None = None
     share: Tensor | None = None
     """(B, S) what each model counts for each client (lambda); None where only the chosen one does."""
+    gamma: Tensor | None = None
+    """(B, n, S) what each model counts for each sample; None where it is the same for all of a client's."""
+    likelihood: Tensor | None = None
+    """(B, R) the mean log-likelihood of its samples under its own mixture."""
+
+    def real(self, block: Block) -> Tensor:
+        """gamma, with zeros for padding."""
+        assert self.gamma is not None
+        return self.gamma if block.mask is None else self.gamma * block.mask[..., None]
 
 
 @dataclass(frozen=True)
@@ -107,19 +128,28 @@ class _Turn:
     """(B, T) each client's model in these lanes."""
     weight: Tensor
     """(B, T) what its change counts in the sums."""
-    share: Tensor | None = None
-    """(B, 1) what the model counts for the client; None: 1."""
+    mass: Tensor
+    """(B, T) what it counts in their denominator."""
+    focus: Tensor | None = None
+    """(B, n) or (B, 1), what the model counts for each sample; None: 1."""
+    soft: bool = False
 
 
-def _turns(visit: _Visit, weight: Tensor, K: int) -> Iterator[_Turn]:
-    """All chosen models at once; or, where all count, one model after the other."""
+def _turns(visit: _Visit, weight: Tensor, K: int, by_share: bool) -> Iterator[_Turn]:
+    """All chosen models at once; or, where all count, one model after the other.
+
+    A soft client's change of a model is small already where the model counts little; with `by_share` what it counts in
+    the sum is, too.
+    """
     if visit.share is None:
-        yield _Turn(torch.arange(visit.chosen.shape[1]), visit.chosen, weight)
+        yield _Turn(torch.arange(visit.chosen.shape[1]), visit.chosen, weight, weight)
         return
     for row, slot in enumerate(visit.slots.tolist()):
-        lane = slot // K
-        column = visit.share[:, row, None]
-        yield _Turn(torch.tensor([lane]), torch.full((len(weight), 1), slot), weight[:, lane, None], column)
+        lanes, slots = torch.tensor([slot // K]), torch.full((len(weight), 1), slot)
+        column, full = visit.share[:, row, None], weight[:, slot // K, None]
+        mass = full * column
+        focus = column if visit.gamma is None else visit.gamma[..., row]
+        yield _Turn(lanes, slots, mass if by_share else full, mass, focus, soft=True)
 
 
 def _copied_bytes(clusters: Clusters) -> int:
@@ -165,7 +195,7 @@ def _choose(learner: Learner, objective: Objective, weights: Weights, clusters: 
     shape = (len(block.positions), clusters.lanes, clusters.K)
     models = clusters.all_models()
     scored = learner.score(models, block)
-    cost = objective.client_cost(scored.losses)
+    cost = objective.client_cost(scored.losses, block.y, {})
     table = block.mean(scored.losses).reshape(shape)
     ranking = -(table if cost is scored.losses else block.mean(cost).reshape(shape))
     chosen, share = weights.client_choose(ranking), weights.client_weigh(ranking)
@@ -174,6 +204,55 @@ def _choose(learner: Learner, objective: Objective, weights: Weights, clusters: 
         loss = torch.where(share > 0, share * table, 0).sum(dim=2)
         share = share.flatten(1)
     return _Visit(torch.arange(clusters.lanes * clusters.K), models, first + chosen.cpu(), loss, scored.memo, share)
+
+
+def _respond(
+    learner: Learner, objective: Objective, weights: SoftByEM, broadcast: Broadcast, block: Block, kept: Tensor
+) -> _Visit:
+    """Clients whose samples belong to all clusters in part; `kept` (B, R, K) are the weights they had."""
+    clusters = broadcast.clusters
+    slots, models = torch.arange(clusters.lanes * clusters.K), clusters.all_models()
+    scored = learner.score(models, block)
+    shape = (*block.y.shape, clusters.lanes, clusters.K)
+    cost = objective.client_cost(_deviance(learner, scored.losses, broadcast), block.y, broadcast.common)
+    gamma, likelihood = weights.client_respond(cost.reshape(shape), kept.to(cost))
+    own = block.mean(gamma)
+    loss = block.mean(torch.where(gamma > 0, gamma * scored.losses.reshape(shape), 0).sum(dim=3))
+    first = torch.arange(clusters.lanes) * clusters.K
+    return _Visit(
+        slots,
+        models,
+        first + best(own).cpu(),
+        loss,
+        scored.memo,
+        share=own.flatten(1),
+        gamma=gamma.flatten(2),
+        likelihood=block.mean(likelihood),
+    )
+
+
+def _deviance(learner: Learner, losses: Tensor, broadcast: Broadcast) -> Tensor:
+    """-log p_k(y|x), (B, n, S): cross-entropy is that already; a squared error becomes a Gaussian's.
+
+    The variance is the federation's mean squared error of the round before, for each lane. Before the first round there
+    is none, and every model explains everything equally.
+    """
+    if learner.classes is not None:
+        return losses
+    known = broadcast.common["loss"].to(losses).repeat_interleave(broadcast.clusters.K)  # (S,)
+    unit = learner.loss(losses.new_ones(1, 1), losses.new_zeros(1, 1)).item()  # 1/2, or 1 without the half
+    density = losses / (2 * known) + (2 * torch.pi * known / unit).log() / 2
+    return torch.where(known.isfinite(), density, 0.0)
+
+
+def _keep(states: States | None, places: Positions, broadcast: Broadcast, tally: _Tally, visit: _Visit) -> None:
+    """Keep the new weights of the clients whose work was accepted."""
+    assert states is not None
+    assert visit.share is not None
+    accepted = tally.counted[torch.from_numpy(places)].any(dim=1)
+    shape = (-1, broadcast.clusters.lanes, broadcast.clusters.K)
+    own = visit.share.double().cpu()[accepted].reshape(shape)
+    states.write(places[accepted.numpy()], broadcast.round, {KEPT_WEIGHTS: own})
 
 
 class _Tally:
@@ -192,6 +271,8 @@ class _Tally:
         self.counted = torch.zeros(count, clusters.lanes, dtype=torch.bool)
         self.loss = torch.zeros(count, clusters.lanes, dtype=torch.float64)
         self.samples = torch.zeros(count, dtype=torch.float64)
+        self.likelihood: Tensor | None = None
+        self.rows: Params = {}
         self.paths: set[str] = set()
 
     def meet(self, places: Positions, block: Block, visit: _Visit) -> None:
@@ -201,6 +282,17 @@ class _Tally:
         self.samples[at] = block.sizes.double().cpu()
         if visit.loss is not None:
             self.loss[at] = visit.loss.double().cpu()
+        if visit.likelihood is not None:
+            if self.likelihood is None:
+                self.likelihood = torch.zeros_like(self.loss)
+            self.likelihood[at] = visit.likelihood.double().cpu()
+
+    def count(self, places: Positions, rows: Params) -> None:
+        """What the objective wants the server to know of a block's clients, {name: (B, ...)}."""
+        for name, value in rows.items():
+            if name not in self.rows:
+                self.rows[name] = value.new_zeros(len(self.samples), *value.shape[1:], device="cpu")
+            self.rows[name][torch.from_numpy(places)] = value.cpu()
 
     def add(self, places: Positions, visit: _Visit, turn: _Turn, given: Contribution) -> None:
         """What a block's clients contributed in a turn."""
@@ -208,16 +300,14 @@ class _Tally:
         for name, value in given.sums.items():
             total, index = (self.body[name], lanes) if name in self.body else (self.sums[name], rows)
             total.index_add_(0, index.to(total.device), value)
-        mass = torch.where(given.finite, turn.weight, 0)
-        counted = (mass > 0).cpu()
-        if turn.share is not None:
-            mass = mass * turn.share
+        counted = (given.finite & (turn.weight > 0)).cpu()
+        mass = torch.where(given.finite, turn.mass, 0)
         own = torch.searchsorted(self.slots, turn.slots).flatten()
         self.slot_mass.index_add_(0, own, mass.double().cpu().flatten())
         self.slot_count.index_add_(0, own, counted.flatten().long())
         at = torch.from_numpy(places)[:, None]
         self.counted[at, turn.lanes] |= counted
-        if given.loss is not None and turn.share is None:
+        if given.loss is not None and not turn.soft:
             self.loss[at, turn.lanes] = given.loss.double().cpu()
         self.paths.add(given.path)
 
@@ -227,15 +317,23 @@ class _Tally:
         # a client that fails in every lane is left out; one that fails in some makes those lanes the worst
         loss = torch.where(counted, self.loss, torch.where(accepted[:, None], torch.inf, 0.0))
         everybody = bool(accepted.all())
+        mixture = {}
+        if self.likelihood is not None:
+            known = torch.where(accepted[:, None], self.likelihood, 0)
+            mixture["likelihood"] = (known * self.samples[:, None]).sum(dim=0)
         named = list(zip(shard.ids, accepted.tolist(), strict=True)) if not everybody else []
         return Reply(
             clients=shard.ids if everybody else tuple(client for client, ok in named if ok),
             sums={
                 "loss": (loss * self.samples[:, None]).sum(dim=0),
                 "samples": torch.where(accepted, self.samples, 0).sum(),
+                **mixture,
             },
             slotted=self._slotted(),
-            rows={"cluster": (self.chosen if everybody else self.chosen[accepted]) % self.clusters.K},
+            rows={
+                "cluster": (self.chosen if everybody else self.chosen[accepted]) % self.clusters.K,
+                **{name: value if everybody else value[accepted] for name, value in self.rows.items()},
+            },
             rejected=tuple(client for client, ok in named if not ok),
             paths=tuple(sorted(self.paths)),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.client.evaluate import evaluate, score
+from coterie.client.evaluate import evaluate, score, weights
 from coterie.client.moments import anchor_step, moment_product
 from coterie.client.regression import curvature, meats, moments
 from coterie.client.round import local_round
@@ -13,6 +13,7 @@ from coterie.client.solve import local_solve
 from coterie.core.blocks import Memory
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions, Shard
+from coterie.core.states import States
 from coterie.errors import unknown_name
 from coterie.learners.base import Learner
 
@@ -28,11 +29,15 @@ class ClientSide:
     """Held-out training samples; a client may have none."""
     memory: Memory | None = None
     """What is kept of the training samples from round to round; None: nothing."""
+    states: States | None = None
+    """What the clients keep for themselves from round to round; None: nothing."""
 
     def take(self, positions: Positions, remember: bool = True) -> ClientSide:
         """Only these clients; with `remember` they will be together again, so what they keep is worth keeping."""
         test, validation = (None if part is None else part.take(positions) for part in (self.test, self.validation))
-        return ClientSide(self.learner, self.train.take(positions), test, validation, self.memory if remember else None)
+        memory = self.memory if remember else None
+        states = None if self.states is None else self.states.take(positions)
+        return ClientSide(self.learner, self.train.take(positions), test, validation, memory, states)
 
     def evaluated(self, task: Task) -> Shard:
         """The samples that `evaluate` is about; for want of test samples those for validation, else for training."""
@@ -48,9 +53,14 @@ class ClientSide:
 
 
 TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
-    "local-round": lambda side, task, broadcast: local_round(side.learner, side.train, task, broadcast, side.memory),
+    "local-round": lambda side, task, broadcast: local_round(
+        side.learner, side.train, task, broadcast, side.memory, side.states
+    ),
     "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),
-    "evaluate": lambda side, task, broadcast: evaluate(side.learner, side.evaluated(task), task, broadcast),
+    "evaluate": lambda side, task, broadcast: evaluate(
+        side.learner, side.evaluated(task), task, broadcast, side.states
+    ),
+    "weights": lambda side, task, broadcast: weights(side.learner, side.train, broadcast, side.states),
     "moment-product": lambda side, task, broadcast: moment_product(side.learner, side.train, task, broadcast),
     "anchor-step": lambda side, task, broadcast: anchor_step(side.learner, side.train, task, broadcast),
     "regression-moments": lambda side, task, broadcast: moments(side.learner, side.train, broadcast),

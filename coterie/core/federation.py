@@ -10,6 +10,7 @@ import numpy as np
 from coterie.core.keys import Words
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import ClientId, Positions
+from coterie.core.states import Shelf
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Federation(Protocol):
     @property
     def sizes(self) -> Positions:
         """n_i, shape (m,)."""
+        ...
+
+    @property
+    def shelf(self) -> Shelf | None:
+        """What the clients keep for themselves, if they live in this process and keep anything."""
         ...
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:

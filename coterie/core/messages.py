@@ -46,6 +46,8 @@ class Broadcast:
     scalars: Mapping[str, float] = field(default_factory=dict)
     each: Params = field(default_factory=dict)
     """A small part for each client, one row a client: {name: (m, ...)}."""
+    common: Params = field(default_factory=dict)
+    """What everybody gets besides the models."""
 
     def to(self, positions: Positions) -> Broadcast:
         """The part that goes to these of the m asked clients: no model that none of them is sent."""
@@ -62,6 +64,7 @@ class Broadcast:
         """Bytes down if each of `count` clients gets its own message."""
         clusters = self.clusters
         fixed = 8 * (1 + len(self.scalars)) + clusters.lanes * clusters.body_bytes + row_bytes(self.each)
+        fixed += sum(array.numel() * array.element_size() for array in self.common.values())
         every = clusters.lanes * clusters.K * clusters.slot_bytes
         if self.only is None:
             return count * (fixed + every)
@@ -178,6 +181,7 @@ def encode_broadcast(broadcast: Broadcast) -> bytes:
     c = broadcast.clusters
     header = {"round": broadcast.round, "K": c.K, "lanes": c.lanes, "scalars": dict(broadcast.scalars)}
     arrays = _named("params", c.params) | _named("body", c.shared) | _named("each", broadcast.each)
+    arrays |= _named("common", broadcast.common)
     if broadcast.only is not None and not bool((broadcast.only == ALL).all()):
         arrays["only"] = broadcast.only  # it also tells which slots are in the message
     return _pack(header, arrays)
@@ -194,7 +198,8 @@ def decode_broadcast(data: bytes) -> Broadcast:
         lanes=header["lanes"],
         slots=None if only is None or bool((only == ALL).any()) else torch.unique(only),
     )
-    return Broadcast(header["round"], clusters, only, header["scalars"], _under("each", arrays))
+    each, common = _under("each", arrays), _under("common", arrays)
+    return Broadcast(header["round"], clusters, only, header["scalars"], each, common)
 
 
 def encode_reply(reply: Reply) -> bytes:

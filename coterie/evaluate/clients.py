@@ -12,11 +12,20 @@ from torch import Tensor
 
 from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation, positions_of
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Plain, Reply, Task
 from coterie.core.shard import Positions
 from coterie.errors import TrainingError
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Whose weights count: those of one of the lanes, as clients kept them in their last accepted rounds (m,)."""
+
+    lane: int
+    lanes: int
+    accepted: Tensor
 
 
 @dataclass(frozen=True)
@@ -43,16 +52,23 @@ def scores(
     *,
     margin: bool = False,
     on: Literal["test", "validation"] = "test",
+    mixture: Mixture | None = None,
 ) -> Scores:
     """Ask every client that has a cluster; `own` (m,) holds it, or a negative number. One lane only.
 
     With `margin` every model goes to every client, since it takes all of them to see how far ahead the own one is.
+    With `mixture` clients predict by their own mixture of all models.
     Without test samples `on` falls back to validation samples, without those to training samples.
     """
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
-    broadcast = Broadcast(round_, clusters, only=None if margin else rows[:, None], each={"own": rows})
-    reply = federation.ask(Task("evaluate", {"margin": margin, "on": on}), broadcast, asked).reply
+    settings: dict[str, Plain] = {"margin": margin, "on": on}
+    each = {"own": rows}
+    if mixture is not None:
+        settings |= {"mixture": True, "lane": mixture.lane, "lanes": mixture.lanes}
+        each["accepted"] = mixture.accepted[torch.from_numpy(asked)]
+    broadcast = Broadcast(round_, clusters, only=None if margin or mixture else rows[:, None], each=each)
+    reply = federation.ask(Task("evaluate", settings), broadcast, asked).reply
     _refuse_silence(reply, len(asked))
     values = {name: value.numpy() for name, value in reply.rows.items()}
     return Scores(
@@ -76,6 +92,17 @@ def training_losses(
     reply = federation.ask(Task("score"), Broadcast(round_, clusters, only=only), asked).reply
     _refuse_silence(reply, len(asked))
     return positions_of(federation, reply.clients), reply.rows["losses"].numpy()
+
+
+def own_weights(
+    federation: Federation, clusters: Clusters, accepted: Tensor, round_: int
+) -> tuple[Positions, Floats, Floats]:
+    """Who answered, each one's own weights (answered, R, K), and its mean training loss under them (answered, R)."""
+    everybody = np.arange(len(federation.clients))
+    broadcast = Broadcast(round_, clusters, each={"accepted": accepted})
+    reply = federation.ask(Task("weights"), broadcast, everybody).reply
+    _refuse_silence(reply, len(everybody))
+    return positions_of(federation, reply.clients), reply.rows["weights"].numpy(), reply.rows["losses"].numpy()
 
 
 def _refuse_silence(reply: Reply, asked: int) -> None:

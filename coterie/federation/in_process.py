@@ -10,6 +10,7 @@ from coterie.core.federation import Replies
 from coterie.core.keys import Words
 from coterie.core.messages import Broadcast, Task
 from coterie.core.shard import ClientId, Positions
+from coterie.core.states import Shelf
 from coterie.federation.missing import Missing
 
 
@@ -34,6 +35,11 @@ class InProcess(ABC):
     def sizes(self) -> Positions:
         """n_i, shape (m,)."""
         return self.side.train.sizes
+
+    @property
+    def shelf(self) -> Shelf | None:
+        """What the clients keep for themselves."""
+        return None if self.side.states is None else self.side.states.shelf
 
     @abstractmethod
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:

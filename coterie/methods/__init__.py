@@ -5,7 +5,9 @@ from __future__ import annotations
 from coterie.errors import unknown_name
 from coterie.methods import (
     fedavg,
+    fedem,
     fedprox,
+    fedrc,
     ifca,
     local,
     moment_descent,
@@ -20,7 +22,10 @@ from coterie.methods.base import Entry
 METHODS: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        *(m.ENTRY for m in (local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot)),
+        *(
+            m.ENTRY
+            for m in (local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot, fedem, fedrc)
+        ),
         *one_shot_yardsticks.ENTRIES,
     )
 }

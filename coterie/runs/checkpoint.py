@@ -12,7 +12,7 @@ from pathlib import Path
 
 from safetensors.torch import load as safetensors_load
 
-from coterie.core.clusters import Clusters
+from coterie.core.clusters import Clusters, Params
 from coterie.runs.files import tensor_bytes, write_atomically, write_json
 from coterie.server.loop import ServerState
 
@@ -25,7 +25,9 @@ def save_checkpoint(folder: Path, state: ServerState) -> None:
     folder.mkdir(exist_ok=True)
     arrays = {f"params/{name}": p for name, p in state.clusters.params.items()}
     arrays |= {f"body/{name}": p for name, p in state.clusters.shared.items()}
-    arrays |= {"choice": state.choice, "steady": state.steady, "loss": state.loss}
+    arrays |= {"choice": state.choice, "steady": state.steady, "loss": state.loss, "accepted": state.accepted}
+    arrays |= {f"tables/{name}": table for name, table in state.tables.items()}
+    arrays |= {f"clients/{name}": kept for name, kept in state.clients.items()}
     data = tensor_bytes(arrays)
     stem = f"round-{state.round:06d}"
     write_atomically(folder / f"{stem}.safetensors", data)
@@ -64,7 +66,12 @@ def _read(header: Path) -> ServerState:
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
         raise ValueError("its arrays do not match their digest")
     arrays = safetensors_load(data)
-    params = {n.removeprefix("params/"): a for n, a in arrays.items() if n.startswith("params/")}
-    body = {n.removeprefix("body/"): a for n, a in arrays.items() if n.startswith("body/")}
+    params, body = _under("params/", arrays), _under("body/", arrays)
     clusters = Clusters(params, int(facts["K"]), int(facts["lanes"]), body or None)
-    return ServerState(int(facts["round"]), clusters, arrays["choice"], arrays["steady"], arrays["loss"])
+    choice, steady, loss, accepted = (arrays[name] for name in ("choice", "steady", "loss", "accepted"))
+    tables, clients = _under("tables/", arrays), _under("clients/", arrays)
+    return ServerState(int(facts["round"]), clusters, choice, steady, loss, accepted, tables, clients)
+
+
+def _under(prefix: str, arrays: Params) -> Params:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

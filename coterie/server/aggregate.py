@@ -25,7 +25,7 @@ def aggregate(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarra
     mass[sums.slots] = sums.arrays["mass"]
     by_lane = mass.reshape(clusters.lanes, clusters.K).sum(dim=1)
     everybody = _everybody(method.averaging, by_lane, sizes)
-    denominator = mass if method.averaging.over == "members" else everybody.repeat_interleave(clusters.K)
+    denominator = everybody.repeat_interleave(clusters.K) if method.averaging.over == "all" else mass
     params = _moved(clusters.params, sums, denominator, step)
     if not clusters.shared:
         return replace(clusters, params=params)

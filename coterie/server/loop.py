@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from coterie.core.clusters import Clusters
+from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import ALL, Broadcast, Reply
 from coterie.core.shard import ClientId, Positions
+from coterie.core.states import NEVER
 from coterie.core.threads import one_thread
 from coterie.errors import TrainingError
 from coterie.server.aggregate import aggregate
 from coterie.server.sampling import choose
 from coterie.tiers.method import Method
+from coterie.tiers.weights import SoftByEM
 
 UNKNOWN = -1
 """In `ServerState.choice`: this client has not been heard of yet."""
@@ -35,12 +37,19 @@ class ServerState:
     """(m,) visits in a row without a change of cluster in any lane."""
     loss: Tensor
     """(R,) mean training loss of each lane in the last round (`client/round.py` says of what); before it, infinite."""
+    accepted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    """(m,) the last round of each client's that counted, or `NEVER`: its own state goes on from there."""
+    tables: Params = field(default_factory=dict)
+    """{name: (m, ...)} the last counts of each client that the objective asked for; zeros before it was heard."""
+    clients: Params = field(default_factory=dict)
+    """What clients keep for themselves, only in checkpoints of a simulation: elsewhere it stays with them."""
 
     @classmethod
     def fresh(cls, clusters: Clusters, clients: int) -> ServerState:
         choice = torch.full((clients, clusters.lanes), UNKNOWN, dtype=torch.int64)
         loss = torch.full((clusters.lanes,), torch.inf, dtype=torch.float64)
-        return cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64), loss)
+        accepted = torch.full((clients,), NEVER, dtype=torch.int64)
+        return cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64), loss, accepted)
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,8 @@ class Round:
     bytes_down: int
     path: str
     """By which of the learner's ways the local work was done; several are joined by `+`."""
+    likelihood: Tensor | None = None
+    """(R,) the mean log-likelihood of the training samples under their clients' mixtures, before they trained."""
 
 
 def rounds(
@@ -73,6 +84,7 @@ def rounds(
             state.clusters,
             only=_who_gets_what(method, state, asked, groups),
             scalars={"lr": 1.0 if method.exchange == "gradient" else rate},
+            **_for_soft_clients(method, state, asked),
         )
         replies = federation.ask(method.task(seed), broadcast, asked)
         reply = replies.reply
@@ -86,7 +98,9 @@ def rounds(
             clusters = regroup.apply(clusters, torch.bincount(choice[choice[:, 0] >= 0, 0], minlength=clusters.K))
             choice, steady = torch.full_like(choice, UNKNOWN), torch.zeros_like(steady)  # old numbers mean nothing now
         loss = reply.sums["loss"] / reply.sums["samples"]
-        state = ServerState(state.round + 1, clusters, choice, steady, loss)
+        accepted = state.accepted.index_fill(0, torch.from_numpy(answered), state.round)
+        tables = _filed(state.tables, reply, answered, len(federation.clients))
+        state = ServerState(state.round + 1, clusters, choice, steady, loss, accepted, tables)
         yield Round(
             state,
             moved=moved,
@@ -96,6 +110,7 @@ def rounds(
             bytes_up=replies.bytes_up if method.travels else 0,
             bytes_down=replies.bytes_down if method.travels else 0,
             path="+".join(reply.paths),
+            likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
         )
 
 
@@ -105,6 +120,29 @@ def _missing(clients: tuple[ClientId, ...], chosen: Positions, reply: Reply) -> 
         return ()
     heard = {*reply.clients, *reply.rejected}
     return tuple(clients[i] for i in chosen if clients[i] not in heard)
+
+
+def _for_soft_clients(method: Method, state: ServerState, asked: Positions) -> dict[str, Params]:
+    """What clients that keep soft weights need besides the models: which of their states counts, and what is common."""
+    if not isinstance(method.weights, SoftByEM):
+        return {}
+    common = method.objective.server_combine(state.tables) if state.tables else {}
+    return {"each": {"accepted": state.accepted[torch.from_numpy(asked)]}, "common": {"loss": state.loss, **common}}
+
+
+COUNTS = ("labels",)
+"""The rows of replies that are counts for the objective."""
+
+
+def _filed(tables: Params, reply: Reply, answered: Positions, clients: int) -> Params:
+    """The tables with the new rows of those who answered."""
+    filed = {}
+    for name in COUNTS:
+        if name in reply.rows:
+            rows = reply.rows[name]
+            before = tables.get(name, rows.new_zeros(clients, *rows.shape[1:]))
+            filed[name] = before.index_copy(0, torch.from_numpy(answered), rows)
+    return filed
 
 
 def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:

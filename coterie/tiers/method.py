@@ -20,8 +20,9 @@ ClientWeight = Literal["uniform", "samples"]
 class Averaging:
     """How the members' changes become the cluster's change."""
 
-    over: Literal["members", "all"] = "members"
-    """Divide by the mass of the cluster's members, or by the mass of all clients (FedX-clustering, IFCA's option I)."""
+    over: Literal["members", "all", "responsibility"] = "members"
+    """Divide by the mass of the cluster's members, or by the mass of all clients (FedX-clustering, IFCA's option I,
+    FedEM); or weigh a soft client's model by what the cluster counts for it, and divide by that."""
     client_weight: ClientWeight = "uniform"
     """Whether a client counts once or n_i times."""
     divide_by: Literal["answered", "federation"] = "answered"
@@ -97,7 +98,13 @@ class Method:
     def task(self, seed: int) -> Task:
         """What a client is asked to do in a round."""
         settings = RoundSettings(
-            self.objective.name, self.weights, self.work, self.averaging.client_weight, seed, self.resample
+            self.objective.name,
+            self.weights,
+            self.work,
+            self.averaging.client_weight,
+            seed,
+            self.resample,
+            self.averaging.over == "responsibility",
         )
         return Task("local-round", settings.plain())
 
@@ -112,6 +119,8 @@ class RoundSettings:
     client_weight: ClientWeight
     seed: int
     resample: int | None = None
+    by_share: bool = False
+    """Whether a soft client's change counts in the sums by what the cluster counts for it."""
 
     def plain(self) -> dict[str, Plain]:
         return {
@@ -121,6 +130,7 @@ class RoundSettings:
             "client_weight": self.client_weight,
             "seed": self.seed,
             "resample": self.resample,
+            "by_share": self.by_share,
         }
 
     @classmethod
@@ -134,6 +144,7 @@ class RoundSettings:
             client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
             seed=int(str(plain["seed"])),
             resample=None if plain["resample"] is None else int(str(plain["resample"])),
+            by_share=bool(plain["by_share"]),
         )
 
 

@@ -74,6 +74,39 @@ class SoftByLoss:
         return torch.softmax(torch.where(lost, 0.0, known) / self.temperature, dim=2)
 
 
+LEAST = 1e-12
+"""What a weight counts at least inside the logarithm: one that has become zero can come back."""
+
+
+@dataclass(frozen=True)
+class SoftByEM:
+    """Each sample belongs to every cluster a little: gamma_jk proportional to w_k L_k(x_j, y_j); w_k is its mean.
+
+    The client keeps w from round to round. It trains every model, with gamma on each sample's loss. (FedEM)
+    """
+
+    name: ClassVar[str] = "soft-by-em"
+    assigned: ClassVar[bool] = False
+
+    def client_choose(self, scores: Tensor) -> Tensor:
+        return best(scores)
+
+    def client_weigh(self, scores: Tensor) -> Tensor | None:
+        return None
+
+    def client_respond(self, cost: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """gamma (B, n, R, K) and the log-likelihood of each sample under the mixture, (B, n, R).
+
+        cost: -log L_k, (B, n, R, K). weights: w of each client, (B, R, K). Where no cluster explains a sample at all,
+        all do equally.
+        """
+        joint = weights.clamp_min(LEAST).log()[:, None] - cost
+        joint = joint.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+        lost = (joint == -torch.inf).all(dim=3, keepdim=True)
+        gamma = torch.softmax(torch.where(lost, 0.0, joint), dim=3)
+        return gamma, torch.logsumexp(joint, dim=3)
+
+
 def best(scores: Tensor) -> Tensor:
     """The cluster of the largest score, ties to the lowest."""
     return scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf).argmax(dim=2)
@@ -93,4 +126,6 @@ class Assigned:
         return None
 
 
-WEIGHTS: dict[str, Callable[..., Weights]] = {m.name: m for m in (OneCluster, HardByLoss, SoftByLoss, Assigned)}
+WEIGHTS: dict[str, Callable[..., Weights]] = {
+    m.name: m for m in (OneCluster, HardByLoss, SoftByLoss, SoftByEM, Assigned)
+}
