@@ -388,9 +388,13 @@ def _settled(plan: Plan, state: ServerState) -> _Settled:
         return _Settled(positions, own, 0, np.array([np.average(table[:, 0], weights=sizes)]))
     by_lane = table.reshape(len(table), clusters.lanes, clusters.K)
     finite = np.where(np.isfinite(by_lane), by_lane, np.inf)
-    losses = np.average(finite.min(axis=2), axis=0, weights=sizes)
+    chosen = finite.argmin(axis=2)
+    if plan.method.weights.keeps:  # clients that have a cluster stay in it
+        told = state.choice.numpy()[positions]
+        chosen = np.where(told >= 0, told, chosen)
+    losses = np.average(np.take_along_axis(finite, chosen[:, :, None], axis=2)[:, :, 0], axis=0, weights=sizes)
     lane = int(np.argmin(losses))
-    own[rows] = torch.from_numpy(finite[:, lane].argmin(axis=1))
+    own[rows] = torch.from_numpy(chosen[:, lane])
     return _Settled(positions, own, lane, losses, by_lane[:, lane])
 
 

@@ -30,7 +30,6 @@ from coterie.server.start import Model
 from coterie.starts import MOMENT_DESCENT, ODCL, STARTS, read_start
 from coterie.stopping import Watch
 from coterie.tiers.method import Method
-from coterie.tiers.weights import SoftByEM
 
 DRAWN = frozenset({"random", "gaussian", "near-truth", "cluster-oracle"})
 """The starts that are drawn at random."""
@@ -215,7 +214,7 @@ def _client_side(data: Population, learner: Learner, options: Options, method: M
     train = train.to(dtype, device)
     test, validation = (None if part is None else part.to(dtype, device) for part in (data.test, validation))
     memory = Memory(max(KEPT_AT_LEAST, train.x.nbytes // KEPT_SHARE))
-    states = States.of(len(train)) if isinstance(method.weights, SoftByEM) else None
+    states = States.of(len(train)) if method.weights.keeps else None
     return ClientSide(learner, train, test, validation, memory, states)
 
 

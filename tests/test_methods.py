@@ -92,6 +92,7 @@ CASES += [
 EM = [{"averaging": "responsibility"}, {"batch_size": 4, "local_epochs": 2}, {"restarts": 2}, {"participation": 0.6}]
 CASES += [Case("fedem", learner, options) for options in EM for learner in ("linear", "mlp")]
 CASES += [Case("fedrc", "mlp", options) for options in EM]
+CASES += [Case("fesem", learner, options) for options in EM[1:] for learner in ("linear", "mlp")]
 
 
 def label(case: Case) -> str:

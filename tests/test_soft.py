@@ -122,6 +122,40 @@ def test_numbers_are_told_apart_by_the_error_of_the_round_before():
     assert result.weights.max(axis=1).min() > 0.95
 
 
+def test_fesem_against_a_plain_loop():
+    data = small_population("logistic")
+    options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1}
+    begun = begin(prepare(data, "fesem", "logistic", None, options))
+    centres = [{name: v.numpy() for name, v in model.items()} for model in begun.state.clusters.models()]
+    result = execute(begun, None, lambda record: None)
+    x, y, C = data.train.x.numpy().reshape(len(data.train.x), -1), data.train.y.numpy(), data.profile.classes
+    spans = list(zip(data.train.starts, data.train.stops, strict=True))
+    own = []
+    for a, b in spans:
+        fits = [softmax(x[a:b] @ m["weight"].T + m["bias"])[np.arange(b - a), y[a:b]] for m in centres]
+        own.append(int(np.argmin([-np.log(p).mean() for p in fits])))
+    for _ in range(ROUNDS):
+        trained = []
+        for i, (a, b) in enumerate(spans):
+            local = {name: v.copy() for name, v in centres[own[i]].items()}
+            for _ in range(STEPS):
+                error = (softmax(x[a:b] @ local["weight"].T + local["bias"]) - np.eye(C)[y[a:b]]) / (b - a)
+                local["weight"] -= LR * error.T @ x[a:b]
+                local["bias"] -= LR * error.sum(axis=0)
+            trained.append(local)
+            own[i] = int(np.argmin([sum(((local[n] - c[n]) ** 2).sum() for n in local) for c in centres]))
+        sizes = np.array([b - a for a, b in spans])
+        for k in range(K):
+            members = [i for i in range(len(spans)) if own[i] == k]
+            if members:
+                centres[k] = {
+                    n: np.average([trained[i][n] for i in members], axis=0, weights=sizes[members]) for n in centres[k]
+                }
+    assert [result.assignments[c] for c in data.clients] == own
+    for found, expected in zip(result.models, centres, strict=True):
+        assert found["weight"] == pytest.approx(expected["weight"], rel=1e-9, abs=1e-12)
+
+
 # ---- what clients keep ---------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,16 +13,19 @@ from torch import Tensor
 from coterie.client.evaluate import KEPT_WEIGHTS, kept_weights
 from coterie.client.resample import fresh_parts
 from coterie.core.blocks import Block, Memory, cut
-from coterie.core.clusters import Clusters, Params
+from coterie.core.clusters import Clusters, Params, take_rows
 from coterie.core.keys import Purpose, Words, keys_for_clients
 from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
 from coterie.learners.base import Learner
-from coterie.learners.contribution import Contribution
+from coterie.learners.contribution import Contribution, weigh
 from coterie.tiers.method import RoundSettings
 from coterie.tiers.objective import OBJECTIVES, Objective
-from coterie.tiers.weights import SoftByEM, Weights, best
+from coterie.tiers.weights import HardByDistance, SoftByEM, Weights, best
+
+KEPT_CLUSTER = "cluster"
+"""What clients keep that move by distance."""
 
 
 def local_round(
@@ -50,6 +54,9 @@ def local_round(
         kept = memory if part is shard else None  # what varies from round to round is not worth keeping
         for judged, block in _samples(part, keys[positions], settings, broadcast, kept):
             places = positions[block.positions]
+            if isinstance(weights, HardByDistance):
+                _train_and_move(learner, weights, settings, broadcast, states, tally, shard, places, block)
+                continue
             if isinstance(weights, SoftByEM):
                 visit = _respond(learner, objective, weights, broadcast, block, kept_weights(states, places, broadcast))
             elif told:
@@ -61,12 +68,7 @@ def local_round(
                 visit = _told(learner, broadcast.clusters, only, block, scored=False)
             else:
                 visit = _choose(learner, objective, weights, broadcast.clusters, judged)
-            # n_i of the client, however many of its samples this round uses
-            n = torch.from_numpy(shard.sizes[places]).to(block.counts)
-            mass = n if settings.client_weight == "samples" else torch.ones_like(n)
-            weight = mass[:, None].expand(visit.chosen.shape)
-            if visit.loss is not None:
-                weight = torch.where(visit.loss.isfinite(), weight, 0)
+            weight = _weight(settings, shard, places, block, visit)
             lr = broadcast.scalars["lr"]
             memo = visit.memo if judged is block else None  # it belongs to the samples that were scored
             tally.meet(places, block, visit)
@@ -79,6 +81,63 @@ def local_round(
                 tally.count(places, objective.client_counts(visit.real(block), block.y, learner.classes))
                 _keep(states, places, broadcast, tally, visit)
     return tally.reply(shard)
+
+
+def _weight(settings: RoundSettings, shard: Shard, places: Positions, block: Block, visit: _Visit) -> Tensor:
+    """(B, R) what a client's change counts: once or n_i times, however many of its samples this round uses."""
+    n = torch.from_numpy(shard.sizes[places]).to(block.counts)
+    mass = n if settings.client_weight == "samples" else torch.ones_like(n)
+    weight = mass[:, None].expand(visit.chosen.shape)
+    return weight if visit.loss is None else torch.where(visit.loss.isfinite(), weight, 0)
+
+
+def _train_and_move(
+    learner: Learner,
+    weights: HardByDistance,
+    settings: RoundSettings,
+    broadcast: Broadcast,
+    states: States | None,
+    tally: _Tally,
+    shard: Shard,
+    places: Positions,
+    block: Block,
+) -> None:
+    """Train the model of the own cluster, join the nearest one, and count as its member there."""
+    assert states is not None, "clients that keep their cluster need a place to keep it"
+    clusters = broadcast.clusters
+    shape = (len(places), clusters.lanes, clusters.K)
+    models, first = clusters.all_models(), torch.arange(clusters.lanes) * clusters.K
+    losses = block.mean(learner.score(models, block).losses).reshape(shape)
+    accepted = broadcast.each["accepted"][torch.from_numpy(places)]
+    before = first + states.read(KEPT_CLUSTER, places, accepted, weights.client_choose(-losses).cpu())
+    theta = take_rows(models, before)
+    change = learner.descend(theta, block, settings.work, broadcast.scalars["lr"])
+    trained = {name: p + change[name] for name, p in theta.items()}
+    after = first + weights.client_nearest(_squared_distances(trained, models, clusters)).cpu()
+    there = take_rows(models, after)
+    loss = losses.gather(2, (before - first)[..., None].to(losses.device)).squeeze(2)
+    visit = _Visit(torch.arange(clusters.lanes * clusters.K), models, after, loss)
+    weight = _weight(settings, shard, places, block, visit)
+    tally.meet(places, block, visit)
+    moved = {name: value - there[name] for name, value in trained.items()}
+    given = weigh(moved, after.to(weight.device), weight, len(visit.slots), "by-client")
+    tally.add(places, visit, _Turn(torch.arange(clusters.lanes), after, weight, weight), given)
+    kept = tally.counted[torch.from_numpy(places)].any(dim=1)
+    states.write(places[kept.numpy()], broadcast.round, {KEPT_CLUSTER: (after - first)[kept]})
+
+
+def _squared_distances(trained: Params, models: Params, clusters: Clusters) -> Tensor:
+    """|W_i - c_k|^2 over all parameters together, (B, R, K), of models {name: (B, R, ...)} to those of their lane."""
+    columns = []
+    for k in range(clusters.K):
+        centres = {name: p[k :: clusters.K] for name, p in models.items()}  # (R, ...)
+        columns.append(
+            sum(
+                ((trained[name] - centres[name]) ** 2).reshape(*trained[name].shape[:2], -1).sum(dim=2)
+                for name in trained
+            )
+        )
+    return torch.stack(cast(list[Tensor], columns), dim=2)
 
 
 def _samples(

@@ -8,6 +8,7 @@ from coterie.methods import (
     fedem,
     fedprox,
     fedrc,
+    fesem,
     ifca,
     local,
     moment_descent,
@@ -19,15 +20,12 @@ from coterie.methods import (
 )
 from coterie.methods.base import Entry
 
+FILES = (
+    *(local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot),
+    *(fesem, fedem, fedrc),
+)
 METHODS: dict[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        *(
-            m.ENTRY
-            for m in (local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot, fedem, fedrc)
-        ),
-        *one_shot_yardsticks.ENTRIES,
-    )
+    entry.name: entry for entry in (*(file.ENTRY for file in FILES), *one_shot_yardsticks.ENTRIES)
 }
 
 

@@ -84,7 +84,7 @@ def rounds(
             state.clusters,
             only=_who_gets_what(method, state, asked, groups),
             scalars={"lr": 1.0 if method.exchange == "gradient" else rate},
-            **_for_soft_clients(method, state, asked),
+            **_for_those_who_keep(method, state, asked),
         )
         replies = federation.ask(method.task(seed), broadcast, asked)
         reply = replies.reply
@@ -122,12 +122,15 @@ def _missing(clients: tuple[ClientId, ...], chosen: Positions, reply: Reply) -> 
     return tuple(clients[i] for i in chosen if clients[i] not in heard)
 
 
-def _for_soft_clients(method: Method, state: ServerState, asked: Positions) -> dict[str, Params]:
-    """What clients that keep soft weights need besides the models: which of their states counts, and what is common."""
-    if not isinstance(method.weights, SoftByEM):
+def _for_those_who_keep(method: Method, state: ServerState, asked: Positions) -> dict[str, Params]:
+    """What clients with a state need besides the models: which of their states counts, and what mixtures share."""
+    if not method.weights.keeps:
         return {}
-    common = method.objective.server_combine(state.tables) if state.tables else {}
-    return {"each": {"accepted": state.accepted[torch.from_numpy(asked)]}, "common": {"loss": state.loss, **common}}
+    told = {"each": {"accepted": state.accepted[torch.from_numpy(asked)]}}
+    if isinstance(method.weights, SoftByEM):
+        common = method.objective.server_combine(state.tables) if state.tables else {}
+        told["common"] = {"loss": state.loss, **common}
+    return told
 
 
 COUNTS = ("labels",)

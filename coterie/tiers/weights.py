@@ -16,6 +16,8 @@ class Weights(Protocol):
     name: ClassVar[str]
     assigned: ClassVar[bool]
     """Whether the server says which cluster a client belongs to."""
+    keeps: ClassVar[bool]
+    """Whether a client keeps something for itself from round to round."""
 
     def client_choose(self, scores: Tensor) -> Tensor:
         """The cluster of each client in each lane, (B, R), from its mean scores (B, R, K); ties to the lowest."""
@@ -32,6 +34,7 @@ class OneCluster:
 
     name: ClassVar[str] = "one-cluster"
     assigned: ClassVar[bool] = False
+    keeps: ClassVar[bool] = False
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return torch.zeros(scores.shape[:2], dtype=torch.int64, device=scores.device)
@@ -46,6 +49,7 @@ class HardByLoss:
 
     name: ClassVar[str] = "hard-by-loss"
     assigned: ClassVar[bool] = False
+    keeps: ClassVar[bool] = False
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return best(scores)
@@ -64,6 +68,7 @@ class SoftByLoss:
     temperature: float
     name: ClassVar[str] = "soft-by-loss"
     assigned: ClassVar[bool] = False
+    keeps: ClassVar[bool] = False
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return best(scores)
@@ -72,6 +77,28 @@ class SoftByLoss:
         known = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
         lost = (known == -torch.inf).all(dim=2, keepdim=True)  # fits nowhere: no cluster is any better
         return torch.softmax(torch.where(lost, 0.0, known) / self.temperature, dim=2)
+
+
+@dataclass(frozen=True)
+class HardByDistance:
+    """A client trains the model of its cluster, then joins the cluster whose model is nearest to what came out.
+
+    It keeps its cluster from round to round; in the first it is the one of least loss. (FeSEM)
+    """
+
+    name: ClassVar[str] = "hard-by-distance"
+    assigned: ClassVar[bool] = False
+    keeps: ClassVar[bool] = True
+
+    def client_choose(self, scores: Tensor) -> Tensor:
+        return best(scores)
+
+    def client_weigh(self, scores: Tensor) -> Tensor | None:
+        return None
+
+    def client_nearest(self, squared: Tensor) -> Tensor:
+        """The cluster of each client in each lane, (B, R), from squared distances (B, R, K); ties to the lowest."""
+        return best(-squared)
 
 
 LEAST = 1e-12
@@ -87,6 +114,7 @@ class SoftByEM:
 
     name: ClassVar[str] = "soft-by-em"
     assigned: ClassVar[bool] = False
+    keeps: ClassVar[bool] = True
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return best(scores)
@@ -118,6 +146,7 @@ class Assigned:
 
     name: ClassVar[str] = "assigned"
     assigned: ClassVar[bool] = True
+    keeps: ClassVar[bool] = False
 
     def client_choose(self, scores: Tensor) -> Tensor:
         raise AssertionError("an assigned client is told its cluster and never chooses")
@@ -127,5 +156,5 @@ class Assigned:
 
 
 WEIGHTS: dict[str, Callable[..., Weights]] = {
-    m.name: m for m in (OneCluster, HardByLoss, SoftByLoss, SoftByEM, Assigned)
+    m.name: m for m in (OneCluster, HardByLoss, HardByDistance, SoftByLoss, SoftByEM, Assigned)
 }
