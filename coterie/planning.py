@@ -26,6 +26,7 @@ from coterie.learners.linear import Linear
 from coterie.methods import find_method
 from coterie.methods.base import Entry
 from coterie.result import Result
+from coterie.runs.files import read_tensors
 from coterie.server.start import Model
 from coterie.starts import MOMENT_DESCENT, ODCL, STARTS, read_start
 from coterie.stopping import Watch
@@ -120,7 +121,7 @@ def prepare(
         values["restarts"] = 1  # several starts of the same models would be one
     groups, K = _groups(entry, data, values)
     chosen = learner or values["learner"] or ("linear" if data.profile.classes is None else "logistic")
-    built = make_learner(chosen, data.profile)
+    built = make_learner(chosen, data.profile, read_tensors)
     dtype = values["dtype"] or str(built.dtype).removeprefix("torch.")
     if values["lr"] == AUTO and "lr" not in said and not isinstance(built, Linear):
         values["lr"] = data.recommended.get("lr", 0.1)

@@ -17,6 +17,7 @@ from coterie.core.shard import ClientId
 from coterie.errors import InputError
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
+from coterie.runs.files import read_tensors
 from coterie.runs.folder import Record, RunFolder
 
 
@@ -166,7 +167,7 @@ def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
     return Result(
         config=config,
         profile=profile,
-        learner=make_learner(config["learner"] if learner is None else learner, profile),
+        learner=make_learner(config["learner"] if learner is None else learner, profile, read_tensors),
         parameters=[{name: p.to(dtype) for name, p in model.items()} for model in run.models()],
         records=run.records(),
         metrics=result["metrics"],

@@ -47,8 +47,10 @@ def hold_out(population: Population, share: float, seed: int) -> Population:
         raise ConfigError("validation needs a client with two samples or more, but all have one: leave it out")
     parts = split(keys_for_clients(seed, Purpose.VALIDATION, 0, train.hashes), sizes, share)
     rows = spans(train.starts, sizes)
+    kept, truth = rows[parts.kept], population.sample_truth
     return replace(
         population,
-        train=train.gather(rows[parts.kept], parts.kept_sizes),
+        train=train.gather(kept, parts.kept_sizes),
         test=train.gather(rows[parts.aside], parts.aside_sizes),
+        sample_truth=None if truth is None else truth[kept],
     )

@@ -26,6 +26,16 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Newcomers:
+    """Clients that did not train, one for each true group: how well do the models serve somebody new?"""
+
+    support: Shard
+    """Labelled samples from which a newcomer finds its clusters."""
+    query: Shard
+    """Samples of the same newcomers, on which it is measured."""
+
+
+@dataclass(frozen=True)
 class Population:
     """Clients in memory: training data, optional held-out data, optional true groups."""
 
@@ -44,6 +54,11 @@ class Population:
     group_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
     """What the features are called, d names; empty where nobody said."""
+    newcomers: Newcomers | None = None
+    sample_truth: npt.NDArray[np.int64] | None = None
+    """Where clients are mixed: the true group of each row of `train.x`; only for scoring."""
+    client_notes: tuple[str, ...] = ()
+    """What is known of the data of each client, m texts, parts separated by "; "; empty where nobody said."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -57,15 +72,16 @@ class Population:
         return Profile(tuple(self.train.x.shape[1:]), classes)
 
     def fingerprint(self) -> str:
-        """A digest of ids, samples and truth: the same data gives the same text. Computed once."""
+        """A digest of ids, samples, newcomers and truth: the same data gives the same text. Computed once."""
         return self._digest
 
     @cached_property
     def _digest(self) -> str:
         digest = hashlib.sha256(json.dumps(self.train.ids).encode())
         parts = [self.train] if self.test is None else [self.train, self.test]
+        parts += [] if self.newcomers is None else [self.newcomers.support, self.newcomers.query]
         arrays = [a for part in parts for a in (part.starts, part.stops, part.x.numpy(), part.y.numpy())]
-        for array in arrays if self.truth is None else [*arrays, self.truth]:
+        for array in [*arrays, *(known for known in (self.truth, self.sample_truth) if known is not None)]:
             digest.update(str((array.dtype, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()

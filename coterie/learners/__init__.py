@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.core.population import Profile
 from coterie.errors import ConfigError, unknown_name
@@ -17,15 +17,33 @@ from coterie.learners.linear import linear
 from coterie.learners.logistic import logistic
 from coterie.learners.mlp import mlp
 from coterie.learners.module import Factory, module
+from coterie.learners.networks.mobilenet import mobilenet_v2
+from coterie.learners.networks.resnet import resnet18
+from coterie.learners.networks.stored import StoredWeights
 
 LearnerChoice = str | Factory
 """What a user passes: `"mlp"`, `"mlp:hidden=200-100"`, or a function that returns a torch.nn.Module."""
 
-LEARNERS: dict[str, Callable[..., Learner]] = {"linear": linear, "logistic": logistic, "mlp": mlp, "cnn": cnn}
+Reader = Callable[[str], Mapping[str, Tensor]]
+"""Named arrays from a file. Learners touch no file: whoever makes one that starts from stored weights brings this."""
+
+LEARNERS: dict[str, Callable[..., Learner]] = {
+    "linear": linear,
+    "logistic": logistic,
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet18": resnet18,
+    "mobilenet-v2": mobilenet_v2,
+}
 
 
-def make_learner(choice: LearnerChoice, profile: Profile) -> Learner:
-    """The learner for data of this profile."""
+def no_files(source: str) -> Mapping[str, Tensor]:
+    """The reader where no file may be read."""
+    raise ConfigError(f"weights {source}: no file can be read here, pass make_learner a function that reads it")
+
+
+def make_learner(choice: LearnerChoice, profile: Profile, read: Reader = no_files) -> Learner:
+    """The learner for data of this profile; `read` opens the file that its settings name, if they do."""
     if not isinstance(choice, str):
         if isinstance(choice, nn.Module) or not callable(choice):
             raise ConfigError(
@@ -40,7 +58,7 @@ def make_learner(choice: LearnerChoice, profile: Profile) -> Learner:
     if name not in LEARNERS:
         raise unknown_name("learner", name, LEARNERS)
     build = LEARNERS[name]
-    return build(profile, **_parse(name, text, learner_options(name)))
+    return build(profile, **_parse(name, text, learner_options(name), read))
 
 
 def learner_options(name: str) -> dict[str, inspect.Parameter]:
@@ -49,7 +67,7 @@ def learner_options(name: str) -> dict[str, inspect.Parameter]:
     return {p.name: p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 
-def _parse(learner: str, text: str, options: dict[str, inspect.Parameter]) -> dict[str, object]:
+def _parse(learner: str, text: str, options: dict[str, inspect.Parameter], read: Reader) -> dict[str, object]:
     """`hidden=200-100,l2=0.1` into keyword arguments."""
     settings: dict[str, object] = {}
     for part in filter(None, text.split(",")):
@@ -57,6 +75,9 @@ def _parse(learner: str, text: str, options: dict[str, inspect.Parameter]) -> di
         if key not in options:
             raise unknown_name(f"setting of learner {learner}", key, options)
         kind = options[key].annotation
+        if kind == StoredWeights | None:
+            settings[key] = None if value == "none" else StoredWeights(value, read(value))
+            continue
         try:
             settings[key] = _read(kind, value)
         except ValueError:

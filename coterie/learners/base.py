@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -69,4 +69,18 @@ class Learner(Protocol):
         `memo` comes from `score` of the same models and block, if they were scored. What the contribution says
         beside the sums: `path`, the way that was taken, and for mini-batches the `loss` as they were stepped on.
         """
+        ...
+
+
+@runtime_checkable
+class HasFeatures(Protocol):
+    """A learner that ends in one fully connected layer, its head: outputs = features weight^T + bias."""
+
+    @property
+    def head(self) -> str:
+        """The head's name: its parameters are "HEAD.weight" (C, d) and "HEAD.bias" (C,)."""
+        ...
+
+    def features(self, theta: Params, x: Tensor) -> Tensor:
+        """Model b on batch b: {name: (B, ...)}, (B, n, ...) to what the head is given, (B, n, d)."""
         ...

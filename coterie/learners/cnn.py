@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
-from coterie.learners.module import ModuleLearner, module
+from coterie.learners.module import HeadedLearner, headed
+from coterie.learners.networks.images import image_shape, with_channels
 
 
 class SmallCNN(nn.Module):
@@ -25,8 +26,7 @@ class SmallCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, H, W) or (n, channels, H, W) to (n, outputs)."""
-        # channels last in memory: torch's pooling is vectorised over them, and its convolutions are no slower
-        h = (x[..., None] if x.dim() == 3 else x.movedim(1, -1).contiguous()).movedim(-1, 1)
+        h = with_channels(x)
         # ReLU after pooling gives the same as before it, on a quarter of the values
         h = nn.functional.relu(nn.functional.max_pool2d(self.conv1(h), 2))
         h = nn.functional.relu(nn.functional.max_pool2d(self.conv2(h), 2))
@@ -34,19 +34,15 @@ class SmallCNN(nn.Module):
         return out
 
 
-def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64) -> ModuleLearner:
+def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64) -> HeadedLearner:
     """Two convolutions and two fully connected layers on images (H, W) or (channels, H, W), at least 4x4."""
-    shape = profile.features if len(profile.features) == 3 else (1, *profile.features)
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ConfigError(
-            f"cnn needs images of shape (H, W) or (channels, H, W), at least 4x4, not {profile.features}: use mlp"
-        )
+    inputs, height, width = image_shape(profile, "cnn", smallest=4)
     if channels < 1 or hidden < 1:
         raise ConfigError(f"cnn: channels and hidden must be at least 1, got {channels} and {hidden}")
-    inputs, height, width = shape
     outputs = profile.classes or 1
-    return module(
+    return headed(
         profile,
         lambda: SmallCNN(inputs, height, width, channels, hidden, outputs),
         spec=f"cnn:channels={channels},hidden={hidden}",
+        head="fc2",
     )

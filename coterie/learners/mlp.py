@@ -41,16 +41,25 @@ class MLP(Network):
             params[f"layer{index}.bias"] = random.uniform(-bound, bound, outside)
         return params
 
+    @property
+    def head(self) -> str:
+        return f"layer{len(self.widths) - 2}"
+
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
-        weight, bias = theta["layer0.weight"], theta["layer0.bias"]
-        return self._above(theta, torch.baddbmm(bias[:, None], x.flatten(2), weight.transpose(1, 2)))
+        return self._above(theta, _layer(theta, 0, x.flatten(2)))
 
     def _above(self, theta: Params, z: Tensor) -> Tensor:
         """Outputs from the first layer's pre-activations z (B, n, h)."""
-        for index in range(1, len(self.widths) - 1):
-            weight, bias = theta[f"layer{index}.weight"], theta[f"layer{index}.bias"]
-            z = torch.baddbmm(bias[:, None], torch.relu(z), weight.transpose(1, 2))
+        z = _layer(theta, len(self.widths) - 2, self._features(theta, z))
         return z.squeeze(-1) if self.classes is None else z
+
+    def features(self, theta: Params, x: Tensor) -> Tensor:
+        return self._features(theta, _layer(theta, 0, x.flatten(2)))
+
+    def _features(self, theta: Params, z: Tensor) -> Tensor:
+        for index in range(1, len(self.widths) - 2):
+            z = _layer(theta, index, torch.relu(z))
+        return torch.relu(z)
 
     def score(self, models: Params, block: Block) -> Scored:
         """The first layers of all models are one product; the memo holds what it gives, (B, n, S, h)."""
@@ -89,6 +98,12 @@ class MLP(Network):
         done = self._descent(take_rows(models, rows), block, work, lr)
         path = "by-hand" if self._plain(work) else "autograd"
         return weigh(done.change, rows, mass, next(iter(models.values())).shape[0], path, done.loss)
+
+
+def _layer(theta: Params, index: int, x: Tensor) -> Tensor:
+    """Model b's layer on batch b: (B, n, in) to (B, n, out)."""
+    weight, bias = theta[f"layer{index}.weight"], theta[f"layer{index}.bias"]
+    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
 
 
 def mlp(profile: Profile, *, hidden: tuple[int, ...] = (64,), l2: float = 0.0) -> MLP:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, take_rows
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
-from coterie.learners.contribution import Scored
+from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Descent, LocalWork
 from coterie.learners.network import PlainNetwork
 
@@ -46,10 +46,14 @@ class ModuleLearner(PlainNetwork):
         return {name: torch.stack([d[name] for d in drawn]) for name in drawn[0]}
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
+        return self._shaped(self.run(theta, x))
+
+    def run(self, theta: Params, x: Tensor) -> Tensor:
+        """What module b gives for batch b: {name: (B, ...)}, (B, n, ...) to (B, n, ...)."""
         if not self.convolutions:
-            return self._shaped(vmap(caller(self._own_module, x))(theta, x))
-        run = in_pieces(caller(self._own_module, x))
-        return self._shaped(torch.stack([run(_row(theta, b), x[b]) for b in range(len(x))]))
+            return vmap(caller(self._own_module, x))(theta, x)
+        call = in_pieces(caller(self._own_module, x))
+        return torch.stack([call(_row(theta, b), x[b]) for b in range(len(x))])
 
     def _shaped(self, outputs: Tensor) -> Tensor:
         return outputs.squeeze(-1) if self.classes is None and outputs.dim() == 3 else outputs
@@ -98,6 +102,43 @@ class ModuleLearner(PlainNetwork):
         losses = [one.loss for one in done if one.loss is not None]
         change = {name: torch.cat([one.change[name] for one in done]) for name in theta}
         return Descent(change, torch.cat(losses) if losses else None)
+
+    def contribute(
+        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+    ) -> Contribution:
+        """If the module convolves, each client's change enters the sums before the next client begins."""
+        if not self.convolutions:
+            return super().contribute(models, rows, block, work, lr, mass, memo)
+        sums = {name: torch.zeros_like(p) for name, p in models.items()}
+        lanes = torch.arange(rows.shape[1])
+        given = []
+        for b, own in enumerate(rows):
+            done = self._descent(take_rows(models, own[None]), _alone(block, b), work, lr)
+            one = weigh(done.change, lanes[None], mass[b : b + 1], len(lanes), self._path, done.loss)
+            for name, total in sums.items():
+                total.index_add_(0, own.to(total.device), one.sums[name])
+            given.append((one.finite, one.loss))
+        losses = [loss for _, loss in given if loss is not None]
+        finite = torch.cat([finite for finite, _ in given])
+        return Contribution(sums, finite, self._path, torch.cat(losses) if losses else None)
+
+
+@dataclass(frozen=True)
+class HeadedLearner(ModuleLearner):
+    """A module that is known to end in one fully connected layer, its head."""
+
+    head: str
+
+    def features(self, theta: Params, x: Tensor) -> Tensor:
+        return self._body.run({n: p for n, p in theta.items() if not n.startswith(f"{self.head}.")}, x)
+
+    @cached_property
+    def _body(self) -> ModuleLearner:
+        """The same module with nothing in the place of its head."""
+        headless = deepcopy(self.module)
+        parent, _, name = self.head.rpartition(".")
+        setattr(headless.get_submodule(parent), name, nn.Identity())
+        return replace(self, module=headless)
 
 
 def _row(theta: Params, b: int | slice) -> Params:
@@ -149,6 +190,12 @@ def module(profile: Profile, factory: Factory, spec: str = "module") -> ModuleLe
     _refuse_unsound(built)
     _check_output(built, profile)
     return ModuleLearner(classes=profile.classes, spec=spec, dtype=torch.float32, l2=0.0, factory=factory, module=built)
+
+
+def headed(profile: Profile, factory: Factory, spec: str, head: str) -> HeadedLearner:
+    """The same for modules whose last layer, a fully connected one, is called `head`."""
+    plain = module(profile, factory, spec)
+    return HeadedLearner(**{field.name: getattr(plain, field.name) for field in fields(plain)}, head=head)
 
 
 def _refuse_unsound(built: nn.Module) -> None:

@@ -206,22 +206,21 @@ def tables(found: Found, quick: bool) -> list[Table]:
     ]
     rows = [_row(found, case, figure) for case in _cases(quick) for figure in case.figures]
     curves = Table("The last round; rounds (median) to within 1 % of the best random start's last figure", header, rows)
-    names = [Networks(steps, 0, 0).name for steps in ((QUICK_SOLVE,) if quick else (None, *SOLVES))]
     networks = Table(
         "Rotated digits, mlp: local solutions as steps from one common model",
         ["start", "ODCL alone: ARI", "accuracy", "IFCA: ARI", "accuracy"],
-        [
-            [
-                name,
-                *(
-                    spread(values_of(found, name, f), 3)
-                    for f in ("ari one-shot", "accuracy one-shot", "ari", "accuracy")
-                ),
-            ]
-            for name in names
-        ],
+        [_network_row(found, steps) for steps in ((QUICK_SOLVE,) if quick else (None, *SOLVES))],
     )
     return [curves, networks]
+
+
+def _network_row(found: Found, steps: int | None) -> list[str]:
+    name = Networks(steps, 0, 0).name
+    alone, after = (
+        [spread(values_of(found, name, f"{figure}{when}"), 3) for figure in ("ari", "accuracy")]
+        for when in (" one-shot", "")
+    )
+    return [name, *(["", ""] if steps is None else alone), *after]
 
 
 def _row(found: Found, case: Case, figure: str) -> list[str]:

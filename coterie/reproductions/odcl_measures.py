@@ -36,8 +36,6 @@ class Shot:
     """(K, P) weights, then the intercept where there is one."""
     groups: Ints
     """(m,) whose model a client has."""
-    told: Mapping[str, Any]
-    """What the server found out, as in a run's metrics under `one_shot`."""
 
 
 def shot(data: Population, method: str, seed: int, options: Mapping[str, Any]) -> Shot:
@@ -46,7 +44,7 @@ def shot(data: Population, method: str, seed: int, options: Mapping[str, Any]) -
         warnings.simplefilter("ignore")  # that clusters overlap, or clients have few samples, is the experiment
         begun = begin(prepare(data, method, None, None, {**options, "seed": seed}))
     groups = np.zeros(len(data.clients), np.int64) if begun.plan.groups is None else begun.plan.groups.numpy()
-    return Shot(vectors(begun.state.clusters.params), groups, begun.told.get("one_shot", {}))
+    return Shot(vectors(begun.state.clusters.params), groups)
 
 
 def vectors(params: Params) -> Floats:

@@ -265,7 +265,6 @@ def figure2_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
 
 LOGISTIC_K = {500: (98.0, 100.0), 1000: (72.0, 96.0), 2000: (6.4, 13.0), 3000: (4.2, 6.0), 4600: (4.0, 4.4)}
 """Means of prototypes, give or take two standard errors."""
-LOGISTIC_RATIO = {500: 4.5, 1000: 3.0, 2000: 2.1, 3000: 1.67, 4600: 1.32}
 
 
 def figure3_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
@@ -293,7 +292,7 @@ def figure3_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
 
 
 def figure3_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
-    """Clusters, and the interval (13)."""
+    """From alone to four clusters."""
     return [
         _means(
             "clusters with lambda by (13): 99.6, 84, 9.7, 5.1, 4.1 (± 2 standard errors)",
@@ -301,12 +300,6 @@ def figure3_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
             "convex K",
             {n: LOGISTIC_K[n] for n in sizes},
             1,
-        ),
-        _means(
-            "lower over upper end of (13): 4.5, 3.0, 2.1, 1.67, 1.32 (± 10 %)",
-            found,
-            "lower/upper",
-            {n: _around(LOGISTIC_RATIO[n], 0.1) for n in sizes},
         ),
     ]
 

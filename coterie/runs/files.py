@@ -1,4 +1,4 @@
-"""Writing so that a file is either whole or absent."""
+"""Writing so that a file is either whole or absent; reading arrays that a user brings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from safetensors import SafetensorError
+from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
+
+from coterie.errors import ConfigError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -45,3 +49,16 @@ def write_toml(path: Path, value: Mapping[str, Any]) -> None:
 def tensor_bytes(arrays: Mapping[str, Tensor]) -> bytes:
     """Named tensors in the safetensors format."""
     return safetensors_bytes({name: a.detach().cpu().contiguous() for name, a in arrays.items()})
+
+
+def read_tensors(source: str) -> dict[str, Tensor]:
+    """Named tensors from a safetensors file that a user names."""
+    try:
+        arrays: dict[str, Tensor] = safetensors_load(Path(source).expanduser().read_bytes())
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise ConfigError(
+            f"{source!r} must be a safetensors file, but it cannot be read ({reason}): write one with "
+            "safetensors.torch.save_file(model.state_dict(), path)"
+        ) from None
+    return arrays

@@ -9,10 +9,14 @@ from coterie.config import Option, check_all
 from coterie.core.population import Population
 from coterie.errors import unknown_name
 from coterie.scenarios import (
+    diverse_shift,
     femnist,
+    few_classes,
     grunfeld,
     ifca_synthetic,
+    mixed_clients,
     mixed_regression,
+    noisy_labels,
     odcl_clusterpath,
     odcl_linear,
     odcl_logistic,
@@ -23,6 +27,7 @@ from coterie.scenarios import (
     table,
 )
 from coterie.scenarios.arrays import from_arrays, from_rows
+from coterie.scenarios.shifts.pictures import DATASETS as PICTURES
 from coterie.scenarios.table import from_table
 
 __all__ = ["SCENARIOS", "ScenarioEntry", "find_scenario", "from_arrays", "from_rows", "from_table", "scenario"]
@@ -51,6 +56,41 @@ _HOLDOUT = Option(
     low=0,
     high=0.9,
 )
+
+_SHIFTED_IMAGES = (
+    Option("dataset", str, "whose images", "digits", PICTURES),
+    Option("clients", int, _CLIENTS + "; unset: 100, digits: 30", None, low=1),
+    Option("samples", int, "training samples a client (n); unset: all images are shared out", None, low=1),
+    Option(
+        "test_samples",
+        int,
+        "held-out samples a client; unset: a tenth of its samples, digits: a quarter",
+        None,
+        low=1,
+    ),
+)
+_CONCEPTS = (
+    Option("concepts", int, "true groups, with different meanings of labels", 3, low=1),
+    Option("beta", float, "share of the labels whose meaning differs between concepts", 0.4, low=0, high=1),
+)
+
+
+def _label_shift(default: str) -> tuple[Option, ...]:
+    return (
+        Option(
+            "label_shift",
+            str,
+            "class shares of a client: Dir(alpha times the shares left), Dir(alpha, ..., alpha), or as in the data",
+            default,
+            diverse_shift.LABEL_SHIFTS,
+        ),
+        Option("alpha", float, "concentration of the class shares: small gives few classes a client", 1.0, above=0),
+    )
+
+
+def _corruptions(default: bool) -> Option:
+    return Option("corruptions", bool, "whether each client sees its images under one of 20 corruptions", default)
+
 
 SCENARIOS: dict[str, ScenarioEntry] = {
     entry.name: entry
@@ -112,6 +152,83 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             rotated_images.rotated_cifar10,
             rotated_images.CIFAR_RECOMMENDED,
             (Option("clients", int, _CLIENTS + ", a multiple of 2", 200, low=2), _TRAIN_IMAGES),
+        ),
+        ScenarioEntry(
+            "diverse-shift",
+            "images whose labels, looks and meaning of labels differ between clients; only the meaning makes groups",
+            diverse_shift.diverse_shift,
+            diverse_shift.RECOMMENDED,
+            (
+                *_SHIFTED_IMAGES,
+                _TRAIN_IMAGES,
+                *_CONCEPTS,
+                Option(
+                    "concept_shift",
+                    str,
+                    "how concepts differ: the first beta C labels turned round by 0, 1, ..., or all in reverse order",
+                    "label_swap",
+                    diverse_shift.CONCEPT_SHIFTS,
+                ),
+                *_label_shift("dirichlet_prior"),
+                _corruptions(True),
+                Option("pool", int, "means over squares of so many pixels a side", 1, low=1),
+                Option("pca", int, "project on so many principal axes of clean images; unset: pixels", None, low=1),
+            ),
+        ),
+        ScenarioEntry(
+            "diverse-shift-a",
+            "diverse-shift on small Fashion-MNIST; clients hold few classes, which hides the groups",
+            diverse_shift.diverse_shift_a,
+            diverse_shift.RECOMMENDED,
+            (),
+        ),
+        ScenarioEntry(
+            "diverse-shift-b",
+            "diverse-shift on small Fashion-MNIST; clients hold most classes",
+            diverse_shift.diverse_shift_b,
+            diverse_shift.RECOMMENDED,
+            (),
+        ),
+        ScenarioEntry(
+            "mixed-clients",
+            "images whose labels mean different things inside one client; each sample has a true group",
+            mixed_clients.mixed_clients,
+            diverse_shift.RECOMMENDED,
+            (
+                *_SHIFTED_IMAGES,
+                *_CONCEPTS,
+                Option(
+                    "mixing", float, "concepts in a client ~ Dir(mixing, ...): small gives nearly one", 0.4, above=0
+                ),
+                *_label_shift("none"),
+                _corruptions(False),
+            ),
+        ),
+        ScenarioEntry(
+            "noisy-labels",
+            "images with wrong training labels under shifts of labels and looks; one true group",
+            noisy_labels.noisy_labels,
+            diverse_shift.RECOMMENDED,
+            (
+                *_SHIFTED_IMAGES,
+                Option(
+                    "noise_kind",
+                    str,
+                    "a wrong label is the next class, or any other",
+                    "pair",
+                    tuple(noisy_labels.FLIPS),
+                ),
+                Option("noise", float, "probability that a training label is wrong", 0.2, low=0, high=1),
+                *_label_shift("dirichlet_prior"),
+                _corruptions(True),
+            ),
+        ),
+        ScenarioEntry(
+            "few-classes",
+            "images of which every client holds only a few classes",
+            few_classes.few_classes,
+            {**diverse_shift.RECOMMENDED, "clusters": 5},
+            (*_SHIFTED_IMAGES, Option("classes_each", int, "classes a client", 2, low=1)),
         ),
         ScenarioEntry(
             "femnist",

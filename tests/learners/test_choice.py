@@ -27,6 +27,9 @@ SPECS = [
     "mlp:hidden=20-10,l2=1e-05",
     "cnn",
     "cnn:channels=3,hidden=7",
+    "resnet18:width=0.125",
+    "resnet18:width=0.123456789,norm=layer,stem=5",
+    "mobilenet-v2:width=0.125,norm=layer,weights=none",
 ]
 
 
@@ -35,8 +38,9 @@ def test_a_spec_builds_the_same_learner_again(spec):
     learner = make_learner(spec, profile_for(spec))
     again = make_learner(learner.spec, profile_for(spec))
     assert again.spec == learner.spec
+    start = again.start([3], torch.float64)
     for name, value in learner.start([3], torch.float64).items():
-        assert torch.equal(again.start([3], torch.float64)[name], value)
+        assert torch.equal(start[name], value)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +68,7 @@ def test_settings_are_read_by_their_type():
     ("spec", "words"),
     [
         ("mpl", "unknown learner 'mpl': did you mean 'mlp'?"),
-        ("zzzzz", "choose one of cnn, linear, logistic, mlp"),
+        ("zzzzz", "choose one of cnn, linear, logistic, mlp, mobilenet-v2, resnet18"),
         ("mlp:hiden=3", "unknown setting of learner mlp 'hiden': did you mean 'hidden'?"),
         ("mlp:hidden=a", "learner mlp: hidden must be"),
         ("mlp:hidden", "learner mlp: hidden must be"),
@@ -114,13 +118,13 @@ def test_options_list_types_and_defaults():
     options = learner_options("mlp")
     assert list(options) == ["hidden", "l2"]
     assert (options["hidden"].default, options["l2"].annotation) == ((64,), float)
-    assert set(LEARNERS) == {"linear", "logistic", "mlp", "cnn"}
+    assert set(LEARNERS) == {"linear", "logistic", "mlp", "cnn", "resnet18", "mobilenet-v2"}
 
 
 # ---- starts --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", ["linear", "logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("spec", ["linear", "logistic", "mlp", "cnn", "resnet18:width=0.1", "mobilenet-v2:width=0.1"])
 def test_a_start_depends_on_its_key_alone(spec):
     learner = make_learner(spec, profile_for(spec))
     many, alone = learner.start([1, 2, 3], torch.float64), learner.start([2], torch.float64)

@@ -270,7 +270,9 @@ def test_few_shot_verdicts_by_hand(few, final, expected):
 def test_nothing_is_claimed_of_what_was_not_run(name):
     reproduction = find_reproduction(name)
     for quick in (False, True):
-        assert {claim.holds for claim in reproduction.claims({}, quick)} == {None}
+        claims = reproduction.claims({}, quick)
+        assert {claim.holds for claim in claims} == {None}
+        assert len({claim.text for claim in claims}) == len(claims)
         cells = reproduction.cells(2, quick)
         assert len({(cell.name, cell.seed) for cell in cells}) == len(cells)
         assert all(len(row) == len(table.header) for table in reproduction.tables({}, quick) for row in table.rows)
