@@ -20,6 +20,7 @@ from coterie.core.population import Population
 from coterie.errors import RunError
 from coterie.evaluate.clients import Mixture, Scores, own_weights, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
+from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
 from coterie.evaluate.regression import memberships, regression_report
 from coterie.learners import LearnerChoice
 from coterie.learners.base import Learner
@@ -240,11 +241,38 @@ def _record(plan: Plan, done: Round, seconds: float) -> Record:
         if plan.data.test is not None and bool((asked >= 0).any()):
             found = scores(plan.federation, models, asked, at, plan.learner.classes is None, mixture=mixture)
             record |= _score_figures(plan, found)
+        if plan.entry.groups != "self":  # a model for each client: only at the end
+            record |= _newcomers(plan, models)
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
         record |= {"ari": agreed["ari"], "identity": agreed["identity"]}
     return record
+
+
+def _newcomers(plan: Plan, clusters: Clusters) -> dict[str, float | None]:
+    """The mean score of newcomers, one for each true group, where the data has some."""
+    newcomers, truth, regression = plan.data.newcomers, plan.data.truth, plan.learner.classes is None
+    if newcomers is None:
+        return {}
+    models = clusters.all_models()
+    if plan.entry.groups == "self" and truth is not None:
+        found = scores_of_own(plan.learner, models, newcomers, truth)
+    else:
+        found = newcomer_scores(plan.learner, models, newcomers, _is_soft(plan))
+    return {"newcomers": _finite(np.sqrt(found).mean() if regression else found.mean())}
+
+
+def _best_rounds(plan: Plan, records: list[Record]) -> dict[str, Any]:
+    """The best figures of all rounds beside those of the last, and after how many rounds, for tables that show both."""
+    best: dict[str, Any] = {}
+    better = min if plan.learner.classes is None else max
+    for name in (score_name(plan.learner), "newcomers"):
+        known = [(record[name], record["round"] + 1) for record in records if record.get(name) is not None]
+        if known and plan.data.newcomers is not None:
+            value, after = better(known, key=lambda pair: pair[0])
+            best |= {f"best_{name}": value, f"best_{name}_after": after}
+    return best
 
 
 def _finite(value: float | Tensor) -> float | None:
@@ -318,7 +346,7 @@ def _conclude(done: Begun, records: list[Record]) -> Result:
     metrics |= _validation_figures(plan, clusters, own, last, _mixture(plan, state, lane)) | _how_it_ended(
         plan, state, records
     )
-    metrics |= _with_the_beginning(metrics, done.told)
+    metrics |= _with_the_beginning(metrics, done.told) | _newcomers(plan, clusters) | _best_rounds(plan, records)
     if (regression := _regression(plan, clusters, own, last)) is not None:
         metrics["regression"] = regression
     if len(start_losses) > 1:

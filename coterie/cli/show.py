@@ -46,6 +46,13 @@ def result(console: Console, found: Result) -> None:
     }
     for score in {"accuracy", "rmse"} & m.keys():
         lines[score] = f"{_figure(m[score])}  worst-off tenth {_figure(m['worst_tenth'])}"
+    if "newcomers" in m:
+        best = (
+            f"  best {_figure(m['best_newcomers'])} after {m['best_newcomers_after']} rounds"
+            if "best_newcomers" in m
+            else ""
+        )
+        lines["new"] = f"{_figure(m['newcomers'])} for newcomers, one of each true group{best}"
     if "sure" in m:
         lines["sure"] = f"{m['sure']} of {m['clients']} clients are sure of their group"
     if "ari" in m:
@@ -142,6 +149,8 @@ def comparison(console: Console, runs: Sequence[RunData]) -> None:
     found = compare(runs)
     percent = " %" if found.higher_is_better else ""
     titles = {"score": found.score_name + percent, "worst": "worst tenth", "clusters": "groups", "ari": "ARI"}
+    if any(method.over_seeds("newcomers") for method in found.methods):
+        titles["newcomers"] = "newcomers"
     titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
     table = _table("method", *titles.values())
     for row in method_rows(found):

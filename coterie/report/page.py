@@ -104,6 +104,7 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "about": tables.method_words(found.main.name, _start(found.main)),
         "others": [tables.method_words(method.name, _start(method)) for method in others],
         "returned": tables.returned_rows(found.main),
+        "newcomers_known": any(method.over_seeds("newcomers") for method in found.methods),
         "truth_known": any(method.over_seeds("ari") for method in found.methods),
         "agreement": _agreement(found.main),
         "coefficients": coefficients.section(found.main.first),

@@ -111,6 +111,7 @@ def method_rows(found: Comparison) -> list[dict[str, Any]]:
         ("worst", "worst_tenth", form),
         ("clusters", "clusters", _count),
         ("ari", "ari", ari_form),
+        ("newcomers", "newcomers", form),
         ("seconds", "seconds", plain),
     ]
     rows = []
