@@ -47,12 +47,9 @@ def result(console: Console, found: Result) -> None:
     for score in {"accuracy", "rmse"} & m.keys():
         lines[score] = f"{_figure(m[score])}  worst-off tenth {_figure(m['worst_tenth'])}"
     if "newcomers" in m:
-        best = (
-            f"  best {_figure(m['best_newcomers'])} after {m['best_newcomers_after']} rounds"
-            if "best_newcomers" in m
-            else ""
-        )
-        lines["new"] = f"{_figure(m['newcomers'])} for newcomers, one of each true group{best}"
+        lines["new"] = f"{_figure(m['newcomers'])} for newcomers, one of each true group"
+        if "best_newcomers" in m:
+            lines["new"] += f"; best {_figure(m['best_newcomers'])} after {m['best_newcomers_after']} rounds"
     if "sure" in m:
         lines["sure"] = f"{m['sure']} of {m['clients']} clients are sure of their group"
     if "ari" in m:

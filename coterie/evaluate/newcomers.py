@@ -37,7 +37,7 @@ def newcomer_scores(learner: Learner, models: Params, newcomers: Newcomers, soft
 
 
 def scores_of_own(learner: Learner, models: Params, newcomers: Newcomers, groups: np.ndarray) -> Floats:
-    """Of each model alone on the query samples of its own group, (K,): what a client that trained alone has to offer."""
+    """Of each model alone on the query samples of its own group, (K,): for clients that trained alone."""
     queries = list(_each(newcomers.query))
     one = torch.ones(1, dtype=torch.float64)
     alone = ({name: p[k : k + 1] for name, p in models.items()} for k in range(len(groups)))
