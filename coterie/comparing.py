@@ -50,7 +50,7 @@ class Job:
 
     def data(self) -> Population:
         whole = scenario(self.scenario, seed=self.seed, **self.scenario_options)
-        return whole if self.tested else replace(whole, test=None)
+        return whole if self.tested else replace(whole, test=None, newcomers=None)
 
     def rounds(self) -> int:
         """How many rounds it will take; told from the options, without the data."""

@@ -184,7 +184,7 @@ def sweep(
         return conclude(folder, run_sweep(folder))
     asked = Asked(data.name, method, over, seeds, validation, options, data.fingerprint())
     plan_sweep(asked, folder, data, learner)
-    return conclude(folder, _run_here(folder, replace(data, test=None), learner))
+    return conclude(folder, _run_here(folder, replace(data, test=None, newcomers=None), learner))
 
 
 def plan_sweep(
@@ -202,7 +202,7 @@ def plan_sweep(
             )
         return
     first = [job for job in asked.all_jobs(folder) if job.seed == asked.seeds[0]]
-    seen = first[0].data() if data is None else replace(data, test=None)
+    seen = first[0].data() if data is None else replace(data, test=None, newcomers=None)
     for job in first:
         prepare(seen, job.method, learner, None, job.run_options())  # a mistake shows before anything is written
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
