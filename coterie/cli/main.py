@@ -23,6 +23,7 @@ from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_compa
 from coterie.errors import CoterieError
 from coterie.fitting import carry_out, resume
 from coterie.planning import prepare
+from coterie.report.contact_sheet import contact_sheet
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.result import Result
@@ -194,9 +195,24 @@ def methods() -> None:
 
 
 @cli.command()
-def scenarios() -> None:
-    """List the scenarios."""
-    show.scenarios(out)
+@click.option("--show", "name", metavar="NAME", help="Draw what the clients of this scenario see, as SVG.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="With --show: which drawing of it.")
+@click.option(
+    "--file", type=click.Path(path_type=Path, dir_okay=False), help="With --show: the file [default: NAME.svg]."
+)
+def scenarios(name: str | None, seed: int, file: Path | None) -> None:
+    """List the scenarios, or draw what the clients of one see.
+
+    \b
+    coterie scenarios --show diverse-shift
+    """
+    if name is None:
+        show.scenarios(out)
+        return
+    drawn = contact_sheet(build_scenario(name, seed=seed))
+    path = file or Path(f"{name}.svg")
+    path.write_text(drawn, encoding="utf-8")
+    out.print(f"drawing {path}", highlight=False, soft_wrap=True)
 
 
 @cli.command()

@@ -134,6 +134,16 @@ def test_describe_tells_options_paper_and_what_the_server_sees(coterie):
     assert "hidden" in coterie("describe", "mlp")[1]
     assert "rotated-digits" in coterie("scenarios")[1]
     assert "oracle" in coterie("methods")[1]
+    assert "standard deviation of every parameter" in coterie("describe", "gaussian")[1]
+
+
+def test_what_the_clients_of_a_scenario_see(coterie, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert coterie("scenarios", "--show", "rotated-digits")[0] == 0
+    assert (tmp_path / "rotated-digits.svg").read_text().startswith("<svg")
+    code, _, error = coterie("scenarios", "--show", "odcl-linear")
+    assert code == 2
+    assert "a contact sheet needs images" in error
 
 
 @pytest.mark.parametrize(
