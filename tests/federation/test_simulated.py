@@ -45,7 +45,7 @@ class Watched(ClientSide):
     seen: list[tuple[int, int, int]] = field(default_factory=list)
 
     def take(self, positions: np.ndarray, remember: bool = True) -> ClientSide:
-        return Watched(self.learner, self.train.take(positions), None, None, None, self.seen)
+        return Watched(self.learner, self.train.take(positions), None, seen=self.seen)
 
     def serve(self, task: Task, broadcast: Broadcast) -> Reply:
         held = broadcast.clusters.params["weight"].shape[0]
