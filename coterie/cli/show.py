@@ -29,6 +29,10 @@ from coterie.starts import STARTS, StartEntry
 from coterie.sweeping import Sweep
 
 
+ROOM = 105
+"""Letters in a line that all columns of a comparison need."""
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
@@ -148,7 +152,10 @@ def comparison(console: Console, runs: Sequence[RunData]) -> None:
     titles = {"score": found.score_name + percent, "worst": "worst tenth", "clusters": "groups", "ari": "ARI"}
     if any(method.over_seeds("newcomers") for method in found.methods):
         titles["newcomers"] = "newcomers"
-    titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
+    if "newcomers" in titles and console.width < ROOM:  # the report has the bytes, too
+        titles |= {"rounds": "rounds", "seconds": "seconds"}
+    else:
+        titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
     table = _table("method", *titles.values())
     for row in method_rows(found):
         cells = {key: f"{row[key].text.removesuffix(' %')} {row[key].spread}".strip() for key in titles}
