@@ -28,7 +28,6 @@ from coterie.scenarios import SCENARIOS, ScenarioEntry
 from coterie.starts import STARTS, StartEntry
 from coterie.sweeping import Sweep
 
-
 ROOM = 105
 """Letters in a line that all columns of a comparison need."""
 
