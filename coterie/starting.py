@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from coterie.core.clusters import Clusters, Params, row_bytes, unflat
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.population import torch_dtype
-from coterie.errors import ConfigError, TrainingError
+from coterie.errors import ConfigError, TrainingError, unknown_name
 from coterie.evaluate.regression import ask_curvature
 from coterie.federation.in_process import InProcess
 from coterie.learners.base import Learner
@@ -30,7 +31,7 @@ from coterie.server.loop import ServerState
 from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
 from coterie.server.one_shot import OneShot, Solver, one_shot
 from coterie.server.start import as_clusters, given_start, random_start
-from coterie.starts import MOMENT_DESCENT, ODCL
+from coterie.starts import MOMENT_DESCENT, ODCL, STARTS
 
 STABLE = 0.9
 """gamma: the automatic step size times the largest curvature of a client; below 1 every local step is stable."""
@@ -85,6 +86,8 @@ def _random(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
 
 def _given(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
     start = plan.start
+    if isinstance(start, str) and not Path(start).exists():
+        raise ConfigError(f"{start} is no run folder, and {unknown_name('start', start.partition(':')[0], STARTS)}")
     models = start.models if isinstance(start, Result) else load(start).models if isinstance(start, str) else start
     return plan, given_start(plan.method, plan.learner, models, *_place(plan))
 

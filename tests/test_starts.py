@@ -104,3 +104,8 @@ def test_moment_descent_takes_settings_before_any_method():
 def test_a_one_shot_method_begins_in_its_own_way(method: str, linear):
     with pytest.raises(ConfigError, match="start means nothing"):
         coterie.fit(linear, method, start="gaussian")
+
+
+def test_a_misspelt_start_is_answered_with_the_nearest_one(linear):
+    with pytest.raises(ConfigError, match="unknown start 'odlc': did you mean 'odcl'"):
+        coterie.fit(linear, "ifca", start="odlc:clustering=convex")

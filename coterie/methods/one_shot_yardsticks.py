@@ -6,6 +6,9 @@ section 5)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from coterie.config import COMMON, Options
 from coterie.methods.base import Entry, parts
 from coterie.methods.odcl import PAPER, SOLVING
@@ -50,53 +53,50 @@ def _true_groups(name: str, options: Options) -> Method:
     return Method(name, Conditional(), Assigned(), Fixed(options.clusters), groups=Groups("truth"), **parts(options))
 
 
-ENTRIES = (
-    Entry(
-        name="local-erm",
-        summary="every client solves its own problem and keeps the solution",
+def _entry(name: str, summary: str, compose: Callable[[Options], Method], start: str = ODCL, **more: Any) -> Entry:
+    """What all of them have in common: they begin with solutions, and no round follows."""
+    return Entry(
+        name=name,
+        summary=summary,
         paper=PAPER,
-        compose=local_erm,
-        refuses=REFUSED | {"client_weight"},
+        compose=compose,
         options=SOLVER_OPTIONS,
         defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
-        prefers=lambda given: {"start": ODCL, "restarts": 1},
+        prefers=lambda given: {"start": start, "restarts": 1},
+        **{"refuses": REFUSED} | more,
+    )
+
+
+ENTRIES = (
+    _entry(
+        "local-erm",
+        "every client solves its own problem and keeps the solution",
+        local_erm,
+        refuses=REFUSED | {"client_weight"},
         no_twin="K is the number of clients by definition",
         reveals={"model": "its own model; nothing leaves the client in a deployment"},
         groups="self",
     ),
-    Entry(
-        name="naive-averaging",
-        summary="the mean of all clients' own solutions, one round",
-        paper=PAPER,
-        compose=naive_averaging,
-        refuses=REFUSED,
-        options=SOLVER_OPTIONS,
-        defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
-        prefers=lambda given: {"start": ODCL, "restarts": 1},
+    _entry(
+        "naive-averaging",
+        "the mean of all clients' own solutions, one round",
+        naive_averaging,
         no_twin="it has one cluster by definition",
         groups="one",
     ),
-    Entry(
-        name="oracle-averaging",
-        summary="the true groups are known: the mean of the own solutions in each, one round",
-        paper=PAPER,
-        compose=oracle_averaging,
-        refuses=REFUSED,
-        options=SOLVER_OPTIONS,
-        defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
-        prefers=lambda given: {"start": ODCL, "restarts": 1},
+    _entry(
+        "oracle-averaging",
+        "the true groups are known: the mean of the own solutions in each, one round",
+        oracle_averaging,
         twin="naive-averaging",
         groups="truth",
     ),
-    Entry(
-        name="cluster-oracle",
-        summary="the true groups are known and their data is in one place: one solution for each",
-        paper=PAPER,
-        compose=cluster_oracle,
+    _entry(
+        "cluster-oracle",
+        "the true groups are known and their data is in one place: one solution for each",
+        cluster_oracle,
+        start="cluster-oracle",
         refuses=REFUSED | {"client_weight"},
-        options=SOLVER_OPTIONS,
-        defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
-        prefers=lambda given: {"start": "cluster-oracle", "restarts": 1},
         no_twin="pooled data: no method that leaves it with the clients equals it",
         groups="truth",
     ),

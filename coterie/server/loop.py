@@ -139,7 +139,7 @@ COUNTS = ("labels",)
 
 def _filed(tables: Params, reply: Reply, answered: Positions, clients: int) -> Params:
     """The tables with the new rows of those who answered."""
-    filed = {}
+    filed = dict(tables)
     for name in COUNTS:
         if name in reply.rows:
             rows = reply.rows[name]
