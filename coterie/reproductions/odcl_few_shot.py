@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from coterie.evaluate.clients import scores, training_losses
-from coterie.fitting import fit, score_name
+from coterie.fitting import fit
+from coterie.measuring import score_name
 from coterie.planning import prepare
 from coterie.reproductions.base import (
     NOT_RUN,

@@ -1,0 +1,236 @@
+"""The end of a run: which start won, who belongs where, how well it does and what it cost."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.clusters import Clusters
+from coterie.evaluate.clients import Scores, own_weights, scores, training_losses
+from coterie.evaluate.metrics import SURE, agreement, parameter_error
+from coterie.evaluate.regression import memberships, regression_report
+from coterie.learners.linear import Linear
+from coterie.measuring import (
+    finite,
+    is_soft,
+    mixture_of,
+    newcomer_figures,
+    score_figures,
+    score_name,
+    validation_figures,
+    with_test_samples,
+    with_validation_samples,
+)
+from coterie.planning import Plan
+from coterie.result import Result
+from coterie.runs.folder import Record
+from coterie.server.loop import ServerState
+from coterie.server.loop import settle as settle_lane
+from coterie.starting import Begun
+
+MOST_PRODUCTS = 2 * 10**10
+"""Samples times squared coefficients up to which the diagnostics of linear models are computed; a second or two."""
+
+
+def has_stopped(records: list[Record]) -> bool:
+    """Whether the run ended before its last round."""
+    return bool(records) and "stopped" in records[-1]
+
+
+def _best_rounds(plan: Plan, records: list[Record]) -> dict[str, Any]:
+    """The best figures of all rounds beside those of the last, and after how many rounds, for tables that show both."""
+    best: dict[str, Any] = {}
+    better = min if plan.learner.classes is None else max
+    for name in (score_name(plan.learner), "newcomers"):
+        known = [(record[name], record["round"] + 1) for record in records if record.get(name) is not None]
+        if known and plan.data.newcomers is not None:
+            value, after = better(known, key=lambda pair: pair[0])
+            best |= {f"best_{name}": value, f"best_{name}_after": after}
+    return best
+
+
+def conclude(done: Begun, records: list[Record]) -> Result:
+    """Ask everybody once more: which start won, who belongs where, how well does it do."""
+    plan, state = done.plan, done.state
+    last = state.round - 1
+    settled = _settled_softly(plan, state) if is_soft(plan) else _settled(plan, state)
+    positions, own, lane, start_losses = settled.positions, settled.own, settled.lane, settled.start_losses
+    clusters = settle_lane(state, lane).clusters
+    chooses = not plan.method.weights.assigned and clusters.K > 1
+    doubtful = clusters.K > 1 and plan.entry.groups == "found"  # whose clusters may be wrong, whoever found them
+    asked = with_validation_samples(plan, own) if plan.data.test is None else with_test_samples(plan, own)
+    found = scores(
+        plan.federation,
+        clusters,
+        asked,
+        last,
+        plan.learner.classes is None,
+        margin=doubtful,
+        mixture=mixture_of(plan, state, lane),
+    )
+    rows = _client_rows(plan, own, positions, found)
+    if settled.weights is not None:
+        rows = [{**row, "weights": each.tolist()} for row, each in zip(rows, settled.weights, strict=True)]
+    if isinstance(plan.learner, Linear) and chooses and settled.losses is not None:
+        sizes = plan.federation.sizes[positions]
+        posterior = memberships(settled.losses, sizes, own.numpy()[positions], plan.learner)
+        rows = [{**row, "posterior": each.tolist()} for row, each in zip(rows, posterior, strict=True)]
+    metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
+    metrics |= validation_figures(plan, clusters, own, last, mixture_of(plan, state, lane)) | _how_it_ended(
+        plan, state, records
+    )
+    metrics |= _with_the_beginning(metrics, done.told) | newcomer_figures(plan, clusters) | _best_rounds(plan, records)
+    if (regression := _regression(plan, clusters, own, last)) is not None:
+        metrics["regression"] = regression
+    if len(start_losses) > 1:
+        metrics |= {"start": lane, "start_losses": [finite(v) for v in start_losses]}
+    elif records and "start" in records[-1]:
+        metrics["start"] = records[-1]["start"]
+    return Result(
+        plan.config, plan.data.profile, plan.learner, clusters.models(), records, metrics, rows, plan.data.fingerprint()
+    )
+
+
+def _with_the_beginning(metrics: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the beginning found out, and the totals with what it took."""
+    found = told.get("moment_descent", told.get("one_shot", {}))
+    costs = {**found, "seconds": told.get("beginning_seconds", 0)}
+    totals = {name: metrics[name] + costs.get(name, 0) for name in ("bytes_up", "bytes_down", "seconds")}
+    exchanges = {"exchanges": metrics["rounds"] + found["exchanges"]} if found else {}
+    return {**told, **totals, **exchanges, "seconds": round(totals["seconds"], 3)}
+
+
+def _regression(plan: Plan, clusters: Clusters, own: Tensor, last: int) -> dict[str, Any] | None:
+    """Coefficients with intervals and the theory's guides, for linear models; None where they would cost too much."""
+    if not isinstance(plan.learner, Linear) or plan.entry.groups == "self":
+        return None
+    if int(plan.federation.sizes.sum()) * plan.learner.coefficients**2 > MOST_PRODUCTS:
+        warnings.warn("intervals of the coefficients are left out: with so much data they take long", stacklevel=2)
+        return None
+    work, lr = plan.method.work, plan.method.rate(max(0, last)) if plan.options.rounds else None
+    return regression_report(
+        plan.federation,
+        plan.learner,
+        clusters,
+        own,
+        round_=last,
+        lr=lr,
+        steps=work.full_batch_steps,
+        prox=work.implicit,
+        names=plan.data.feature_names or None,
+    )
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """Which start won, and who belongs where."""
+
+    positions: np.ndarray
+    """Who answered."""
+    own: Tensor
+    """(m,) each client's final cluster, or -1."""
+    lane: int
+    start_losses: np.ndarray
+    """(R,) each lane's mean training loss."""
+    losses: np.ndarray | None = None
+    """(answered, K) mean training losses under the models of the lane that won, where all were measured."""
+    weights: np.ndarray | None = None
+    """(answered, K) each client's own weights, where it has some."""
+
+
+def _settled(plan: Plan, state: ServerState) -> _Settled:
+    """By training loss: the least one of each client, and of each lane."""
+    clusters = state.clusters
+    positions, table = training_losses(plan.federation, clusters, plan.groups, state.round - 1)
+    sizes, rows = plan.federation.sizes[positions], torch.from_numpy(positions)
+    own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
+    if plan.groups is not None:
+        own[rows] = plan.groups[rows]
+        return _Settled(positions, own, 0, np.array([np.average(table[:, 0], weights=sizes)]))
+    by_lane = table.reshape(len(table), clusters.lanes, clusters.K)
+    known = np.where(np.isfinite(by_lane), by_lane, np.inf)
+    chosen = known.argmin(axis=2)
+    if plan.method.weights.keeps:  # clients that have a cluster stay in it
+        told = state.choice.numpy()[positions]
+        chosen = np.where(told >= 0, told, chosen)
+    losses = np.average(np.take_along_axis(known, chosen[:, :, None], axis=2)[:, :, 0], axis=0, weights=sizes)
+    lane = int(np.argmin(losses))
+    own[rows] = torch.from_numpy(chosen[:, lane])
+    return _Settled(positions, own, lane, losses, by_lane[:, lane])
+
+
+def _settled_softly(plan: Plan, state: ServerState) -> _Settled:
+    """By the clients' own weights: the cluster that weighs most, and the lane of least weighted loss."""
+    positions, weights, losses = own_weights(plan.federation, state.clusters, state.accepted, state.round - 1)
+    by_lane = np.average(
+        np.where(np.isfinite(losses), losses, np.inf), axis=0, weights=plan.federation.sizes[positions]
+    )
+    lane = int(np.argmin(by_lane))
+    own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
+    own[torch.from_numpy(positions)] = torch.from_numpy(weights[:, lane].argmax(axis=1))
+    return _Settled(positions, own, lane, by_lane, weights=weights[:, lane])
+
+
+def _how_it_ended(plan: Plan, state: ServerState, records: list[Record]) -> dict[str, Any]:
+    """Whether the run stopped early, and after how many rounds its models were taken if not after the last."""
+    ended: dict[str, Any] = {"stopped": records[-1]["stopped"]} if has_stopped(records) else {}
+    return ended if state.round == len(records) else ended | {"best_rounds": state.round}
+
+
+def _client_rows(plan: Plan, own: Tensor, positions: np.ndarray, found: Scores) -> list[dict[str, Any]]:
+    """One row for each client at `positions`; one without samples to be scored on has no score."""
+    place = {int(i): at for at, i in enumerate(found.positions)}
+    rows = []
+    for i in positions:
+        at = place.get(int(i))
+        row: dict[str, Any] = {
+            "id": plan.data.clients[i],
+            "n": int(plan.federation.sizes[i]),
+            "cluster": int(own[i]),
+            "score": None if at is None else finite(found.score[at]),
+            "loss": None if at is None else finite(found.loss[at]),
+        }
+        if plan.data.truth is not None:
+            row["truth"] = plan.data.group_names[plan.data.truth[i]]
+        if at is not None and found.margin is not None and found.losses is not None:
+            row |= {"margin": finite(found.margin[at]), "losses": [finite(v) for v in found.losses[at]]}
+        rows.append(row)
+    return rows
+
+
+def _metrics(
+    plan: Plan,
+    records: list[Record],
+    known: np.ndarray,
+    positions: np.ndarray,
+    found: Scores,
+    clusters: Clusters,
+    loss: float,
+) -> dict[str, Any]:
+    """The final figures; `known` are the clusters of the clients at `positions`."""
+    metrics: dict[str, Any] = {
+        "loss": finite(loss),
+        "clusters": len(np.unique(known)),
+        "clients": len(known),
+        **score_figures(plan, found),
+        "evaluated_on": plan.evaluated_on,
+        "rounds": len(records),
+        "bytes_up": sum(record["bytes_up"] for record in records),
+        "bytes_down": sum(record["bytes_down"] for record in records),
+        "seconds": round(sum(record["seconds"] for record in records), 3),
+    }
+    if found.margin is not None:
+        metrics["sure"] = int((found.margin >= SURE).sum())
+    if plan.data.truth is not None:
+        metrics |= agreement(plan.data.truth[positions], known)
+    if plan.data.true_models is not None and set(clusters.params) == {"weight"}:
+        weights = clusters.params["weight"].double().cpu().numpy()
+        if weights.shape[1:] == plan.data.true_models.shape[1:]:
+            metrics["parameter_error"] = parameter_error(plan.data.true_models, weights)
+    return metrics

@@ -1,0 +1,131 @@
+"""What one round brought, in figures: the record of it, and the scores that the end is measured by, too."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.clusters import Clusters
+from coterie.evaluate.clients import Mixture, Scores, scores
+from coterie.evaluate.metrics import agreement, worst_tenth
+from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
+from coterie.learners.base import Learner
+from coterie.planning import Plan
+from coterie.runs.folder import Record
+from coterie.server.loop import Round, ServerState, best_lane
+from coterie.tiers.weights import SoftByEM
+
+DETAILED = 500
+"""Up to so many clients a record holds every client's cluster; beyond, only sizes and moves."""
+
+
+def record_of(plan: Plan, done: Round, seconds: float) -> Record:
+    """One JSON-ready dict; with several starts its figures are those of the one that leads."""
+    lane = best_lane(done.state.loss)
+    choice = done.state.choice[:, lane]
+    known = choice >= 0
+    K = done.state.clusters.K
+    sizes = torch.bincount(choice[known], minlength=K).tolist()
+    record: Record = {
+        "round": done.state.round - 1,
+        "seconds": round(seconds, 6),
+        "loss": finite(done.state.loss[lane]),
+        "clusters": sum(size > 0 for size in sizes),
+        "moved": int(done.moved[lane]),
+        "answered": done.answered,
+        "missing": list(done.missing),
+        "rejected": list(done.rejected),
+        "bytes_up": done.bytes_up,
+        "bytes_down": done.bytes_down,
+        "path": done.path,
+    }
+    if plan.entry.groups != "self":
+        record["sizes"] = sizes
+        if len(choice) <= DETAILED:
+            record["assignments"] = choice.tolist()
+    if done.likelihood is not None:
+        record["likelihood"] = finite(done.likelihood[lane])
+    if len(done.state.loss) > 1:
+        record |= {"start": lane, "start_losses": [finite(value) for value in done.state.loss]}
+    if done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds:
+        models, at = done.state.clusters.lane(lane), done.state.round - 1
+        mixture = mixture_of(plan, done.state, lane)
+        record |= validation_figures(plan, models, choice, at, mixture)
+        asked = with_test_samples(plan, choice)
+        if plan.data.test is not None and bool((asked >= 0).any()):
+            found = scores(plan.federation, models, asked, at, plan.learner.classes is None, mixture=mixture)
+            record |= score_figures(plan, found)
+        if plan.entry.groups != "self":  # a model for each client: only at the end
+            record |= newcomer_figures(plan, models)
+    if plan.data.truth is not None and bool(known.any()):
+        rows = known.numpy()
+        agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
+        record |= {"ari": agreed["ari"], "identity": agreed["identity"]}
+    return record
+
+
+def newcomer_figures(plan: Plan, clusters: Clusters) -> dict[str, float | None]:
+    """The mean score of newcomers, one for each true group, where the data has some."""
+    newcomers, truth, regression = plan.data.newcomers, plan.data.truth, plan.learner.classes is None
+    if newcomers is None:
+        return {}
+    models = clusters.all_models()
+    if plan.entry.groups == "self" and truth is not None:
+        found = scores_of_own(plan.learner, models, newcomers, truth)
+    else:
+        found = newcomer_scores(plan.learner, models, newcomers, is_soft(plan))
+    return {"newcomers": finite(np.sqrt(found).mean() if regression else found.mean())}
+
+
+def finite(value: float | Tensor) -> float | None:
+    """A number for JSON; None when it is infinite or NaN."""
+    return float(value) if math.isfinite(value) else None
+
+
+def score_figures(plan: Plan, found: Scores) -> dict[str, float | None]:
+    """The mean over clients, and over the worst-off tenth of them; None if a model does not fit somebody at all."""
+    name = score_name(plan.learner)
+    figures = {name: found.score.mean(), "worst_tenth": worst_tenth(found.score, name == "accuracy")}
+    return {key: finite(value) for key, value in figures.items()}
+
+
+def validation_figures(
+    plan: Plan, clusters: Clusters, own: Tensor, round_: int, mixture: Mixture | None
+) -> dict[str, float | None]:
+    """Loss and score on validation samples, the mean over the clients that have some and a cluster in `own` (m,)."""
+    asked = with_validation_samples(plan, own)
+    if plan.validated is None or not bool((asked >= 0).any()):
+        return {}
+    regression = plan.learner.classes is None
+    found = scores(plan.federation, clusters, asked, round_, regression, on="validation", mixture=mixture)
+    figures = {"loss": found.loss.mean(), score_name(plan.learner): found.score.mean()}
+    return {f"validation_{name}": finite(value) for name, value in figures.items()}
+
+
+def with_validation_samples(plan: Plan, own: Tensor) -> Tensor:
+    """The clusters (m,) of those clients that have validation samples; the others are not asked."""
+    return own if plan.validated is None else torch.where(plan.validated, own, -1)
+
+
+def with_test_samples(plan: Plan, own: Tensor) -> Tensor:
+    """The clusters (m,) of those clients that have test samples: one with a single row of a table has none."""
+    test = plan.data.test
+    return own if test is None else torch.where(torch.from_numpy(test.sizes > 0), own, -1)
+
+
+def score_name(learner: Learner) -> str:
+    """`accuracy` for classes, `rmse` for numbers."""
+    return "rmse" if learner.classes is None else "accuracy"
+
+
+def is_soft(plan: Plan) -> bool:
+    """Whether clients predict by a mixture of their own."""
+    return isinstance(plan.method.weights, SoftByEM)
+
+
+def mixture_of(plan: Plan, state: ServerState, lane: int) -> Mixture | None:
+    """How clients with soft weights predict."""
+    return Mixture(lane, state.clusters.lanes, state.accepted) if is_soft(plan) else None
