@@ -26,7 +26,7 @@ class LocalWork:
     batch_size: int | None = None
     """Samples a step, the last batch of a pass short; None: all of the client's samples."""
     prox: float = 0.0
-    """mu: pulls the local model back to the received one by (mu/2) ||theta - theta_received||^2."""
+    """mu: pulls the local model back to the received one by (mu/2) ||theta - theta_received||^2, or to another."""
     implicit: bool = False
     """One proximal step, argmin of the loss plus ||theta - theta_received||^2 / (2 lr), instead of gradient steps; for
     learners that can solve it."""
@@ -142,8 +142,10 @@ Objective = Callable[[Params, Batch], tuple[Tensor, Tensor]]
 """Each client's local objective on a batch, and the mean loss in it, (B,) both."""
 
 
-def descend_by_autograd(objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float) -> Descent:
-    """Gradient descent for every client at once, from `theta` {name: (B, ...)}.
+def descend_by_autograd(
+    objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+) -> Descent:
+    """Gradient descent for every client at once, from `theta` {name: (B, ...)}; `prox` pulls to it, or to `towards`.
 
     Clients are independent, so one backward pass through the sum of their objectives gives each its own
     gradient. After a single step the change is exactly -lr times the gradient.
@@ -156,8 +158,8 @@ def descend_by_autograd(objective: Objective, theta: Params, block: Block, work:
         if running.wanted:
             running.add(loss, batch)
         for name, gradient in gradients.items():
-            if work.prox and step:
-                gradient.add_(moved[name] - theta[name], alpha=work.prox)
+            if work.prox and (step or towards is not None):
+                gradient.add_(moved[name] - (towards or theta)[name], alpha=work.prox)
             if not batch.everybody:
                 gradient.mul_((batch.counts > 0).reshape(-1, *(1,) * (gradient.dim() - 1)))
             moved[name].sub_(gradient, alpha=lr)
@@ -175,18 +177,26 @@ def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Param
     return dict(zip(leaves, (g.contiguous() for g in found), strict=True)), losses.detach()
 
 
-def descend_each_track(objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float) -> Descent:
+def descend_each_track(
+    objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+) -> Descent:
     """`descend_by_autograd` for {name: (B, L, ...)}."""
-    return each_track(lambda one: descend_by_autograd(objective, one, block, work, lr), theta)
+    return each_track(lambda one, to: descend_by_autograd(objective, one, block, work, lr, to), theta, towards)
 
 
-def each_track(descend: Callable[[Params], Descent], theta: Params) -> Descent:
+def each_track(
+    descend: Callable[[Params, Params | None], Descent], theta: Params, towards: Params | None = None
+) -> Descent:
     """A descent of {name: (B, ...)} applied to {name: (B, L, ...)}, one track after the other."""
     tracks = next(iter(theta.values())).shape[1]
-    done = [descend({name: p[:, track] for name, p in theta.items()}) for track in range(tracks)]
+    done = [descend(_track(theta, track), towards and _track(towards, track)) for track in range(tracks)]
     losses = [one.loss for one in done if one.loss is not None]
     change = {name: _side_by_side([one.change[name] for one in done]) for name in theta}
     return Descent(change, _side_by_side(losses) if losses else None)
+
+
+def _track(theta: Params, track: int) -> Params:
+    return {name: p[:, track] for name, p in theta.items()}
 
 
 def _side_by_side(tracks: list[Tensor]) -> Tensor:

@@ -74,14 +74,18 @@ class MLP(Network):
         losses = torch.stack(columns, dim=-1).reshape(*block.y.shape, -1)
         return Scored(losses, first.reshape(*block.y.shape, *bias.shape))
 
-    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Params:
+    def descend(
+        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+    ) -> Params:
         """By hand where it can be, else by autograd."""
-        return self._descent(theta, block, work, lr).change
+        return self._descent(theta, block, work, lr, towards).change
 
-    def _descent(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Descent:
+    def _descent(
+        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+    ) -> Descent:
         if not self._plain(work):
-            return descend_each_track(self._objective, theta, block, work, lr)
-        return each_track(lambda one: descend_by_hand(one, block, work, lr, self.classes), theta)
+            return descend_each_track(self._objective, theta, block, work, lr, towards)
+        return each_track(lambda one, _: descend_by_hand(one, block, work, lr, self.classes), theta)
 
     def _plain(self, work: LocalWork) -> bool:
         """Several steps on the mean loss alone; after a single one autograd gives the gradient without a rounding."""

@@ -92,13 +92,17 @@ class ModuleLearner(PlainNetwork):
     def _path(self) -> str:
         return "one-by-one" if self.convolutions else super()._path
 
-    def _descent(self, theta: Params, block: Block, work: LocalWork, lr: float) -> Descent:
+    def _descent(
+        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+    ) -> Descent:
         """One client after the other if the module convolves: only one client's activations are held at a time."""
         if not self.convolutions:
-            return super()._descent(theta, block, work, lr)
+            return super()._descent(theta, block, work, lr, towards)
         done = []
         for b in range(len(block.positions)):
-            done.append(super()._descent(_row(theta, slice(b, b + 1)), _alone(block, b), work, lr))
+            row = slice(b, b + 1)
+            pulled = None if towards is None else _row(towards, row)
+            done.append(super()._descent(_row(theta, row), _alone(block, b), work, lr, pulled))
         losses = [one.loss for one in done if one.loss is not None]
         change = {name: torch.cat([one.change[name] for one in done]) for name in theta}
         return Descent(change, torch.cat(losses) if losses else None)
