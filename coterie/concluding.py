@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters
-from coterie.evaluate.clients import Scores, own_weights, scores, training_losses
-from coterie.evaluate.metrics import SURE, agreement, parameter_error
+from coterie.evaluate.clients import Scores, finetuned_scores, own_weights, scores, training_losses
+from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
 from coterie.evaluate.regression import memberships, regression_report
+from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
 from coterie.learners.linear import Linear
 from coterie.measuring import (
     finite,
@@ -75,6 +76,12 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         mixture=mixture_of(plan, state, lane),
     )
     rows = _client_rows(plan, own, positions, found)
+    if (personal := _finetuned(plan, clusters, asked, len(records))) is not None:
+        by_client = dict(zip(personal.positions.tolist(), personal.score.tolist(), strict=True))
+        rows = [
+            {**row, "finetuned": finite(by_client[i])} if i in by_client else row
+            for i, row in zip(positions.tolist(), rows, strict=True)
+        ]
     if settled.weights is not None:
         rows = [{**row, "weights": each.tolist()} for row, each in zip(rows, settled.weights, strict=True)]
     if isinstance(plan.learner, Linear) and chooses and settled.losses is not None:
@@ -85,7 +92,11 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     metrics |= validation_figures(plan, clusters, own, last, mixture_of(plan, state, lane)) | _how_it_ended(
         plan, state, records
     )
-    metrics |= _with_the_beginning(metrics, done.told) | newcomer_figures(plan, clusters) | _best_rounds(plan, records)
+    metrics |= _with_the_beginning(metrics, done.told) | _best_rounds(plan, records)
+    metrics |= newcomer_figures(plan, clusters, float(state.loss[lane])) | _sample_figures(plan, state, settled)
+    if personal is not None:
+        worst = worst_tenth(personal.score, plan.learner.classes is not None)
+        metrics |= {"finetuned": finite(personal.score.mean()), "finetuned_worst_tenth": finite(worst)}
     if (regression := _regression(plan, clusters, own, last)) is not None:
         metrics["regression"] = regression
     if len(start_losses) > 1:
@@ -97,9 +108,28 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     )
 
 
+def _finetuned(plan: Plan, clusters: Clusters, own: Tensor, rounds: int) -> Scores | None:
+    """How clients do with what they make of their own cluster's model by themselves; None where nobody asks for it.
+
+    A pull to the model received is for rounds that end in an average, so these steps go without it.
+    """
+    if plan.options.finetune is None:
+        return None
+    return finetuned_scores(
+        plan.federation,
+        clusters,
+        own,
+        rounds,
+        plan.learner.classes is None,
+        work=replace(plan.method.work, steps=plan.options.finetune, epochs=None, prox=0.0, implicit=False),
+        lr=plan.method.rate(max(0, rounds - 1)),
+        seed=plan.options.seed,
+    )
+
+
 def _with_the_beginning(metrics: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     """What the beginning found out, and the totals with what it took."""
-    found = told.get("moment_descent", told.get("one_shot", {}))
+    found: Mapping[str, Any] = next((told[way] for way in ("moment_descent", "one_shot", "chosen") if way in told), {})
     costs = {**found, "seconds": told.get("beginning_seconds", 0)}
     totals = {name: metrics[name] + costs.get(name, 0) for name in ("bytes_up", "bytes_down", "seconds")}
     exchanges = {"exchanges": metrics["rounds"] + found["exchanges"]} if found else {}
@@ -175,6 +205,27 @@ def _settled_softly(plan: Plan, state: ServerState) -> _Settled:
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
     own[torch.from_numpy(positions)] = torch.from_numpy(weights[:, lane].argmax(axis=1))
     return _Settled(positions, own, lane, by_lane, weights=weights[:, lane])
+
+
+def _sample_figures(plan: Plan, state: ServerState, settled: _Settled) -> dict[str, Any]:
+    """How well single samples are clustered, where the data knows; see `evaluate/samples.py`."""
+    data, positions, K = plan.data, settled.positions, state.clusters.K
+    if data.sample_truth is None:
+        return {}
+    if settled.weights is None:
+        return sample_agreement(data, positions, by_client(data.train, positions, settled.own.numpy()[positions]))
+    common = plan.method.objective.server_combine(state.tables) if state.tables else {}
+    found = by_responsibility(
+        plan.learner,
+        state.clusters.lane(settled.lane).models(),
+        plan.method.objective,
+        {name: value[settled.lane * K : (settled.lane + 1) * K] for name, value in common.items()},
+        float(state.loss[settled.lane]),
+        data.train,
+        positions,
+        settled.weights,
+    )
+    return sample_agreement(data, positions, found)
 
 
 def _how_it_ended(plan: Plan, state: ServerState, records: list[Record]) -> dict[str, Any]:

@@ -83,7 +83,8 @@ COMMON: tuple[Option, ...] = (
     Option(
         "clusters",
         int,
-        "how many clusters to train (K); auto: as many as the start shows (odcl, moment-descent)",
+        "how many clusters to train (K); auto: as many as the start shows (odcl, moment-descent), or from a random start "
+        "as many as held-out samples call for in trial runs, maybe one (ifca, fedem, fedrc)",
         low=1,
         words=(AUTO,),
     ),
@@ -167,6 +168,14 @@ COMMON: tuple[Option, ...] = (
         None,
         low=1,
     ),
+    Option(
+        "finetune",
+        int,
+        "after the last round every client takes so many plain steps of its own from its cluster's model, with the "
+        "last lr, and is scored with what comes out, too; that model never leaves it",
+        None,
+        low=1,
+    ),
 )
 
 
@@ -199,6 +208,7 @@ class Options:
     checkpoint_every: int
     validation: float | None
     patience: int | None
+    finetune: int | None
     own: Mapping[str, Any]
 
     def flat(self) -> dict[str, object]:

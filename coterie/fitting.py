@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.choosing import choose
 from coterie.concluding import conclude, has_stopped
 from coterie.core.population import Population
 from coterie.errors import RunError
@@ -56,13 +57,27 @@ def fit(
 
 def carry_out(plan: Plan, out: str | Path | None = None, on_round: OnRound | None = None) -> Result:
     """Run a plan from its first round, in a new folder if one is named."""
-    begun = begin(plan)
+    begun = begin_run(plan)
     folder = None
     if out is not None:
         folder = RunFolder.create(Path(out), begun.plan.config, plan.data.fingerprint())
         folder.begin(begun.told)
         folder.checkpoint(begun.state)
     return execute(begun, folder, on_round or (lambda record: None))
+
+
+def begin_run(plan: Plan) -> Begun:
+    """`begin`, before it the choice of the number of clusters where trial runs decide it."""
+    if not plan.tries:
+        return begin(plan)
+    clock = time.perf_counter()
+    plan, chosen = choose(plan, lambda trial: execute(begin(trial), None, lambda record: None))
+    spent = time.perf_counter() - clock
+    for caution in chosen["warnings"]:
+        warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
+    begun = begin(plan)
+    seconds = round(spent + begun.told.get("beginning_seconds", 0), 6)
+    return replace(begun, told={**begun.told, "chosen": chosen, "beginning_seconds": seconds})
 
 
 def resume(
@@ -90,7 +105,7 @@ def resume(
     state, records = run.last_state(warn)
     best = run.best_state(warn, before=len(records))
     with _as_before(run.versions, warn):
-        begun = begin(plan) if state is None else begin_again(plan, state, run.beginning)
+        begun = begin_run(plan) if state is None else begin_again(plan, state, run.beginning)
         return execute(begun, run, on_round or (lambda record: None), records, best)
 
 

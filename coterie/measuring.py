@@ -59,7 +59,7 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
             found = scores(plan.federation, models, asked, at, plan.learner.classes is None, mixture=mixture)
             record |= score_figures(plan, found)
         if plan.entry.groups != "self":  # a model for each client: only at the end
-            record |= newcomer_figures(plan, models)
+            record |= newcomer_figures(plan, models, float(done.state.loss[lane]))
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
@@ -67,16 +67,16 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
     return record
 
 
-def newcomer_figures(plan: Plan, clusters: Clusters) -> dict[str, float | None]:
-    """The mean score of newcomers, one for each true group, where the data has some."""
+def newcomer_figures(plan: Plan, clusters: Clusters, usual: float) -> dict[str, float | None]:
+    """The mean score of newcomers, one for each true group, where the data has some; `usual` is the training loss."""
     newcomers, truth, regression = plan.data.newcomers, plan.data.truth, plan.learner.classes is None
     if newcomers is None:
         return {}
-    models = clusters.all_models()
+    models = clusters.models()
     if plan.entry.groups == "self" and truth is not None:
         found = scores_of_own(plan.learner, models, newcomers, truth)
     else:
-        found = newcomer_scores(plan.learner, models, newcomers, is_soft(plan))
+        found = newcomer_scores(plan.learner, models, newcomers, plan.entry.newcomers, usual)
     return {"newcomers": finite(np.sqrt(found).mean() if regression else found.mean())}
 
 

@@ -28,12 +28,18 @@ from coterie.methods.base import Entry
 from coterie.result import Result
 from coterie.runs.files import read_tensors
 from coterie.server.start import Model
-from coterie.starts import MOMENT_DESCENT, ODCL, STARTS, read_start
+from coterie.starts import GAUSSIAN, MOMENT_DESCENT, ODCL, RANDOM, STARTS, read_start
 from coterie.stopping import Watch
 from coterie.tiers.method import Method
 
-DRAWN = frozenset({"random", "gaussian", "near-truth", "cluster-oracle"})
+DRAWN = frozenset({RANDOM, GAUSSIAN, "near-truth", "cluster-oracle"})
 """The starts that are drawn at random."""
+
+SHOWING = frozenset({MOMENT_DESCENT, ODCL})
+"""The starts that show how many groups there are."""
+
+FREE = frozenset({RANDOM, GAUSSIAN})
+"""The starts that make any number of models, so that numbers of clusters can be tried."""
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
 """Bytes that are kept of what is computed from samples alone: so many, or this part of the training features."""
@@ -87,6 +93,11 @@ class Plan:
             return "held-out data"
         return "training data" if self.validated is None else "validation samples"
 
+    @property
+    def tries(self) -> bool:
+        """Whether trial runs have yet to choose the number of clusters."""
+        return "clusters" in self.open and self.beginning in FREE
+
     def watch(self) -> Watch:
         """What decides whether the run may end early and which models are the best; rounds of a race do not count."""
         race = self.method.race
@@ -97,6 +108,11 @@ class Plan:
         """The same plan with these options decided."""
         options = replace(self.options, **values)
         return replace(self, options=options, method=self.entry.compose(options), open=self.open - values.keys())
+
+    def on(self, data: Population, **values: Any) -> Plan:
+        """The same run on other data, with these options decided: a plan with clients of its own."""
+        options = replace(self.options, **values)
+        return _assembled(data, self.entry, options, self.learner, self.groups, self.start, self.open - values.keys())
 
 
 def prepare(
@@ -125,7 +141,7 @@ def prepare(
     dtype = values["dtype"] or str(built.dtype).removeprefix("torch.")
     if values["lr"] == AUTO and "lr" not in said and not isinstance(built, Linear):
         values["lr"] = data.recommended.get("lr", 0.1)
-    undecided = _undecided(values, built, start)
+    undecided = _undecided(entry, values, built, start)
     values |= {"clusters": K, "learner": built.spec, "dtype": dtype, "lr": 1.0 if "lr" in undecided else values["lr"]}
     own = {option.name for option in entry.options}
     options = Options(
@@ -134,12 +150,27 @@ def prepare(
     )
     _check_device(options.device)
     check_augmentation(options.augment, data.profile)
-    composed = entry.compose(options)
-    side = _client_side(data, built, options, composed)
-    _check_resampling(composed, side)
+    plan = _assembled(data, entry, options, built, groups, start, undecided)
+    _check_trials(plan)
+    return plan
+
+
+def _assembled(
+    data: Population,
+    entry: Entry,
+    options: Options,
+    learner: Learner,
+    groups: Tensor | None,
+    start: Start,
+    undecided: frozenset[str],
+) -> Plan:
+    """The plan with its method and its clients."""
+    method = entry.compose(options)
+    side = _client_side(data, learner, options, method)
+    _check_resampling(method, side)
     federation = Sequential(side) if options.engine == "sequential" else Simulated(side)
     validated = None if side.validation is None else torch.from_numpy(side.validation.sizes > 0)
-    return Plan(data, entry, options, composed, built, federation, groups, start, undecided, validated)
+    return Plan(data, entry, options, method, learner, federation, groups, start, undecided, validated)
 
 
 def beginning_of(start: Start) -> str:
@@ -153,7 +184,7 @@ def _draws(start: Start) -> bool:
     return beginning_of(start) in DRAWN
 
 
-def _undecided(values: Mapping[str, Any], learner: Learner, start: Start) -> frozenset[str]:
+def _undecided(entry: Entry, values: Mapping[str, Any], learner: Learner, start: Start) -> frozenset[str]:
     """Which options are left to the data; refused where it cannot tell."""
     auto = frozenset(name for name in ("clusters", "lr") if values[name] == AUTO)
     begins = beginning_of(start)
@@ -163,12 +194,16 @@ def _undecided(values: Mapping[str, Any], learner: Learner, start: Start) -> fro
             f"{' and '.join(what)}: for learner linear only, but this run has {learner.spec}; give values, and "
             "start=random"
         )
-    if "clusters" in auto and begins not in (MOMENT_DESCENT, ODCL):
-        raise ConfigError(
-            "clusters=auto needs start=odcl, or for linear regression start=moment-descent: they show how many groups "
-            "there are"
-        )
+    if "clusters" in auto and begins not in SHOWING | (FREE if entry.tries else frozenset()):
+        raise ConfigError(_why_not_auto(entry, begins))
     return auto
+
+
+def _why_not_auto(entry: Entry, begins: str) -> str:
+    shown = "start=odcl, or for linear regression start=moment-descent, which show how many groups there are"
+    if entry.tries:
+        return f"clusters=auto cannot go with start={begins}: take start=random, where trial runs decide, or {shown}"
+    return f"clusters=auto needs {shown}; without them {entry.name} needs a number"
 
 
 def _refused(entry: Entry, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -217,6 +252,14 @@ def _client_side(data: Population, learner: Learner, options: Options, method: M
     memory = Memory(max(KEPT_AT_LEAST, train.x.nbytes // KEPT_SHARE))
     states = States.of(len(train)) if method.weights.keeps else None
     return ClientSide(learner, train, test, validation, memory, states)
+
+
+def _check_trials(plan: Plan) -> None:
+    """Trial runs are judged by held-out samples."""
+    if plan.tries and plan.federation.sizes.max() < 2:
+        raise ConfigError(
+            "clusters=auto holds out some of each client's samples, but all clients have one: give a number of clusters"
+        )
 
 
 def _check_resampling(method: Method, side: ClientSide) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ from coterie.core.clusters import Params
 from coterie.core.population import Profile, torch_dtype
 from coterie.core.shard import ClientId
 from coterie.errors import InputError
+from coterie.evaluate.placing import mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
+from coterie.methods import find_method
+from coterie.methods.base import Entry
 from coterie.runs.files import read_tensors
 from coterie.runs.folder import Record, RunFolder
 
@@ -59,69 +64,129 @@ class Result:
         return [{name: p.detach().cpu().numpy() for name, p in model.items()} for model in self.parameters]
 
     def predict(
-        self, x: npt.ArrayLike, *, client: ClientId | None = None, cluster: int | None = None
+        self,
+        x: npt.ArrayLike,
+        *,
+        client: ClientId | None = None,
+        cluster: int | None = None,
+        support: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
     ) -> npt.NDArray[Any]:
-        """Predictions for samples x (n, ...), by a client's cluster, its own mixture of them, or a cluster's model."""
-        if (client is None) == (cluster is None):
-            raise InputError("predict needs to know whose model to use: give client=... or cluster=...")
+        """Predictions (n,) for samples x (n, ...): classes, or numbers.
+
+        client: somebody who trained; its cluster's model predicts, or its own mixture of all models.
+        cluster: the model of this cluster predicts.
+        support: a few labelled samples (x, y) of somebody new, who gets the models that `weigh` finds for it.
+        None of these: somebody new of whom nothing is known, only where one model serves everybody.
+        """
+        if sum(given is not None for given in (client, cluster, support)) > 1:
+            raise InputError(
+                "client, cluster and support exclude each other: give the one that says whose samples these are"
+            )
         if client is not None:
-            known = self.assignments
-            if str(client) not in known:
-                raise InputError(
-                    f"client {client!r} was not in the training: use assign(x, y) to find its cluster first"
-                )
-            cluster = known[str(client)]
-            row = next(row for row in self.clients if row["id"] == str(client))
-            if "weights" in row:
-                return self.predict_mixed(x, row["weights"])
-        if not 0 <= int(cluster or 0) < len(self.parameters):
-            raise InputError(f"cluster must be 0 to {len(self.parameters) - 1}, got {cluster}")
-        theta = {name: p[None] for name, p in self.parameters[int(cluster or 0)].items()}
-        with torch.no_grad():
-            outputs = self.learner.outputs(theta, self._samples(x)[None])[0]
-        predicted = outputs if self.learner.classes is None else outputs.argmax(dim=-1)
-        return np.asarray(predicted.cpu().numpy())
+            return self.predict_mixed(x, self._weights_of(str(client)))
+        if cluster is not None:
+            return self.predict_mixed(x, self._alone(cluster))
+        return self.predict_mixed(x, self._alone(self._only()) if support is None else self.weigh(*_pair(support)))
 
     def predict_mixed(self, x: npt.ArrayLike, weights: npt.ArrayLike) -> npt.NDArray[Any]:
         """Predictions for samples x (n, ...) by all models together, each counting by `weights` (K,)."""
         share = np.asarray(weights, dtype=np.float64)
         if share.shape != (len(self.parameters),) or not (share >= 0).all() or not np.isclose(share.sum(), 1):
             raise InputError(f"weights must be {len(self.parameters)} numbers from 0 on that sum to 1, got {weights!r}")
-        samples, total = self._samples(x), None
-        with torch.no_grad():
-            for part, model in zip(share.tolist(), self.parameters, strict=True):
-                said = self.learner.outputs({n: p[None] for n, p in model.items()}, samples[None])[0]
-                said = part * (said if self.learner.classes is None else torch.softmax(said, dim=-1))
-                total = said if total is None else total + said
-        assert total is not None
-        return np.asarray((total if self.learner.classes is None else total.argmax(dim=-1)).cpu().numpy())
+        said = mixed(self.learner, self.parameters, torch.from_numpy(share), self._samples(x))
+        return np.asarray((said if self.learner.classes is None else said.argmax(dim=-1)).numpy())
 
     def losses(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Mean loss of each cluster's model on these samples, (K,)."""
-        samples = self._samples(x)
-        targets = torch.as_tensor(np.asarray(y))
-        targets = targets.to(samples.dtype) if self.learner.classes is None else targets.to(torch.int64)
-        if targets.shape != samples.shape[:1]:
-            raise InputError(f"{samples.shape[0]} samples but labels of shape {tuple(targets.shape)}")
-        with torch.no_grad():
-            each = [
-                self.learner.losses({n: p[None] for n, p in model.items()}, samples[None], targets[None]).mean()
-                for model in self.parameters
-            ]
-        return np.array([float(value) for value in each])
+        return np.asarray(self._sample_losses(x, y).mean(dim=1).numpy())
 
     def assign(self, x: npt.ArrayLike, y: npt.ArrayLike) -> int:
         """The cluster of a new client with labelled samples: the one whose model has the least loss."""
         return int(np.argmin(self.losses(x, y)))
 
+    def weigh(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """What each cluster counts for a new client with a few labelled samples, (K,); sums to one.
+
+        With hard clusters all goes to the model of least loss. With mixtures it is what EM finds while the models stay
+        as they are; for `fedrc` all classes should be about as frequent in y, or the weights follow the labels.
+        """
+        placing = self._shared().newcomers
+        losses = self._sample_losses(x, y)
+        return np.asarray(weigh(self.learner, losses, placing, self._usual_loss).numpy())
+
+    def _weights_of(self, client: ClientId) -> npt.NDArray[np.float64]:
+        """(K,) of a client that trained."""
+        row = next((row for row in self.clients if row["id"] == client), None)
+        if row is None:
+            near = get_close_matches(client, [row["id"] for row in self.clients], n=3, cutoff=0.5)
+            known = f" (near names: {', '.join(near)})" if near else ""
+            raise InputError(
+                f"client {client!r} was not in the training{known}: for somebody new give a few labelled samples as "
+                "support"
+            )
+        return np.array(row["weights"]) if "weights" in row else self._alone(row["cluster"])
+
+    def _alone(self, cluster: int) -> npt.NDArray[np.float64]:
+        """(K,) all for one."""
+        if cluster not in range(len(self.parameters)):
+            raise InputError(f"cluster must be 0 to {len(self.parameters) - 1}, got {cluster}")
+        return np.asarray(np.eye(1, len(self.parameters), int(cluster))[0])
+
+    def _shared(self) -> Entry:
+        """The method, if its models serve others than those who trained them."""
+        entry = find_method(self.config["method"])
+        if entry.groups == "self":
+            raise InputError(
+                f"{entry.name} gives every client a model of its own, so somebody new has none: name a client or a "
+                "cluster, or train with a method that shares models"
+            )
+        return entry
+
+    def _only(self) -> int:
+        """The one cluster that serves everybody."""
+        method = self._shared().name
+        if len(self.parameters) > 1:
+            raise InputError(
+                f"{method} needs a few labelled samples to place a new client: give them as support, or name a client "
+                "or a cluster"
+            )
+        return 0
+
+    @property
+    def _usual_loss(self) -> float:
+        """The mean training loss that mixtures go by after the last round; infinite before there is one."""
+        if not self.records:
+            return math.inf
+        record = self.records[self.metrics.get("best_rounds", len(self.records)) - 1]
+        loss = record["start_losses"][self.metrics["start"]] if "start_losses" in record else record["loss"]
+        return math.inf if loss is None else float(loss)
+
+    def _sample_losses(self, x: npt.ArrayLike, y: npt.ArrayLike) -> torch.Tensor:
+        """The loss of each cluster's model on each sample, (K, n)."""
+        samples = self._samples(x)
+        return sample_losses(self.learner, self.parameters, samples, self._targets(y, len(samples)))
+
     def _samples(self, x: npt.ArrayLike) -> torch.Tensor:
         some = next(iter(self.parameters[0].values()))
-        samples = torch.as_tensor(np.asarray(x)).to(dtype=some.dtype, device=some.device)
+        samples = torch.from_numpy(_numbers(x, "samples")).to(dtype=some.dtype, device=some.device)
         if tuple(samples.shape[1:]) != self.profile.features or samples.shape[0] == 0:
             raise InputError(
                 f"samples must have shape (n, {', '.join(map(str, self.profile.features))}), got {tuple(samples.shape)}"
             )
         return samples
+
+    def _targets(self, y: npt.ArrayLike, samples: int) -> torch.Tensor:
+        values, classes = _numbers(y, "labels"), self.learner.classes
+        if values.shape != (samples,):
+            raise InputError(f"{samples} samples but labels of shape {values.shape}: give one label a sample")
+        if classes is None:
+            return torch.from_numpy(values).to(next(iter(self.parameters[0].values())).dtype)
+        odd = values[(values < 0) | (values >= classes) | (values != values.astype(np.int64))]
+        if len(odd):
+            raise InputError(
+                f"labels must be whole numbers from 0 to {classes - 1}, got {odd[0]}: number them as in training"
+            )
+        return torch.from_numpy(values.astype(np.int64))
 
     def save(self, folder: str | Path) -> Path:
         """Write a run folder that `coterie.load` and `coterie report` can read."""
@@ -156,6 +221,21 @@ class Result:
         return (
             f"Result({self.config['method']}, {len(self.parameters)} clusters, {len(self.clients)} clients, {figures})"
         )
+
+
+def _pair(support: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[npt.ArrayLike, npt.ArrayLike]:
+    if not isinstance(support, tuple | list) or len(support) != 2:
+        raise InputError(f"support must be a pair (x, y) of samples and their labels, got {type(support).__name__}")
+    return support[0], support[1]
+
+
+def _numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{what} must be numbers, got type {array.dtype}")
+    if not np.isfinite(array).all():
+        raise InputError(f"{what} hold NaN or infinite values: impute or drop them")
+    return array
 
 
 def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:

@@ -50,6 +50,7 @@ class Begun:
 
 def begin(plan: Plan) -> Begun:
     """Decide what was left to the data, and make the first models."""
+    assert not plan.tries, "trial runs choose the number of clusters first (fitting.begin_run)"
     told: dict[str, Any] = {}
     clock = time.perf_counter()
     with torch.no_grad():

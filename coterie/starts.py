@@ -13,7 +13,7 @@ from typing import Any
 from coterie.config import Option, check_all
 from coterie.errors import ConfigError, unknown_name
 
-MOMENT_DESCENT, ODCL, RANDOM = "moment-descent", "odcl", "random"
+MOMENT_DESCENT, ODCL, RANDOM, GAUSSIAN = "moment-descent", "odcl", "random", "gaussian"
 
 MOMENT_OPTIONS = (
     Option("anchors", int, "anchor clients (n_H); unset: 3 k ln k, rounded up", None, low=1),
@@ -104,7 +104,7 @@ STARTS: dict[str, StartEntry] = {
     for entry in (
         StartEntry(RANDOM, "as the learner draws"),
         StartEntry(
-            "gaussian",
+            GAUSSIAN,
             "every parameter drawn from N(0, sd^2)",
             (Option("sd", float, "standard deviation of every parameter; 0: all are zero", 1.0, low=0),),
         ),

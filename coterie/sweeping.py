@@ -226,7 +226,7 @@ def _checked(asked: Asked) -> Asked:
     for name, values in asked.over.items():
         if name in {option.name for option in of_scenario}:
             raise ConfigError(f"{name} changes the data of {asked.scenario}, and scores on other data do not compare")
-        if name in ("seed", "validation"):
+        if name in ("seed", "validation", "finetune"):
             raise ConfigError(f"{name} is not swept: it is the same for all combinations; set it beside over")
         if name in asked.options:
             raise ConfigError(f"{name} is both set and swept: leave one of them out")

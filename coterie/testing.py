@@ -30,7 +30,7 @@ from coterie.core.shard import Positions
 from coterie.federation.in_process import InProcess
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
-from coterie.fitting import execute, fit, resume
+from coterie.fitting import begin_run, execute, fit, resume
 from coterie.learners import LearnerChoice
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.methods import find_method
@@ -43,7 +43,7 @@ from coterie.starting import begin
 from coterie.starts import MOMENT_DESCENT, ODCL
 
 ROUNDS = 4
-LOOKING = {"score", "weights", "evaluate", "regression-moments", "regression-meats", "curvature"}
+LOOKING = {"score", "weights", "evaluate", "finetune", "regression-moments", "regression-meats", "curvature"}
 """Tasks by which anybody looks at what came out; their rows are the same for all methods."""
 RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
 """n_i of the clients of the checks: one of them has a single sample."""
@@ -123,7 +123,7 @@ class Case:
         if federation is not None:
             assert isinstance(plan.federation, Simulated)
             plan = replace(plan, federation=federation(plan.federation.side))
-        return execute(begin(plan), None, lambda record: None)
+        return execute(begin_run(plan), None, lambda record: None)
 
 
 def _flat(result: Result) -> np.ndarray:

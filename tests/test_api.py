@@ -47,8 +47,8 @@ def test_predictions_come_from_the_clients_own_model(result):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: r.predict(np.ones((2, 4))), "give client=... or cluster=..."),
-        (lambda r: r.predict(np.ones((2, 4)), client="nobody"), "use assign"),
+        (lambda r: r.predict(np.ones((2, 4))), "ifca needs a few labelled samples to place a new client"),
+        (lambda r: r.predict(np.ones((2, 4)), client="nobody"), "was not in the training: for somebody new"),
         (lambda r: r.predict(np.ones((2, 4)), cluster=2), "cluster must be 0 to 1, got 2"),
         (lambda r: r.predict(np.ones((2, 3)), cluster=0), r"shape \(n, 4\), got \(2, 3\)"),
         (lambda r: r.assign(np.ones((2, 4)), np.ones(3)), "2 samples but labels of shape"),

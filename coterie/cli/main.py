@@ -16,6 +16,7 @@ from coterie.cli import show
 from coterie.cli.data import data as data_commands
 from coterie.cli.folders import free_folder, kept
 from coterie.cli.options import SuggestingGroup, read_config, scenario_name, split_options, with_run_options
+from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
@@ -186,6 +187,9 @@ def report(folder: Path, file: Path | None) -> None:
     unfinished = len(jobs_of(folder)) - len(runs) if is_comparison(folder) else 0
     path = write_report(runs, file or folder / "report.html", unfinished=unfinished)
     out.print(f"report  {path}", highlight=False, soft_wrap=True)
+
+
+cli.add_command(predict_command)
 
 
 @cli.command()

@@ -16,8 +16,9 @@ from coterie.errors import unknown_name
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import SEEN, Entry
+from coterie.report import choosing
 from coterie.report.coefficients import table_rows
-from coterie.report.comparison import compare
+from coterie.report.comparison import Comparison, compare
 from coterie.report.formats import plain
 from coterie.report.formats import score as score_text
 from coterie.report.reading import RunData
@@ -28,8 +29,10 @@ from coterie.scenarios import SCENARIOS, ScenarioEntry
 from coterie.starts import STARTS, StartEntry
 from coterie.sweeping import Sweep
 
-ROOM = 105
-"""Letters in a line that all columns of a comparison need."""
+SPARED = (("up", "down"), ("rounds",), ("finetuned_worst",), ("seconds",))
+"""Columns that a comparison leaves to the report, one after the other, where the terminal has no room for all."""
+ANY_WIDTH = 1000
+"""Letters in a line, more than any table needs."""
 
 
 def _table(*columns: str) -> Table:
@@ -49,6 +52,10 @@ def result(console: Console, found: Result) -> None:
     }
     for score in {"accuracy", "rmse"} & m.keys():
         lines[score] = f"{_figure(m[score])}  worst-off tenth {_figure(m['worst_tenth'])}"
+    if "finetuned" in m:
+        tuned, worst = _figure(m["finetuned"]), _figure(m["finetuned_worst_tenth"])
+        steps = found.config["finetune"]
+        lines["tuned"] = f"{tuned}  worst-off tenth {worst}, after {steps} steps of each client's own"
     if "newcomers" in m:
         lines["new"] = f"{_figure(m['newcomers'])} for newcomers, one of each true group"
         if "best_newcomers" in m:
@@ -57,12 +64,17 @@ def result(console: Console, found: Result) -> None:
         lines["sure"] = f"{m['sure']} of {m['clients']} clients are sure of their group"
     if "ari" in m:
         lines["ari"] = f"{m['ari']:.3f} agreement with the truth"
+    if "sample_ari" in m:
+        right = f"{100 * m['sample_identity']:.1f} % of the samples are in the right cluster"
+        lines["samples"] = f"{m['sample_ari']:.3f} agreement of single samples with the truth; {right}"
     if "parameter_error" in m:
         lines["error"] = f"{m['parameter_error']:.4f} largest distance to a true model"
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
     if "one_shot" in m:
         lines |= _one_shot(m["one_shot"])
+    if "chosen" in m:
+        lines["chosen"] = choosing.answer(m["chosen"])
     up, down = m["bytes_up"] / 1e6, m["bytes_down"] / 1e6
     lines["cost"] = f"{_rounds(m)}, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
     lines |= _ending(found)
@@ -72,6 +84,7 @@ def result(console: Console, found: Result) -> None:
         lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
     for name, text in lines.items():
         console.print(f"{name:<9}{text}", highlight=False, soft_wrap=True)
+    _choice(console, m.get("chosen"))
     _coefficients(console, m.get("regression"))
 
 
@@ -107,6 +120,18 @@ def _one_shot(found: Mapping[str, Any]) -> dict[str, str]:
         apart = "" if alpha is None else f"; centres {alpha:.1f} times as far apart as clusters are wide"
         lines["found by"] = f"{found['clustering']} clustering{how}{apart}"
     return lines
+
+
+def _choice(console: Console, found: Mapping[str, Any] | None) -> None:
+    """The numbers of clusters that were tried, and how they did."""
+    if not found:
+        return
+    console.print("\nNumbers of clusters tried", style="bold", highlight=False)
+    table = _table(*choosing.COLUMNS)
+    for row in choosing.table_rows(found):
+        table.add_row(*row)
+    console.print(table)
+    console.print(choosing.how(found), highlight=False, soft_wrap=True)
 
 
 MOST_COEFFICIENTS, MOST_CLUSTERS = 8, 5
@@ -149,19 +174,36 @@ def comparison(console: Console, runs: Sequence[RunData]) -> None:
     found = compare(runs)
     percent = " %" if found.higher_is_better else ""
     titles = {"score": found.score_name + percent, "worst": "worst tenth", "clusters": "groups", "ari": "ARI"}
+    if any(method.over_seeds("finetuned") for method in found.methods):
+        titles |= {"finetuned": "finetuned", "finetuned_worst": "its worst"}
     if any(method.over_seeds("newcomers") for method in found.methods):
         titles["newcomers"] = "newcomers"
-    if "newcomers" in titles and console.width < ROOM:  # the report has the bytes, too
-        titles |= {"rounds": "rounds", "seconds": "seconds"}
-    else:
-        titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
-    table = _table("method", *titles.values())
-    for row in method_rows(found):
-        cells = {key: f"{row[key].text.removesuffix(' %')} {row[key].spread}".strip() for key in titles}
-        table.add_row(row["name"], *(cells | {"seconds": row["seconds"].text}).values())
+    if any(method.over_seeds("sample_ari") for method in found.methods):
+        titles |= {"sample_ari": "sample ARI", "sample_identity": "right samples"}
+    titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
+    table, spared = _comparison(found, titles), iter(SPARED)
+    while _width(console, table) > console.width and (left_out := next(spared, None)):
+        titles = {key: title for key, title in titles.items() if key not in left_out}
+        table = _comparison(found, titles)
     console.print(table)
     seeds = len(found.main.runs)
     console.print(f"mean ± standard deviation over {seeds} seeds\n" if seeds > 1 else "one seed\n", highlight=False)
+
+
+def _comparison(found: Comparison, titles: Mapping[str, str]) -> Table:
+    """These columns of a comparison."""
+    table = _table("method", *titles.values())
+    for row in method_rows(found):
+        cells = {key: f"{row[key].text.removesuffix(' %')} {row[key].spread}".strip() for key in titles}
+        if "seconds" in cells:
+            cells["seconds"] = row["seconds"].text
+        table.add_row(row["name"], *cells.values())
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    """Letters in a line of the table if nothing is folded or cut."""
+    return console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum
 
 
 def plain_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

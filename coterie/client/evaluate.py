@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block, cut
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, take_rows
+from coterie.core.keys import Purpose, keys_for_clients
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
 from coterie.learners.base import Learner
+from coterie.learners.descent import LocalWork
 
 KEPT_WEIGHTS = "weights"
 """What clients with soft weights keep."""
@@ -84,6 +86,31 @@ def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, s
     return Reply(clients=shard.ids, rows={name: value[back] for name, value in columns.items()})
 
 
+def finetuned(learner: Learner, train: Shard, judged: Shard, task: Task, broadcast: Broadcast) -> Reply:
+    """Rows as those of `evaluate`, of the model that each client makes of its own one by steps on its training samples.
+
+    The personal models of a block are gone with it; nothing of them is in the reply but `score` and `loss` on `judged`.
+    What a model says that is not finite is never right.
+    """
+    settings = cast(Mapping[str, Any], task.settings["work"])
+    work, seed = LocalWork(**settings), int(cast(int, task.settings["seed"]))
+    keys = keys_for_clients(seed, Purpose.BATCHES, broadcast.round, train.hashes)
+    columns = {name: torch.zeros(len(train), dtype=torch.float64) for name in ("score", "loss")}
+    for block in cut(train, keys, 2 * (broadcast.clusters.slot_bytes + broadcast.clusters.body_bytes)):
+        theta = broadcast.clusters.at(broadcast.each["own"][torch.from_numpy(block.positions), None])
+        change = learner.descend(theta, block, work, broadcast.scalars["lr"])
+        personal = {name: (p + change[name])[:, 0] for name, p in theta.items()}
+        for part in _blocks(judged.take(block.positions), broadcast):
+            places = torch.from_numpy(part.positions)
+            outputs = learner.outputs(take_rows(personal, places), part.x)
+            found = _figures(learner, outputs, part)
+            wrong = torch.inf if learner.classes is None else 0.0
+            found["score"] = torch.where(found["loss"].isfinite(), found["score"], wrong)
+            for name, value in found.items():
+                columns[name][torch.from_numpy(block.positions)[places]] = value.double().cpu()
+    return Reply(clients=train.ids, rows=columns)
+
+
 def _held(broadcast: Broadcast) -> int:
     return int(next(iter(broadcast.clusters.params.values())).shape[0])
 
@@ -129,12 +156,17 @@ def _measure(
         outputs = learner.outputs(broadcast.clusters.at(own), block.x)
     else:
         outputs = _mixed(learner, broadcast.clusters.all_models(), block, share)
-    hit = (outputs - block.y) ** 2 if learner.classes is None else (outputs.argmax(dim=-1) == block.y).double()
-    values = {"score": block.mean(hit), "loss": block.mean(learner.loss(outputs, block.y))}
+    values = _figures(learner, outputs, block)
     if margin:
         each = learner.score(broadcast.clusters.all_models(), block).losses.double()
         values |= {"losses": block.mean(each), "margin": _margin(each, own, block)}
     return values
+
+
+def _figures(learner: Learner, outputs: Tensor, block: Block) -> dict[str, Tensor]:
+    """Each client's accuracy or mean squared error, and its mean loss, (B,) both."""
+    hit = (outputs - block.y) ** 2 if learner.classes is None else (outputs.argmax(dim=-1) == block.y).double()
+    return {"score": block.mean(hit), "loss": block.mean(learner.loss(outputs, block.y))}
 
 
 def _margin(each: Tensor, own: Tensor, block: Block) -> Tensor:

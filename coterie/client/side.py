@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.client.evaluate import evaluate, score, weights
+from coterie.client.evaluate import evaluate, finetuned, score, weights
 from coterie.client.moments import anchor_step, moment_product
 from coterie.client.regression import curvature, meats, moments
 from coterie.client.round import local_round
@@ -40,7 +40,7 @@ class ClientSide:
         return ClientSide(self.learner, self.train.take(positions), test, validation, memory, states)
 
     def evaluated(self, task: Task) -> Shard:
-        """The samples that `evaluate` is about; for want of test samples those for validation, else for training."""
+        """The samples that scores are about; for want of test samples those for validation, else for training."""
         if self.test is None or task.settings.get("on") == "validation":
             return self.validation or self.train
         return self.test
@@ -59,6 +59,9 @@ TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
     "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),
     "evaluate": lambda side, task, broadcast: evaluate(
         side.learner, side.evaluated(task), task, broadcast, side.states
+    ),
+    "finetune": lambda side, task, broadcast: finetuned(
+        side.learner, side.train, side.evaluated(task), task, broadcast
     ),
     "weights": lambda side, task, broadcast: weights(side.learner, side.train, broadcast, side.states),
     "moment-product": lambda side, task, broadcast: moment_product(side.learner, side.train, task, broadcast),

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     PERTURBATION = 9
     CLUSTERING = 10
     SOLVE = 11
+    TRIAL = 12
     EMBEDDING = 12
 
 

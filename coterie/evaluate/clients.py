@@ -15,6 +15,7 @@ from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast, Plain, Reply, Task
 from coterie.core.shard import Positions
 from coterie.errors import TrainingError
+from coterie.learners.descent import LocalWork
 
 Floats = npt.NDArray[np.float64]
 
@@ -68,7 +69,11 @@ def scores(
         settings |= {"mixture": True, "lane": mixture.lane, "lanes": mixture.lanes}
         each["accepted"] = mixture.accepted[torch.from_numpy(asked)]
     broadcast = Broadcast(round_, clusters, only=None if margin or mixture else rows[:, None], each=each)
-    reply = federation.ask(Task("evaluate", settings), broadcast, asked).reply
+    return _scores(federation, Task("evaluate", settings), broadcast, asked, regression)
+
+
+def _scores(federation: Federation, task: Task, broadcast: Broadcast, asked: Positions, regression: bool) -> Scores:
+    reply = federation.ask(task, broadcast, asked).reply
     _refuse_silence(reply, len(asked))
     values = {name: value.numpy() for name, value in reply.rows.items()}
     return Scores(
@@ -78,6 +83,28 @@ def scores(
         margin=values.get("margin"),
         losses=values.get("losses"),
     )
+
+
+def finetuned_scores(
+    federation: Federation,
+    clusters: Clusters,
+    own: Tensor,
+    round_: int,
+    regression: bool,
+    *,
+    work: LocalWork,
+    lr: float,
+    seed: int,
+) -> Scores:
+    """As `scores`, of the model that every client makes of its own one by `work` on its training samples.
+
+    `round_` is one that was not trained in, so that the batches are no round's.
+    """
+    asked = np.flatnonzero((own >= 0).numpy())
+    rows = own[torch.from_numpy(asked)]
+    task = Task("finetune", {"work": work.settings(), "seed": seed})
+    broadcast = Broadcast(round_, clusters, only=rows[:, None], scalars={"lr": lr}, each={"own": rows})
+    return _scores(federation, task, broadcast, asked, regression)
 
 
 def training_losses(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from coterie.config import COMMON, Option, Options
 from coterie.learners.descent import LocalWork
@@ -16,6 +16,19 @@ SEEN = (
     "could hide them"
 )
 """What every method lets the server see of a client, besides the rows it declares."""
+
+Placing = Literal["least-loss", "mixture", "density"]
+"""How somebody who did not train finds its models, see `coterie/evaluate/placing.py`."""
+
+
+CHOICE_OPTIONS = (
+    Option("max_clusters", int, "clusters=auto: the largest number that is tried", 6, low=1),
+    Option(
+        "choose_seeds", int, "clusters=auto: trial runs of each number, each with samples of its own held out", 3, low=1
+    ),
+    Option("choose_rounds", int, "clusters=auto: rounds of a trial run; unset: half of rounds", None, low=1),
+)
+"""Of methods that train any number of clusters from a random start, so that trial runs can find it (`choosing.py`)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,8 @@ class Entry:
     """Rows of its replies and what each tells the server about a single client."""
     groups: str = "found"
     """Where the clusters come from: found, one, truth, self."""
+    newcomers: Placing = "least-loss"
+    """By a few labelled samples to one model, or to weights for all of them; or by features alone."""
 
     def revealed(self, start: str | None = None) -> Mapping[str, str]:
         """Rows of the replies of a run that begins with `start`, or as the method does by itself."""
@@ -53,6 +68,11 @@ class Entry:
     def trains(self) -> bool:
         """Whether rounds of training follow the start."""
         return "rounds" not in self.refuses
+
+    @property
+    def tries(self) -> bool:
+        """Whether trial runs can choose the number of clusters."""
+        return set(CHOICE_OPTIONS) <= set(self.options)
 
     @property
     def accepts(self) -> tuple[Option, ...]:

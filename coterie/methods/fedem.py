@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.config import Options
-from coterie.methods.base import Entry, parts
+from coterie.methods.base import CHOICE_OPTIONS, Entry, parts
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional, Objective
 from coterie.tiers.procedure import Fixed
@@ -40,7 +40,9 @@ ENTRY = Entry(
     paper="Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of Distributions, 2021",
     compose=fedem,
     refuses=frozenset({"exchange", "shared"}),
+    options=CHOICE_OPTIONS,
     defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "all"},
     twin="fedavg",
     reveals={"cluster": "which cluster weighs most for it"},
+    newcomers="mixture",
 )

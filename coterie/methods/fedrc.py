@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from coterie.config import Options
 from coterie.errors import ConfigError
-from coterie.methods.base import Entry
+from coterie.methods.base import CHOICE_OPTIONS, Entry
 from coterie.methods.fedem import soft
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Ratio
@@ -32,6 +32,7 @@ ENTRY = Entry(
     "Clustering, 2024",
     compose=fedrc,
     refuses=frozenset({"exchange", "shared"}),
+    options=CHOICE_OPTIONS,
     defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "all"},
     learners=("logistic", "mlp", "cnn", "module"),
     twin="fedavg",
@@ -39,4 +40,5 @@ ENTRY = Entry(
         "cluster": "which cluster weighs most for it",
         "labels": "how many samples of each class it counts in each cluster: together its label counts",
     },
+    newcomers="mixture",
 )

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coterie.config import Option, Options
-from coterie.methods.base import Entry, parts
+from coterie.methods.base import CHOICE_OPTIONS, Entry, parts
 from coterie.tiers.method import Method, Race
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
@@ -81,6 +81,7 @@ ENTRY = Entry(
             "cluster by and one to train on, as the paper's analysis assumes",
             False,
         ),
+        *CHOICE_OPTIONS,
     ),
     defaults=_defaults,
     twin="fedavg",

@@ -33,7 +33,7 @@ ENTRY = Entry(
     paper="a baseline of every paper on personalisation",
     compose=local,
     refuses=frozenset(
-        {"clusters", "averaging", "client_weight", "restarts", "shared", "server_lr", "exchange", "start"}
+        {"clusters", "averaging", "client_weight", "restarts", "shared", "server_lr", "exchange", "start", "finetune"}
     ),
     defaults=lambda given: {"client_weight": "uniform", "averaging": "members"},
     no_twin="K is the number of clients by definition",

@@ -44,8 +44,9 @@ SOLVING = {
     "batch_size",
     "augment",
     "lr",
+    "finetune",
 }
-"""The common options that mean something before the first round; the last five to solver=steps."""
+"""The common options that mean something without rounds; the last six to solver=steps, or to finetune and its steps."""
 
 
 def odcl(options: Options) -> Method:

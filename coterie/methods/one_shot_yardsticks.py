@@ -72,7 +72,7 @@ ENTRIES = (
         "local-erm",
         "every client solves its own problem and keeps the solution",
         local_erm,
-        refuses=REFUSED | {"client_weight"},
+        refuses=REFUSED | {"client_weight", "finetune"},
         no_twin="K is the number of clients by definition",
         reveals={"model": "its own model; nothing leaves the client in a deployment"},
         groups="self",

@@ -179,13 +179,13 @@ def tally(found: Sequence[Gain]) -> tuple[int, int, int]:
     return up, down, len(found) - up - down
 
 
-def mean_scores(method: MethodRuns) -> dict[str, float]:
-    """Each client's score, averaged over seeds."""
+def mean_scores(method: MethodRuns, name: str = "score") -> dict[str, float]:
+    """Each client's score, or another figure of its row, averaged over seeds."""
     seen: dict[str, list[float]] = {}
     for run in method.runs:
         for row in run.clients:
-            if row.get("score") is not None:
-                seen.setdefault(row["id"], []).append(float(row["score"]))
+            if row.get(name) is not None:
+                seen.setdefault(row["id"], []).append(float(row[name]))
     return {client: float(np.mean(values)) for client, values in seen.items()}
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from coterie.evaluate.metrics import SURE
 from coterie.methods.base import SEEN
-from coterie.report import coefficients, one_shot, sentences, tables
+from coterie.report import choosing, coefficients, one_shot, sentences, tables
 from coterie.report.commands import is_named, own_learner, run_command
 from coterie.report.comparison import Comparison, MethodRuns, compare, contingency, curve, gains, pairs
 from coterie.report.figures.curves import Line, curves
@@ -104,11 +104,14 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "about": tables.method_words(found.main.name, _start(found.main)),
         "others": [tables.method_words(method.name, _start(method)) for method in others],
         "returned": tables.returned_rows(found.main),
+        "finetuned_known": any(method.over_seeds("finetuned") for method in found.methods),
         "newcomers_known": any(method.over_seeds("newcomers") for method in found.methods),
+        "samples_known": any(method.over_seeds("sample_ari") for method in found.methods),
         "truth_known": any(method.over_seeds("ari") for method in found.methods),
         "agreement": _agreement(found.main),
         "coefficients": coefficients.section(found.main.first),
         "one_shot": one_shot.section(found.main.first),
+        "choice": choosing.section(found.main.first),
     }
 
 

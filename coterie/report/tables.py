@@ -111,7 +111,11 @@ def method_rows(found: Comparison) -> list[dict[str, Any]]:
         ("worst", "worst_tenth", form),
         ("clusters", "clusters", _count),
         ("ari", "ari", ari_form),
+        ("finetuned", "finetuned", form),
+        ("finetuned_worst", "finetuned_worst_tenth", form),
         ("newcomers", "newcomers", form),
+        ("sample_ari", "sample_ari", ari_form),
+        ("sample_identity", "sample_identity", lambda value: score(value, "accuracy")),
         ("seconds", "seconds", plain),
     ]
     rows = []
@@ -181,13 +185,15 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
     """Columns, and for each client of the first seed the text and the value to sort by."""
     first, form = found.main.first, score_form(found)
     known = {key for row in first.clients for key, value in row.items() if value is not None}
-    averages = mean_scores(found.main)
+    averages, tuned = mean_scores(found.main), mean_scores(found.main, "finetuned")
     versus = {base.groups: {g.client: g for g in gains(found.main, base)} for base in found.baselines}
     columns = [Column("id", "client", numeric=False), Column("n", "samples"), Column("cluster", "cluster")]
     if "truth" in known:
         columns.append(Column("truth", "true group", numeric=False))
     columns.append(Column("score", "accuracy" if found.higher_is_better else "RMSE"))
     columns += [Column(kind, f"gain over {base.name}") for base in found.baselines if (kind := base.groups)]
+    if "finetuned" in known:
+        columns.append(Column("finetuned", "finetuned"))
     if "margin" in known:
         columns.append(Column("margin", "margin"))
     if "posterior" in known:
@@ -201,6 +207,7 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
             "cluster": (str(row["cluster"]), row["cluster"]),
             "truth": (str(row.get("truth", ABSENT)), str(row.get("truth", ""))),
             "score": (form(averages.get(row["id"])), averages.get(row["id"])),
+            "finetuned": (form(tuned.get(row["id"])), tuned.get(row["id"])),
             "margin": (_margin(row.get("margin")), row.get("margin")),
             "posterior": _posterior(row),
             "loss": (plain(row.get("loss")), row.get("loss")),
@@ -289,6 +296,7 @@ def returned_rows(main: MethodRuns) -> Mapping[str, str]:
     meaning = {
         "score": "how well its own model does on its data",
         "loss": "the mean loss of its own model",
+        "finetuned": "how well the model does on its data that it made of its own one by steps of its own, and kept",
         "losses": "the mean loss under every cluster's model",
         "margin": "by how many standard errors its own model beats the next best",
         "posterior": "its mean training loss under every cluster's model, from which its posterior follows",

@@ -10,6 +10,7 @@ from pathlib import Path
 from coterie.errors import unknown_name
 from coterie.reproductions import (
     grouped_regression,
+    hcfl_reference,
     ifca_figure3,
     ifca_figure4,
     ifca_table1,
@@ -55,6 +56,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         odcl_table2.REPRODUCTION,
         *odcl_rounds.REPRODUCTIONS,
         odcl_few_shot.REPRODUCTION,
+        hcfl_reference.REPRODUCTION,
         grouped_regression.REPRODUCTION,
     )
 }

@@ -24,6 +24,8 @@ RECOMMENDED: dict[str, object] = {"clusters": 3, "learner": "mlp:hidden=64", "ro
 RECOMMENDED |= {"local_epochs": 2, "batch_size": 20, "lr": 0.3}
 LARGE_LR = 0.1
 """For grey images of 28x28 pixels; at 0.3 Fashion-MNIST is worse by ten points."""
+SMALL_CLIENTS, SMALL_TRAIN, SMALL_TEST = 48, 120, 100
+"""Clients of the presets, and samples of each."""
 CIFAR_RECOMMENDED: dict[str, object] = {"learner": "cnn:channels=16,hidden=64", "lr": 0.1, "batch_size": 50}
 
 
@@ -79,21 +81,31 @@ def diverse_shift(
 
 
 def diverse_shift_a(*, seed: int = 0) -> Population:
-    """Fashion-MNIST at 14x14 on 64 principal axes, 48 clients, labels from Dir(prior): a run takes seconds."""
-    return _small("diverse-shift-a", "dirichlet_prior", seed)
+    """Fashion-MNIST at 14x14 on 64 principal axes, 48 clients, labels from Dir(prior): a run takes seconds.
+
+    The images are just enough for all clients, so classes are as frequent over all of them as in the data. Reference
+    figures say that it was meant so: with all 60,000 images to draw from, the models of known concepts reach 72 % with
+    newcomers and not 75.5 %, because some concept always lacks some class.
+    """
+    return _small("diverse-shift-a", "dirichlet_prior", seed, train_images=SMALL_CLIENTS * (SMALL_TRAIN + SMALL_TEST))
 
 
 def diverse_shift_b(*, seed: int = 0) -> Population:
-    """As diverse-shift-a with labels from Dir(1, ..., 1): every client holds most classes."""
+    """As diverse-shift-a with labels from Dir(1, ..., 1): every client holds most classes.
+
+    They are drawn from all 60,000 images: were these just enough, the last clients would get the two or three classes
+    that are left.
+    """
     return _small("diverse-shift-b", "dirichlet_symmetric", seed)
 
 
-def _small(name: str, label_shift: str, seed: int) -> Population:
+def _small(name: str, label_shift: str, seed: int, train_images: int | None = None) -> Population:
     built = diverse_shift(
         dataset="fashion-mnist",
-        clients=48,
-        samples=120,
-        test_samples=100,
+        clients=SMALL_CLIENTS,
+        samples=SMALL_TRAIN,
+        test_samples=SMALL_TEST,
+        train_images=train_images,
         label_shift=label_shift,
         pool=2,
         pca=64,

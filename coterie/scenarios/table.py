@@ -30,6 +30,68 @@ MOST_LEVELS = 1000
 """A text column with more different values is taken for a mistake."""
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """How the columns of a table became features and targets, so that other rows can be read in the same way."""
+
+    levels: Mapping[str, tuple[str, ...]]
+    """Of each feature column its texts in sorted order; nothing for a column of numbers."""
+    scales: tuple[tuple[float, float], ...]
+    """Mean and standard deviation of each feature (d); a deviation of 0 makes the feature 0."""
+    target: str
+    classes: tuple[object, ...]
+    """What the target's numbers 0, 1, ... stand for; empty for a regression."""
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """The features that each column becomes: its own name, or one for each of its texts but the first."""
+        return {
+            column: tuple(f"{column}={level}" for level in levels[1:]) if levels else (column,)
+            for column, levels in self.levels.items()
+        }
+
+    def read(self, source: object) -> tuple[Floats, Floats | Ints | None]:
+        """Features (n, d) of the rows of another table, and their targets (n,) if it has that column."""
+        texts = {column for column, levels in self.levels.items() if levels}
+        texts |= {self.target} if self.classes and isinstance(self.classes[0], str) else set()
+        columns = open_columns(source, texts, {*self.levels, self.target})
+        absent = [column for column in self.levels if column not in columns.names]
+        if absent:
+            raise InputError(
+                f"the table has no column {absent[0]!r}, which the run predicts from: give it the columns "
+                f"{', '.join(self.levels)}"
+            )
+        for column, levels in self.levels.items():
+            if levels:
+                _only_known(columns.values(column), levels, column)
+            elif not columns.is_number(column):
+                raise InputError(f"column {column!r} holds texts, but numbers when the run was made: convert it")
+        features = [
+            _scaled(values, scale)
+            for (_, values), scale in zip(_features(columns, self.names), self.scales, strict=True)
+        ]
+        return np.stack(features, axis=1), self._targets(columns) if self.target in columns.names else None
+
+    def _targets(self, columns: Columns) -> Floats | Ints:
+        values = columns.values(self.target)
+        _refuse_holes(values, self.target)
+        if self.classes:
+            _only_known(values, self.classes, self.target)
+            return np.array([self.classes.index(value) for value in values.tolist()], dtype=np.int64)
+        if values.dtype.kind not in "fiu":
+            raise InputError(f"target {self.target!r} must be numbers, as in the table of the run")
+        return values.astype(np.float64, copy=False)
+
+
+def _only_known(values: Values, known: Sequence[object], column: str) -> None:
+    _refuse_holes(values, column)
+    odd = [value for value in dict.fromkeys(values.tolist()) if value not in known]
+    if odd:
+        raise InputError(
+            f"column {column!r} holds {odd[0]!r}, which the table of the run did not: drop those rows, or train again"
+        )
+
+
 def from_table(
     source: object,
     *,
@@ -54,16 +116,40 @@ def from_table(
     standardize: shift and scale every feature to mean 0 and standard deviation 1 over all training rows. A
         feature that is the same in all training rows becomes 0, with a warning.
     """
+    return encoded_table(
+        source,
+        client=client,
+        target=target,
+        features=features,
+        holdout=holdout,
+        standardize=standardize,
+        seed=seed,
+        name=name,
+    )[0]
+
+
+def encoded_table(
+    source: object,
+    *,
+    client: str,
+    target: str,
+    features: Sequence[str] | str | None = None,
+    holdout: float | None = HOLDOUT,
+    standardize: bool = True,
+    seed: int = 0,
+    name: str = "own-table",
+) -> tuple[Population, Encoding]:
+    """What `from_table` gives, and how to read other rows in the same way."""
     columns, chosen = _opened(source, client, target, features)
     share = _share(holdout)
     ids, owner = _clients(columns, client)
     rows = _rows(ids, owner, share, seed, client)
-    y = _target(columns, target)
-    encoded = _encoded(columns, chosen)
-    data = _fill(columns, encoded, rows, standardize)
+    y, classes = _target(columns, target)
+    encoding = Encoding(_all_levels(columns, chosen), (), target, classes)
+    data = _fill(columns, encoding.names, rows, standardize)
     train = stack_shard(ids, data.train, y[rows.kept], rows.kept_sizes.tolist())
     test = stack_shard(ids, data.test, y[rows.aside], rows.aside_sizes.tolist()) if len(rows.aside) else None
-    return Population(
+    population = Population(
         name,
         train,
         test,
@@ -71,8 +157,9 @@ def from_table(
             "learner": "linear:bias=true" if y.dtype.kind == "f" else "logistic",
             "lr": stable_step(data.squares, rows.kept_sizes),
         },
-        feature_names=tuple(chain.from_iterable(encoded.values())),
+        feature_names=tuple(chain.from_iterable(encoding.names.values())),
     )
+    return population, replace(encoding, scales=data.scales)
 
 
 def table(
@@ -190,16 +277,16 @@ def _rows(ids: list[str], owner: Ints, share: float, seed: int, client: str) -> 
     return replace(parts, kept=order[parts.kept], aside=order[parts.aside])
 
 
-def _target(columns: Columns, target: str) -> Floats | Ints:
-    """(N,) numbers, or classes in the sorted order of their names."""
+def _target(columns: Columns, target: str) -> tuple[Floats | Ints, tuple[object, ...]]:
+    """(N,) numbers, or classes in the sorted order of their names; and those names."""
     values = columns.values(target)
     _refuse_holes(values, target)
     if values.dtype.kind in "fiu":
-        return values.astype(np.float64, copy=False)
+        return values.astype(np.float64, copy=False), ()
     levels = _levels(values, target) if values.dtype.kind == "O" else sorted(set(values.tolist()))
     if len(levels) < 2:
         raise InputError(f"target {target!r} is {levels[0]!r} in every row: there is nothing to predict")
-    return np.searchsorted(np.array(levels), values.astype(np.array(levels).dtype)).astype(np.int64)
+    return np.searchsorted(np.array(levels), values.astype(np.array(levels).dtype)).astype(np.int64), tuple(levels)
 
 
 def _levels(values: Values, name: str) -> list[str]:
@@ -236,22 +323,24 @@ class _Filled:
     train: Floats
     test: Floats
     squares: Floats
+    scales: tuple[tuple[float, float], ...]
+    """Mean and standard deviation that each feature was standardised with."""
 
 
-def _encoded(columns: Columns, chosen: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The names of the features that each column becomes: its own, or one for each of its texts but the first."""
-    names: dict[str, tuple[str, ...]] = {}
+def _all_levels(columns: Columns, chosen: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The texts of each column in sorted order; none of a column of numbers."""
+    found: dict[str, tuple[str, ...]] = {}
     for name in chosen:
         values = None if columns.is_number(name) else columns.values(name)
         if values is None or values.dtype.kind != "O":
-            names[name] = (name,)
+            found[name] = ()
             continue
         _refuse_holes(values, name)
         levels = _levels(values, name)
         if len(levels) < 2:
             raise InputError(f"feature {name!r} is {levels[0]!r} in every row: leave it out")
-        names[name] = tuple(f"{name}={level}" for level in levels[1:])
-    return names
+        found[name] = tuple(levels)
+    return found
 
 
 def _fill(columns: Columns, encoded: Mapping[str, tuple[str, ...]], rows: Split, standardize: bool) -> _Filled:
@@ -259,23 +348,28 @@ def _fill(columns: Columns, encoded: Mapping[str, tuple[str, ...]], rows: Split,
     d = sum(map(len, encoded.values()))
     train, test = np.empty((len(rows.kept), d)), np.empty((len(rows.aside), d))
     squares = np.zeros(len(train))
-    constant = []
+    constant, scales = [], []
     for j, (name, values) in enumerate(_features(columns, encoded)):
-        kept, aside = values[rows.kept], values[rows.aside]
-        if standardize:
-            mean, deviation = kept.mean(), kept.std()
-            if kept.min() == kept.max():
-                constant.append(name)
-                kept, aside = np.zeros_like(kept), np.zeros_like(aside)
-            else:
-                kept, aside = (kept - mean) / deviation, (aside - mean) / deviation
-        train[:, j], test[:, j] = kept, aside
-        squares += kept**2
+        kept = values[rows.kept]
+        scales.append(_scale(kept) if standardize else (0.0, 1.0))
+        constant += [name] if scales[j][1] == 0 else []
+        train[:, j], test[:, j] = _scaled(kept, scales[j]), _scaled(values[rows.aside], scales[j])
+        squares += train[:, j] ** 2
     if constant:
         warnings.warn(
-            f"the same value in all training rows, so set to 0: {', '.join(constant)}", UserWarning, stacklevel=3
+            f"the same value in all training rows, so set to 0: {', '.join(constant)}", UserWarning, stacklevel=4
         )
-    return _Filled(train, test, squares)
+    return _Filled(train, test, squares, tuple(scales))
+
+
+def _scale(values: Floats) -> tuple[float, float]:
+    """Mean and standard deviation; the latter is exactly 0 where all values are the same."""
+    return float(values.mean()), 0.0 if values.min() == values.max() else float(values.std())
+
+
+def _scaled(values: Floats, scale: tuple[float, float]) -> Floats:
+    mean, deviation = scale
+    return np.zeros_like(values) if deviation == 0 else (values - mean) / deviation
 
 
 def _features(columns: Columns, encoded: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Floats]]:

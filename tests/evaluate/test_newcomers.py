@@ -14,7 +14,7 @@ from tests.core.make import make_shard
 
 LEARNER = logistic(Profile((1,), 2), bias=False)
 # logit = weight * x: the first model says class 1 for positive x, the second for negative
-MODELS = {"weight": torch.tensor([[3.0], [-3.0]], dtype=torch.float64)}
+MODELS = [{"weight": torch.tensor([w], dtype=torch.float64)} for w in (3.0, -3.0)]
 X = np.array([[1.0], [-1.0], [2.0], [-2.0]])
 UP, DOWN = np.array([1, 0, 1, 0]), np.array([0, 1, 0, 1])
 
@@ -25,7 +25,7 @@ def newcomers(*labels: tuple[np.ndarray, np.ndarray]) -> Newcomers:
 
 def test_a_newcomer_takes_the_model_of_least_loss():
     # the second one's support is of the second model, its query samples half so: 2 of 4 right
-    found = newcomer_scores(LEARNER, MODELS, newcomers((UP, UP), (DOWN, np.array([0, 1, 1, 0]))), soft=False)
+    found = newcomer_scores(LEARNER, MODELS, newcomers((UP, UP), (DOWN, np.array([0, 1, 1, 0]))), "least-loss", 0.5)
     assert found.tolist() == [1.0, 0.5]
 
 
@@ -40,7 +40,7 @@ def test_a_soft_newcomer_predicts_by_its_mixture():
         w = gamma.mean(axis=1)
     mixed = w[0] / (1 + np.exp(-3 * x)) + w[1] / (1 + np.exp(3 * x))
     expected = ((mixed > 0.5) == UP).mean()
-    found = newcomer_scores(LEARNER, MODELS, newcomers((y, UP)), soft=True)
+    found = newcomer_scores(LEARNER, MODELS, newcomers((y, UP)), "mixture", 0.5)
     assert w[0] == pytest.approx(0.75, abs=0.02)
     assert found.tolist() == [expected]
 

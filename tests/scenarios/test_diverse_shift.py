@@ -232,13 +232,28 @@ def test_colours_are_standardised_after_the_corruption(folder):
     assert found.recommended["learner"] == "cnn:channels=16,hidden=64"
 
 
-@pytest.mark.parametrize(("name", "label_shift"), [("a", "dirichlet_prior"), ("b", "dirichlet_symmetric")])
-def test_the_small_recipes_are_diverse_shift_with_fixed_options(folder, name, label_shift):
-    store.save(images("fashion-mnist", 48 * 220, 100), "test")
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("a", {"label_shift": "dirichlet_prior", "train_images": 48 * 220}),
+        ("b", {"label_shift": "dirichlet_symmetric"}),
+    ],
+)
+def test_the_small_recipes_are_diverse_shift_with_fixed_options(folder, name, own):
+    store.save(images("fashion-mnist", 48 * 220 + 500, 100), "test")
     found = scenario(f"diverse-shift-{name}")
     assert (found.name, found.options) == (f"diverse-shift-{name}", {})
-    options = {"clients": 48, "samples": 120, "test_samples": 100, "pool": 2, "pca": 64, "label_shift": label_shift}
+    options = {"clients": 48, "samples": 120, "test_samples": 100, "pool": 2, "pca": 64, **own}
     assert found.fingerprint() == scenario("diverse-shift", dataset="fashion-mnist", **options).fingerprint()
     assert found.train.x.shape == (48 * 120, 64)
     assert found.recommended["learner"] == "mlp:hidden=64-32"
     assert found.recommended["clusters"] == 3
+
+
+def test_the_few_classes_of_the_first_recipe_are_even_over_all_clients(folder):
+    store.save(images("fashion-mnist", 48 * 220 + 500, 100), "test")
+    found = scenario("diverse-shift-a")
+    assert np.mean([len(set(samples(found.train, client)[1])) for client in range(48)]) < 5
+    # labels 4 to 9 mean the same in every concept; all 10,560 images are used, so each has its tenth
+    labels = np.concatenate([found.train.y, found.test.y])
+    assert np.bincount(labels)[4:].tolist() == [48 * 22] * 6

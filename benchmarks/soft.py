@@ -1,0 +1,236 @@
+"""A round of FedEM and FedRC: against FedAvg, against the loop one would write by hand, and with more clusters.
+
+    python benchmarks/soft.py            # K=3 against FedAvg and against the loop
+    python benchmarks/soft.py --growth   # K from 1 to 50
+
+Random data, 2 local epochs, batches of 20, one thread. All columns of a line run in turns in one process, round after
+round, and the medians are shown. FedAvg does not score with mini-batches; what it is compared by includes a pass that
+scores its model on all training samples, as FedEM scores each of its own. The loop trains one client and one model
+at a time by autograd, with the same batches; the difference is the largest of the models after all rounds, over
+their largest entry. With --growth every K runs in a process of its own; memory is the peak beyond what was held before
+the first round.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+
+import numpy as np
+import torch
+from linear_round import forget_peak, peak_memory
+from torch import Tensor, nn
+
+import coterie
+from coterie.core.keys import Purpose, keys_for_clients, permutations
+from coterie.evaluate.clients import training_losses
+from coterie.learners.cnn import SmallCNN
+from coterie.planning import Plan, prepare
+from coterie.server.loop import ServerState, rounds
+from coterie.starting import begin
+
+ROUNDS, WARM = 15, 2
+CLUSTERS = 3
+GROWTH = (1, 2, 3, 5, 10, 20, 50)
+CLASSES, EPOCHS, BATCH, LR = 10, 2, 20, 0.1
+RAREST = 1e-8
+Model = dict[str, Tensor]
+
+
+class Net(nn.Module):
+    """64-64-32-10 with ReLU, under the names of the learner `mlp`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer0, self.layer1, self.layer2 = nn.Linear(64, 64), nn.Linear(64, 32), nn.Linear(32, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer2(torch.relu(self.layer1(torch.relu(self.layer0(x)))))
+
+
+class Softmax(nn.Module):
+    """Softmax regression, under the names of the learner `logistic`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(CLASSES, 64)), nn.Parameter(torch.zeros(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    learner: str
+    clients: int
+    samples: int
+    features: tuple[int, ...]
+    build: Callable[[], nn.Module]
+
+
+WORKLOADS = (
+    Workload("mlp 64-64-32-10, 48 x 120", "mlp:hidden=64-32", 48, 120, (64,), Net),
+    Workload("mlp 64-64-32-10, 480 x 12", "mlp:hidden=64-32", 480, 12, (64,), Net),
+    Workload("logistic 64-10, 48 x 120", "logistic", 48, 120, (64,), Softmax),
+    Workload("cnn 14x14, 24 x 120", "cnn", 24, 120, (14, 14), lambda: SmallCNN(1, 14, 14, 8, 64, CLASSES)),
+)
+
+
+def plan_of(work: Workload, method: str, **options: object) -> Plan:
+    """Random features, labels that a random linear rule of each third of the clients gives."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((work.clients, work.samples, *work.features)).astype(np.float32)
+    rules = random.standard_normal((CLUSTERS, int(np.prod(work.features)), CLASSES))
+    labels = [(rows.reshape(work.samples, -1) @ rules[i % CLUSTERS]).argmax(axis=1) for i, rows in enumerate(x)]
+    data = coterie.from_arrays(list(zip(x, labels, strict=True)))
+    common = {"learner": work.learner, "dtype": "float32", "local_epochs": EPOCHS, "batch_size": BATCH, "lr": LR}
+    return prepare(data, method, None, "random", {**common, "rounds": 1000, **options})
+
+
+class Ours:
+    """Round after round of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.state: ServerState = begin(plan).state
+
+    def __call__(self) -> None:
+        plan = self.plan
+        with torch.no_grad():
+            self.state = next(rounds(plan.method, plan.federation, self.state, 1000, 0, plan.groups)).state
+
+
+class FedAvgScored(Ours):
+    """A round of FedAvg, and its model scored on everybody's training samples."""
+
+    def __call__(self) -> None:
+        super().__call__()
+        with torch.no_grad():
+            training_losses(self.plan.federation, self.state.clusters, None, self.state.round)
+
+
+class Loop:
+    """FedEM or FedRC client by client, model by model; starts from the models of `ours`."""
+
+    def __init__(self, work: Workload, ours: Ours, ratio: bool) -> None:
+        shard = ours.plan.federation.side.train
+        self.net, self.ratio, self.round = work.build(), ratio, 0
+        self.hashes = shard.hashes
+        self.clients = [(shard.x[a:b], shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
+        self.models: list[Model] = [{n: p.clone() for n, p in m.items()} for m in ours.state.clusters.models()]
+        K = len(self.models)
+        self.weights = [torch.full((K,), 1 / K) for _ in self.clients]
+        self.shares = torch.full((K, CLASSES), 1 / CLASSES)
+
+    def __call__(self) -> None:
+        keys = keys_for_clients(0, Purpose.BATCHES, self.round, self.hashes)
+        n = len(self.clients[0][1])
+        orders = [permutations(keys, np.full(len(keys), n), n, epoch) for epoch in range(EPOCHS)]
+        sums = [{name: torch.zeros_like(p) for name, p in model.items()} for model in self.models]
+        counts = torch.zeros_like(self.shares)
+        for i, (x, y) in enumerate(self.clients):
+            gamma = self._responsibilities(x, y, self.weights[i])
+            self.weights[i] = gamma.mean(dim=0)
+            counts += gamma.T @ nn.functional.one_hot(y, CLASSES).to(gamma)
+            order = torch.from_numpy(np.stack([each[i] for each in orders]))
+            for k, model in enumerate(self.models):
+                for name, p in self._trained(model, x, y, gamma[:, k], order).items():
+                    sums[k][name] += p
+        self.models = [{name: p / len(self.clients) for name, p in total.items()} for total in sums]
+        if self.ratio:
+            floored = counts.clamp_min(RAREST)
+            self.shares = floored / floored.sum(dim=1, keepdim=True)
+        self.round += 1
+
+    def _responsibilities(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """(n, K)."""
+        with torch.no_grad():
+            said = [torch.func.functional_call(self.net, model, (x,)) for model in self.models]
+            fit = torch.stack([-nn.functional.cross_entropy(out, y, reduction="none") for out in said], dim=1)
+            return torch.softmax(weights.log() + fit - self.shares.log().T[y], dim=1)
+
+    def _trained(self, model: Model, x: Tensor, y: Tensor, gamma: Tensor, order: Tensor) -> Model:
+        theta = {name: p.clone().requires_grad_() for name, p in model.items()}
+        for rows in (rows for epoch in order for rows in epoch.split(BATCH)):
+            out = torch.func.functional_call(self.net, theta, (x[rows],))
+            loss = (gamma[rows] * nn.functional.cross_entropy(out, y[rows], reduction="none")).mean()
+            gradients = torch.autograd.grad(loss, list(theta.values()))
+            with torch.no_grad():
+                for p, gradient in zip(theta.values(), gradients, strict=True):
+                    p -= LR * gradient
+        return {name: p.detach() for name, p in theta.items()}
+
+
+def difference(ours: Ours, loop: Loop) -> float:
+    """Of the models, the largest over the largest entry."""
+    pairs = zip(ours.state.clusters.models(), loop.models, strict=True)
+    return max(float((a[name] - b[name]).abs().max() / b[name].abs().max()) for a, b in pairs for name in b)
+
+
+def in_turns(works: list[Callable[[], None]]) -> list[float]:
+    """Median seconds of each, all in turns, after a few rounds that do not count."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(WARM + ROUNDS):
+        for work, found in zip(works, times, strict=True):
+            begun = time.perf_counter()
+            work()
+            found.append(time.perf_counter() - begun)
+    return [statistics.median(found[WARM:]) for found in times]
+
+
+def compare(work: Workload) -> None:
+    plain, scored = Ours(plan_of(work, "fedavg")), FedAvgScored(plan_of(work, "fedavg"))
+    soft = {method: Ours(plan_of(work, method, clusters=CLUSTERS)) for method in ("fedem", "fedrc")}
+    loops = {method: Loop(work, ours, method == "fedrc") for method, ours in soft.items()}
+    avg, unit, *rest = in_turns([plain, scored, *soft.values(), *loops.values()])
+    print(f"{work.name:<27} {'fedavg':<7} {1e3 * avg:>8.1f} {1e3 * unit:>12.1f}")
+    for index, method in enumerate(soft):
+        ours, loop = rest[index], rest[len(soft) + index]
+        apart = difference(soft[method], loops[method])
+        print(
+            f"{'':<27} {method:<7} {1e3 * ours:>8.1f} {'':>12} {ours / unit:>9.2f} {1e3 * loop:>9.1f} "
+            f"{loop / ours:>6.1f} {apart:>11.1e}",
+            flush=True,
+        )
+
+
+def grow(method: str, K: int) -> None:
+    """Print milliseconds a round and megabytes of one case."""
+    work = WORKLOADS[0]
+    ours = Ours(plan_of(work, method, clusters=K))
+    forget_peak()
+    held = peak_memory()
+    seconds = in_turns([ours])[0]
+    print(f"{method:<7} {K:>4} {1e3 * seconds:>10.1f} {1e3 * seconds / K:>10.1f} {(peak_memory() - held) / 1e6:>8.0f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--growth", action="store_true", help="more clusters instead")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    if chosen.one:
+        return grow(chosen.one[0], int(chosen.one[1]))
+    if chosen.growth:
+        print(f"{WORKLOADS[0].name}\n{'method':<7} {'K':>4} {'ms/round':>10} {'ms/model':>10} {'MB':>8}", flush=True)
+        for method in ("fedem", "fedrc"):
+            for K in GROWTH:
+                subprocess.run([sys.executable, __file__, "--one", method, str(K)], check=True)
+        return None
+    print(f"{'K=3':<27} {'method':<7} {'ms/round':>8} {'with scoring':>12} {'x fedavg':>9} {'loop, ms':>9} "
+          f"{'ratio':>6} {'difference':>11}", flush=True)  # fmt: skip
+    for work in WORKLOADS:
+        compare(work)
+    return None
+
+
+if __name__ == "__main__":
+    main()

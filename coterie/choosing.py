@@ -1,0 +1,228 @@
+"""How many clusters: trial runs with K = 1, 2, ... on a part of every client's samples, judged by the rest of them.
+
+A trial run is the run itself with fewer rounds. Its seed decides the samples that are held out and the start; all K
+share the seeds, so that differences between them are paired client by client. The smallest K wins whose held-out loss
+is not clearly above the least one: noise does not argue for more clusters, and K = 1 says that there is nothing to gain
+by telling clients apart. Test data takes no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.core.hold_out import hold_out
+from coterie.core.keys import Purpose, key_for
+from coterie.core.population import Population
+from coterie.errors import TrainingError
+from coterie.measuring import finite
+from coterie.planning import Plan
+from coterie.result import Result
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+SHARE = 0.2
+"""Of each client's training samples, to judge by."""
+PART = 0.5
+"""Of the rounds, for a trial run; by then the numbers of clusters are far enough apart (docs/choosing-clusters.md)."""
+CLEAR = 2.0
+"""Standard errors from which a difference counts. One lets noise add clusters (docs/choosing-clusters.md)."""
+REPEATABLE = 0.8
+"""Agreement between trial runs below which the clusters are not to be trusted."""
+ABSENT = -1
+"""The cluster of a client that did not answer."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What the trial runs showed, and what they took."""
+
+    losses: Floats
+    """(K, S, m) held-out loss of each client, for 1, 2, ... clusters and each seed; NaN for one not to be judged."""
+    clusters: Ints
+    """(K, S, m) the cluster of each client, or `ABSENT`."""
+    rounds: int
+    """Of one trial run."""
+    bytes_up: int
+    bytes_down: int
+    exchanges: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which number of clusters, and by how much the others are behind; arrays have shape (K,)."""
+
+    chosen: int
+    """A place in the arrays: one less than the number of clusters."""
+    loss: Floats
+    """Held-out loss, the mean over clients and seeds."""
+    behind: Floats
+    """How far it is above the least one."""
+    error: Floats
+    """Standard error of `behind`; none for the least loss itself."""
+
+
+def choose(plan: Plan, train: Callable[[Plan], Result]) -> tuple[Plan, dict[str, Any]]:
+    """The plan with its number of clusters, and what was found, JSON-ready; `train` runs a plan to its end."""
+    trials = _trials(plan, train)
+    verdict = judge(trials.losses)
+    agreements = [agreement(row) for row in trials.clusters]
+    K = verdict.chosen + 1
+    told = {
+        "by": "held-out loss",
+        "clusters": K,
+        "table": [
+            {
+                "clusters": k + 1,
+                "loss": finite(verdict.loss[k]),
+                "behind": finite(verdict.behind[k]),
+                "se": finite(verdict.error[k]),
+                "agreement": agreements[k],
+                "in_use": _in_use(trials.clusters[k]),
+            }
+            for k in range(len(verdict.loss))
+        ],
+        "seeds": trials.losses.shape[1],
+        "rounds": trials.rounds,
+        "share": SHARE,
+        "judged": int(_judged(trials.losses).sum()),
+        "warnings": list(_cautions(K, agreements)),
+        "bytes_up": trials.bytes_up,
+        "bytes_down": trials.bytes_down,
+        "exchanges": trials.exchanges,
+    }
+    return plan.settled(clusters=K), told
+
+
+def trial_rounds(plan: Plan) -> int:
+    """Rounds of one trial run."""
+    given = plan.options.own["choose_rounds"]
+    return int(given) if given is not None else max(1, round(PART * plan.options.rounds))
+
+
+def most_clusters(plan: Plan) -> int:
+    """The largest number of clusters that is tried: never more than there are clients."""
+    return min(int(plan.options.own["max_clusters"]), len(plan.data.clients))
+
+
+# ---- the rule ------------------------------------------------------------------------------------------------------
+
+
+def judge(losses: Floats) -> Verdict:
+    """The smallest K whose held-out loss is at most `CLEAR` standard errors behind the least; `losses` is (K, S, m).
+
+    The standard error is that of the paired difference to the least one. Clients and seeds both make it uncertain, so
+    both count: the variance of the clients' means (over seeds) divided by m, plus that of the seeds' means (over
+    clients) divided by S. Clients that cannot be judged in every trial are left out.
+    """
+    losses = losses[:, :, _judged(losses)]
+    mean = losses.mean(axis=(1, 2))
+    best = int(mean.argmin())
+    if not np.isfinite(mean[best]):
+        raise TrainingError(
+            "clusters=auto: in all trial runs the held-out loss is infinite: lower lr, scale the features"
+        )
+    with np.errstate(invalid="ignore"):  # a diverged number of clusters is infinitely far behind, its error unknown
+        gaps = losses - losses[best]
+        error = np.sqrt(_squared_error(gaps.mean(axis=1), alone=np.inf) + _squared_error(gaps.mean(axis=2), alone=0.0))
+    error[best] = 0.0
+    behind = mean - mean[best]
+    return Verdict(int(np.flatnonzero(behind <= CLEAR * error)[0]), mean, behind, error)
+
+
+def _judged(losses: Floats) -> npt.NDArray[np.bool_]:
+    """(m,) who has a held-out loss in every trial."""
+    return np.asarray(~np.isnan(losses).any(axis=(0, 1)))
+
+
+def _squared_error(values: Floats, alone: float) -> Floats:
+    """Of the mean of each row of (K, n); `alone` where a row has one value, which says nothing about its error."""
+    n = values.shape[1]
+    return values.var(axis=1, ddof=1) / n if n > 1 else np.full(len(values), alone)
+
+
+def agreement(clusters: Ints) -> float | None:
+    """The mean adjusted Rand index of all pairs of rows of (S, m), over the clients known in both; None for one row."""
+    from sklearn.metrics import adjusted_rand_score  # slow to import
+
+    pairs = []
+    for one, other in combinations(clusters, 2):
+        known = (one != ABSENT) & (other != ABSENT)
+        pairs.append(adjusted_rand_score(one[known], other[known]))
+    return float(np.mean(pairs)) if pairs else None
+
+
+def _in_use(clusters: Ints) -> float:
+    """How many clusters have a client, the mean over the rows of (S, m)."""
+    return float(np.mean([len(np.unique(row[row != ABSENT])) for row in clusters]))
+
+
+def _cautions(K: int, agreements: Sequence[float | None]) -> Iterator[str]:
+    agreed = agreements[K - 1]
+    if agreed is not None and agreed < REPEATABLE:
+        yield (
+            f"the trial runs with {K} clusters agree little about who belongs together (adjusted Rand index "
+            f"{agreed:.2f}): more clusters fit better, but these may be different ones next time; try more restarts"
+        )
+    if K == len(agreements) > 1:
+        yield f"{K} is the largest number that was tried, and more may be better: give a larger max_clusters"
+
+
+# ---- the trials ----------------------------------------------------------------------------------------------------
+
+
+def _trials(plan: Plan, train: Callable[[Plan], Result]) -> Trials:
+    data, rounds = _own_samples(plan), trial_rounds(plan)
+    shape = (most_clusters(plan), int(plan.options.own["choose_seeds"]), len(data.clients))
+    losses, clusters = np.empty(shape), np.empty(shape, dtype=np.int64)
+    up = down = 0
+    for k, s in np.ndindex(shape[:2]):
+        trial = _trial(plan, data, k + 1, s, rounds)
+        result = train(trial)
+        losses[k, s], clusters[k, s] = _outcome(trial, result)
+        asked_up, asked_down = _judging_bytes(result)
+        up, down = up + result.metrics["bytes_up"] + asked_up, down + result.metrics["bytes_down"] + asked_down
+    return Trials(losses, clusters, rounds, up, down, shape[0] * shape[1] * (rounds + 1))
+
+
+def _own_samples(plan: Plan) -> Population:
+    """The samples that the run itself trains on and nothing else: no test data, no validation samples, no truth."""
+    share, seed = plan.options.validation, plan.options.seed
+    data = plan.data if share is None else hold_out(plan.data, share, seed)
+    return replace(data, test=None, newcomers=None, truth=None, true_models=None, sample_truth=None)
+
+
+def _trial(plan: Plan, data: Population, K: int, s: int, rounds: int) -> Plan:
+    """The run with K clusters, seed number s and samples held out; always to its last round, and judged once."""
+    seed = key_for(plan.options.seed, Purpose.TRIAL, s) >> 1  # seeds have 63 bits
+    once = {"rounds": rounds, "evaluate_every": rounds, "patience": None, "finetune": None}
+    return plan.on(data, clusters=K, seed=seed, validation=SHARE, **once)
+
+
+def _outcome(trial: Plan, result: Result) -> tuple[Floats, Ints]:
+    """Held-out loss and cluster of each client, (m,) each; NaN where nothing is held out, infinite after divergence."""
+    assert trial.validated is not None
+    place = {client: i for i, client in enumerate(trial.data.clients)}
+    losses, clusters = np.full(len(place), np.nan), np.full(len(place), ABSENT)
+    for row in result.clients:
+        i = place[row["id"]]
+        clusters[i] = row["cluster"]
+        if trial.validated[i]:
+            losses[i] = np.inf if row["loss"] is None else row["loss"]
+    return losses, clusters
+
+
+def _judging_bytes(result: Result) -> tuple[int, int]:
+    """Up and down, of the last exchange of a trial run: every client gets all models and returns three numbers a start.
+
+    They are its training loss, by which the start is chosen, its cluster and its held-out loss.
+    """
+    starts, model = len(result.metrics.get("start_losses", [0])), result.parameters[0]
+    sent = sum(p.numel() * p.element_size() for p in model.values()) * len(result.parameters) * starts
+    return 8 * 3 * starts * len(result.clients), sent * len(result.clients)

@@ -1,0 +1,160 @@
+"""`coterie predict`: what the models of a finished run say of new samples."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+
+from coterie.errors import ConfigError, InputError, RunError
+from coterie.result import Result, load
+from coterie.scenarios.table import Encoding, encoded_table
+
+out = Console()
+err = Console(stderr=True)
+
+Array = npt.NDArray[Any]
+
+
+@click.command(name="predict")
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    "file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Samples: an .npz with x, or for a run of a table a .csv or .parquet with its feature columns. If they have "
+    "labels (y, or the target column), the score is shown, too.",
+)
+@click.option("--client", help="The samples are of this client, who trained.")
+@click.option("--cluster", type=int, help="Predict by the model of this cluster.")
+@click.option(
+    "--support",
+    type=click.Path(path_type=Path),
+    help="The samples are of somebody new, of whom this file has a few labelled ones; of the same kind as --data.",
+)
+@click.option("--out", "to", type=click.Path(path_type=Path), help="CSV file to write. [default: print]")
+def predict_command(
+    folder: Path, file: Path, client: str | None, cluster: int | None, support: Path | None, to: Path | None
+) -> None:
+    """Predict for samples of a client that trained, or of somebody new.
+
+    Whoever trained predicts by its cluster's model, or by its own mixture of all models. Somebody new is placed by a
+    few labelled samples; without any only where one model serves everybody.
+
+    \b
+    coterie predict runs/rotated-digits-ifca-seed0 --data new.npz --client turn090-03
+    coterie predict runs/table-ifca-seed0 --data pupils.csv --support some.csv --out predicted.csv
+    """
+    if sum(given is not None for given in (client, cluster, support)) > 1:
+        raise ConfigError("--client, --cluster and --support exclude each other: give the one that says whose samples")
+    result = load(folder)
+    encoding = _encoding(result, folder)
+    samples = _read(file, encoding)
+    labelled = None if support is None else _read(support, encoding)
+    if labelled is not None and labelled.y is None:
+        what = "array y" if encoding is None else f"column {encoding.target!r}"
+        raise InputError(f"{support} has no {what}: somebody new is placed by labelled samples")
+    predicted = result.predict(
+        samples.x,
+        client=client,
+        cluster=cluster,
+        support=None if labelled is None or labelled.y is None else (labelled.x, labelled.y),
+    )
+    score = None if samples.y is None else _score(result, predicted, samples.y)
+    _write(to, predicted.tolist() if encoding is None or not encoding.classes else _named(predicted, encoding))
+    console = err if to is None else out  # what is printed in place of a file holds nothing else
+    if score is not None:
+        console.print(score, highlight=False)
+    if to is not None:
+        console.print(f"written  {to}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Features (n, ...), and labels (n,) if the file has some."""
+
+    x: Array
+    y: Array | None
+
+
+def _encoding(result: Result, folder: Path) -> Encoding | None:
+    """How a table's columns became features, from the run's own table; None for a run of anything else."""
+    config = result.config
+    if config["scenario"] != "table":
+        return None
+    data, encoding = encoded_table(
+        config["table"],
+        client=config["client"],
+        target=config["target"],
+        features=config.get("features"),
+        holdout=config["holdout"],
+        seed=config["seed"],
+    )
+    if data.fingerprint() != result.fingerprint:
+        raise RunError(
+            f"{config['table']} has changed since {folder} was made, so its columns cannot be read as then: bring the "
+            "table back, or run it again"
+        )
+    return encoding
+
+
+def _read(file: Path, encoding: Encoding | None) -> _Samples:
+    if encoding is not None:
+        return _Samples(*encoding.read(file))
+    if not file.is_file():
+        raise InputError(f"{file} is no file: give the path of an .npz file with x")
+    if file.suffix.lower() != ".npz":
+        raise InputError(f"{file} is no .npz file, and the run was not made from a table: give its samples as array x")
+    try:
+        with np.load(file) as arrays:
+            found = {name: np.asarray(arrays[name]) for name in arrays.files if name in ("x", "y")}
+            names = ", ".join(arrays.files)
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file} is no readable .npz file ({str(error).splitlines()[0]}): write it again") from None
+    if "x" not in found:
+        raise InputError(f"{file} must hold the samples as x, but it holds {names or 'nothing'}")
+    return _Samples(found["x"], found.get("y"))
+
+
+def _named(predicted: Array, encoding: Encoding) -> list[object]:
+    """The names of classes as they stand in the table."""
+    return [encoding.classes[k] for k in predicted.tolist()]
+
+
+def _score(result: Result, predicted: Array, y: Array) -> str:
+    """`accuracy 0.9310` or `rmse 0.1200`."""
+    if y.shape != predicted.shape:
+        raise InputError(
+            f"{len(predicted)} samples but labels of shape {y.shape}: give one label a sample, or no labels"
+        )
+    if result.learner.classes is None:
+        return f"rmse     {np.sqrt(np.mean((predicted - y) ** 2)):.4f}"
+    return f"accuracy {np.mean(predicted == y):.4f}"
+
+
+def _write(to: Path | None, predicted: Sequence[object]) -> None:
+    """One prediction a line below a header, to a file or to standard output."""
+    if to is None:
+        _lines(sys.stdout, predicted)
+        return
+    try:
+        with open(to, "w", newline="", encoding="utf-8") as file:
+            _lines(file, predicted)
+    except OSError as error:
+        raise InputError(f"{to} cannot be written: {error.strerror or error}") from None
+
+
+def _lines(file: TextIO, predicted: Sequence[object]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["prediction"])
+    writer.writerows([value] for value in predicted)

@@ -1,0 +1,70 @@
+"""Whether single samples are in the right cluster, for data whose clients are mixed and whose samples have a truth.
+
+A yardstick of simulations: it is computed beside the server from the population itself. In a federation the
+responsibilities stay with the clients, since nothing with a sample axis travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.clusters import Params
+from coterie.core.population import Population
+from coterie.core.shard import Positions, Shard, spans
+from coterie.evaluate.clients import Floats
+from coterie.evaluate.metrics import Ints, agreement
+from coterie.evaluate.placing import sample_losses
+from coterie.learners.base import Learner
+from coterie.learners.deviance import deviance
+from coterie.tiers.objective import Objective
+from coterie.tiers.weights import SoftByEM
+
+
+def sample_agreement(data: Population, positions: Positions, found: Ints) -> dict[str, float]:
+    """How well the clusters `found` (N,) of all training samples of the clients at `positions` are the true ones.
+
+    sample_ari: adjusted Rand index. sample_identity: the share of samples in the right cluster under the best
+    one-to-one matching. Samples that were held out for validation count as well.
+    """
+    assert data.sample_truth is not None
+    agreed = agreement(data.sample_truth[rows_of(data.train, positions)], found)
+    return {"sample_ari": agreed["ari"], "sample_identity": agreed["identity"]}
+
+
+def by_client(shard: Shard, positions: Positions, own: Ints) -> Ints:
+    """Hard clusters: every sample is in its client's, (N,); `own` (answered,) is that of each client at `positions`."""
+    return np.repeat(own, shard.sizes[positions])
+
+
+def by_responsibility(
+    learner: Learner,
+    models: Sequence[Params],
+    objective: Objective,
+    common: Params,
+    usual: float,
+    shard: Shard,
+    positions: Positions,
+    weights: Floats,
+) -> Ints:
+    """Mixtures: every sample is in the cluster of its largest gamma, (N,), under these models.
+
+    common: what clients are told for the objective, {name: (K, ...)}. usual: the mean training loss, from which a
+    Gaussian's variance is taken where targets are numbers. weights: (answered, K) of the clients at `positions`.
+    """
+    rows = torch.from_numpy(rows_of(shard, positions))
+    y = shard.y[rows]
+    losses = sample_losses(learner, models, shard.x[rows], y).T  # (N, K)
+    likely = deviance(learner, losses, losses.new_full((len(models),), usual))
+    cost = objective.client_cost(likely[:, None], y[:, None], common)[:, :, None]  # every sample as if it were a client
+    own = torch.from_numpy(np.repeat(weights, shard.sizes[positions], axis=0))[:, None]
+    gamma: Tensor = SoftByEM().client_respond(cost, own)[0]
+    return np.asarray(gamma[:, 0, 0].argmax(dim=1).numpy())
+
+
+def rows_of(shard: Shard, positions: Positions) -> Positions:
+    """Which rows of x belong to the clients at `positions`, client after client."""
+    return spans(shard.starts[positions], shard.sizes[positions])

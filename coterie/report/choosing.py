@@ -1,0 +1,70 @@
+"""How the number of clusters was chosen by trial runs: the answer in words, the table, the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.report.figures.choice import choice_figure
+from coterie.report.formats import ABSENT, count, plain, plural, signed
+from coterie.report.reading import RunData
+
+COLUMNS = ("K", "held-out loss", "behind the least", "agreement", "in use")
+
+
+def section(run: RunData) -> dict[str, Any] | None:
+    """What the page says about the choice; None if the number of clusters was not left to trial runs."""
+    found = run.metrics.get("chosen")
+    if not found:
+        return None
+    label = f"Held-out loss for 1 to {plural(len(found['table']), 'cluster')}; {found['clusters']} chosen"
+    return {
+        "answer": answer(found),
+        "how": how(found),
+        "cautions": found["warnings"],
+        "columns": COLUMNS,
+        "rows": list(
+            zip(table_rows(found), (row["clusters"] == found["clusters"] for row in found["table"]), strict=True)
+        ),
+        "svg": choice_figure(found["table"], found["clusters"], label),
+    }
+
+
+def answer(found: Mapping[str, Any]) -> str:
+    """The answer in a sentence."""
+    K, tried = found["clusters"], len(found["table"])
+    if K == 1:
+        return "One model for all explains held-out samples as well as several would: do not cluster."
+    more = "more bring nothing that is clear" if tried > K else "more were not tried"
+    return f"{K} clusters: with fewer, held-out samples are explained clearly worse; {more}."
+
+
+def how(found: Mapping[str, Any]) -> str:
+    """What the trials were."""
+    trials = len(found["table"]) * found["seeds"]
+    return (
+        f"{plural(trials, 'trial run')} of {plural(found['rounds'], 'round')} each, "
+        f"{plural(found['seeds'], 'seed')} for every number of clusters K, with {100 * found['share']:g} % of each "
+        f"client's training samples held out; {plural(found['judged'], 'client')} judged."
+    )
+
+
+def table_rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """For each K the texts under `COLUMNS`."""
+    return [
+        (
+            str(row["clusters"]),
+            plain(row["loss"], 4),
+            _behind(row),
+            ABSENT if row["agreement"] is None else signed(f"{row['agreement']:.2f}"),
+            count(row["in_use"]),
+        )
+        for row in found["table"]
+    ]
+
+
+def _behind(row: Mapping[str, Any]) -> str:
+    """The difference to the least loss with its standard error; `least` for that one itself."""
+    if row["behind"] == 0 and row["se"] == 0:
+        return "least"
+    return f"{plain(row['behind'], 2)} ± {plain(row['se'], 2)}"
