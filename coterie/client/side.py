@@ -60,7 +60,7 @@ TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
     "evaluate": lambda side, task, broadcast: evaluate(
         side.learner, side.evaluated(task), task, broadcast, side.states
     ),
-    "weights": lambda side, task, broadcast: weights(side.learner, side.train, broadcast, side.states),
+    "weights": lambda side, task, broadcast: weights(side.learner, side.train, task, broadcast, side.states),
     "moment-product": lambda side, task, broadcast: moment_product(side.learner, side.train, task, broadcast),
     "anchor-step": lambda side, task, broadcast: anchor_step(side.learner, side.train, task, broadcast),
     "regression-moments": lambda side, task, broadcast: moments(side.learner, side.train, broadcast),
