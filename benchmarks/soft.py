@@ -3,8 +3,8 @@
     python benchmarks/soft.py            # K=3 against FedAvg and against the loop
     python benchmarks/soft.py --growth   # K from 1 to 50
 
-Random data, 2 local epochs, batches of 20, one thread. All columns of a line run in turns in one process, round after
-round, and the medians are shown. FedAvg does not score with mini-batches; what it is compared by includes a pass that
+Random data, 2 local epochs, batches of 20, one thread. All of a workload run in turns in one process, round after round;
+the medians of their processor time are shown. FedAvg does not score with mini-batches; what it is compared by includes a pass that
 scores its model on all training samples, as FedEM scores each of its own. The loop trains one client and one model
 at a time by autograd, with the same batches; the difference is the largest of the models after all rounds, over
 their largest entry. With --growth every K runs in a process of its own; memory is the peak beyond what was held before
@@ -175,13 +175,13 @@ def difference(ours: Ours, loop: Loop) -> float:
 
 
 def in_turns(works: list[Callable[[], None]]) -> list[float]:
-    """Median seconds of each, all in turns, after a few rounds that do not count."""
+    """Median processor time of each, all in turns, after a few rounds that do not count."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(WARM + ROUNDS):
         for work, found in zip(works, times, strict=True):
-            begun = time.perf_counter()
+            begun = time.process_time()
             work()
-            found.append(time.perf_counter() - begun)
+            found.append(time.process_time() - begun)
     return [statistics.median(found[WARM:]) for found in times]
 
 

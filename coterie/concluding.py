@@ -19,8 +19,7 @@ from coterie.evaluate.samples import by_client, by_responsibility, sample_agreem
 from coterie.learners.linear import Linear
 from coterie.measuring import (
     finite,
-    is_soft,
-    mixture_of,
+    kept_by_clients,
     newcomer_figures,
     score_figures,
     score_name,
@@ -34,6 +33,7 @@ from coterie.runs.folder import Record
 from coterie.server.loop import ServerState
 from coterie.server.loop import settle as settle_lane
 from coterie.starting import Begun
+from coterie.tiers.method import plain_member
 
 MOST_PRODUCTS = 2 * 10**10
 """Samples times squared coefficients up to which the diagnostics of linear models are computed; a second or two."""
@@ -60,7 +60,7 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     """Ask everybody once more: which start won, who belongs where, how well does it do."""
     plan, state = done.plan, done.state
     last = state.round - 1
-    settled = _settled_softly(plan, state) if is_soft(plan) else _settled(plan, state)
+    settled = _settled(plan, state) if kept_by_clients(plan, state, 0) is None else _settled_softly(plan, state)
     positions, own, lane, start_losses = settled.positions, settled.own, settled.lane, settled.start_losses
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
@@ -73,7 +73,7 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         last,
         plan.learner.classes is None,
         margin=doubtful,
-        mixture=mixture_of(plan, state, lane),
+        by=kept_by_clients(plan, state, lane),
     )
     rows = _client_rows(plan, own, positions, found)
     if (personal := _finetuned(plan, clusters, asked, len(records))) is not None:
@@ -84,12 +84,14 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         ]
     if settled.weights is not None:
         rows = [{**row, "weights": each.tolist()} for row, each in zip(rows, settled.weights, strict=True)]
+    if settled.components is not None and plan.method.objective.client_components(clusters.K) > clusters.K:
+        rows = [{**row, "components": each.tolist()} for row, each in zip(rows, settled.components, strict=True)]
     if isinstance(plan.learner, Linear) and chooses and settled.losses is not None:
         sizes = plan.federation.sizes[positions]
         posterior = memberships(settled.losses, sizes, own.numpy()[positions], plan.learner)
         rows = [{**row, "posterior": each.tolist()} for row, each in zip(rows, posterior, strict=True)]
     metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
-    metrics |= validation_figures(plan, clusters, own, last, mixture_of(plan, state, lane)) | _how_it_ended(
+    metrics |= validation_figures(plan, clusters, own, last, kept_by_clients(plan, state, lane)) | _how_it_ended(
         plan, state, records
     )
     metrics |= _with_the_beginning(metrics, done.told) | _best_rounds(plan, records)
@@ -172,6 +174,8 @@ class _Settled:
     """(answered, K) mean training losses under the models of the lane that won, where all were measured."""
     weights: np.ndarray | None = None
     """(answered, K) each client's own weights, where it has some."""
+    components: np.ndarray | None = None
+    """(answered, P) the same of the objective's components."""
 
 
 def _settled(plan: Plan, state: ServerState) -> _Settled:
@@ -197,33 +201,36 @@ def _settled(plan: Plan, state: ServerState) -> _Settled:
 
 def _settled_softly(plan: Plan, state: ServerState) -> _Settled:
     """By the clients' own weights: the cluster that weighs most, and the lane of least weighted loss."""
-    positions, weights, losses = own_weights(plan.federation, state.clusters, state.accepted, state.round - 1)
+    positions, weights, losses = own_weights(
+        plan.federation, state.clusters, state.accepted, plain_member(plan.method.objective), state.round - 1
+    )
     by_lane = np.average(
         np.where(np.isfinite(losses), losses, np.inf), axis=0, weights=plan.federation.sizes[positions]
     )
     lane = int(np.argmin(by_lane))
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
-    own[torch.from_numpy(positions)] = torch.from_numpy(weights[:, lane].argmax(axis=1))
-    return _Settled(positions, own, lane, by_lane, weights=weights[:, lane])
+    components = torch.from_numpy(weights[:, lane])
+    shares = plan.method.objective.client_by_cluster(components, state.clusters.K)
+    own[torch.from_numpy(positions)] = shares.argmax(dim=1)
+    return _Settled(positions, own, lane, by_lane, weights=shares.numpy(), components=components.numpy())
 
 
 def _sample_figures(plan: Plan, state: ServerState, settled: _Settled) -> dict[str, Any]:
     """How well single samples are clustered, where the data knows; see `evaluate/samples.py`."""
-    data, positions, K = plan.data, settled.positions, state.clusters.K
+    data, positions, by = plan.data, settled.positions, kept_by_clients(plan, state, settled.lane)
     if data.sample_truth is None:
         return {}
-    if settled.weights is None:
+    if by is None or settled.components is None:
         return sample_agreement(data, positions, by_client(data.train, positions, settled.own.numpy()[positions]))
-    common = plan.method.objective.server_combine(state.tables) if state.tables else {}
     found = by_responsibility(
         plan.learner,
         state.clusters.lane(settled.lane).models(),
         plan.method.objective,
-        {name: value[settled.lane * K : (settled.lane + 1) * K] for name, value in common.items()},
+        by.told(),
         float(state.loss[settled.lane]),
         data.train,
         positions,
-        settled.weights,
+        settled.components,
     )
     return sample_agreement(data, positions, found)
 

@@ -83,8 +83,8 @@ COMMON: tuple[Option, ...] = (
     Option(
         "clusters",
         int,
-        "how many clusters to train (K); auto: as many as the start shows (odcl, moment-descent), or from a random start "
-        "as many as held-out samples call for in trial runs, maybe one (ifca, fedem, fedrc)",
+        "how many clusters to train (K); auto: as many as the start shows (odcl, moment-descent), or from a random "
+        "start as many as held-out samples call for in trial runs, maybe one (ifca, fedem, fedrc)",
         low=1,
         words=(AUTO,),
     ),

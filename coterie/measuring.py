@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters
-from coterie.evaluate.clients import Mixture, Scores, scores
+from coterie.evaluate.clients import Own, Scores, scores
 from coterie.evaluate.metrics import agreement, worst_tenth
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
 from coterie.learners.base import Learner
 from coterie.planning import Plan
 from coterie.runs.folder import Record
 from coterie.server.loop import Round, ServerState, best_lane
-from coterie.tiers.weights import SoftByEM
+from coterie.tiers.method import plain_member
 
 DETAILED = 500
 """Up to so many clients a record holds every client's cluster; beyond, only sizes and moves."""
@@ -48,15 +49,17 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
             record["assignments"] = choice.tolist()
     if done.likelihood is not None:
         record["likelihood"] = finite(done.likelihood[lane])
+    if done.shares is not None and K > 1:
+        record |= _who_is_dying(done.shares[lane])
     if len(done.state.loss) > 1:
         record |= {"start": lane, "start_losses": [finite(value) for value in done.state.loss]}
     if done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds:
         models, at = done.state.clusters.lane(lane), done.state.round - 1
-        mixture = mixture_of(plan, done.state, lane)
-        record |= validation_figures(plan, models, choice, at, mixture)
+        by = kept_by_clients(plan, done.state, lane)
+        record |= validation_figures(plan, models, choice, at, by)
         asked = with_test_samples(plan, choice)
         if plan.data.test is not None and bool((asked >= 0).any()):
-            found = scores(plan.federation, models, asked, at, plan.learner.classes is None, mixture=mixture)
+            found = scores(plan.federation, models, asked, at, plan.learner.classes is None, by=by)
             record |= score_figures(plan, found)
         if plan.entry.groups != "self":  # a model for each client: only at the end
             record |= newcomer_figures(plan, models, float(done.state.loss[lane]))
@@ -65,6 +68,16 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
         record |= {"ari": agreed["ari"], "identity": agreed["identity"]}
     return record
+
+
+DYING = 0.1
+"""A cluster is dying whose part of the clients' weight is below this part of its equal share 1/K."""
+
+
+def _who_is_dying(shares: Tensor) -> dict[str, list[float] | list[int]]:
+    """What part of the clients' weight each cluster has, (K,), and which of them hardly have any."""
+    dying = torch.nonzero(shares < DYING / len(shares)).flatten().tolist()
+    return {"shares": [round(share, 6) for share in shares.tolist()], **({"dying": dying} if dying else {})}
 
 
 def newcomer_figures(plan: Plan, clusters: Clusters, usual: float) -> dict[str, float | None]:
@@ -93,14 +106,14 @@ def score_figures(plan: Plan, found: Scores) -> dict[str, float | None]:
 
 
 def validation_figures(
-    plan: Plan, clusters: Clusters, own: Tensor, round_: int, mixture: Mixture | None
+    plan: Plan, clusters: Clusters, own: Tensor, round_: int, by: Own | None
 ) -> dict[str, float | None]:
     """Loss and score on validation samples, the mean over the clients that have some and a cluster in `own` (m,)."""
     asked = with_validation_samples(plan, own)
     if plan.validated is None or not bool((asked >= 0).any()):
         return {}
     regression = plan.learner.classes is None
-    found = scores(plan.federation, clusters, asked, round_, regression, on="validation", mixture=mixture)
+    found = scores(plan.federation, clusters, asked, round_, regression, on="validation", by=by)
     figures = {"loss": found.loss.mean(), score_name(plan.learner): found.score.mean()}
     return {f"validation_{name}": finite(value) for name, value in figures.items()}
 
@@ -123,9 +136,15 @@ def score_name(learner: Learner) -> str:
 
 def is_soft(plan: Plan) -> bool:
     """Whether clients predict by a mixture of their own."""
-    return isinstance(plan.method.weights, SoftByEM)
+    return plan.method.weights.way == "respond"
 
 
-def mixture_of(plan: Plan, state: ServerState, lane: int) -> Mixture | None:
-    """How clients with soft weights predict."""
-    return Mixture(lane, state.clusters.lanes, state.accepted) if is_soft(plan) else None
+def kept_by_clients(plan: Plan, state: ServerState, lane: int) -> Own | None:
+    """What clients predict by that they keep for themselves; None: the model of their cluster."""
+    way = plan.method.weights.way
+    if way not in ("respond", "personal"):
+        return None
+    kind: Literal["mixture", "personal"] = "mixture" if way == "respond" else "personal"
+    objective = plan.method.objective
+    common = objective.server_combine(state.tables)
+    return Own(kind, lane, state.clusters.lanes, state.accepted, plain_member(objective), common)

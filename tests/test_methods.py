@@ -100,6 +100,11 @@ EM = [{"averaging": "responsibility"}, {"batch_size": 4, "local_epochs": 2}, {"r
 CASES += [Case("fedem", "mlp", options) for options in EM]
 CASES += [Case("fedrc", "logistic", options) for options in EM]
 CASES += [Case("fesem", "linear", options) for options in EM[1:]]
+CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, *EM[1:])]
+CASES += [Case("fedgmm", "linear", {"gaussians": 3}), Case("fedgmm", "mlp", {"embedding": "start", "gaussians": 2})]
+CASES += [Case("fedgmm", "logistic", {"embedding": "random", "gaussians": 2, "restarts": 2})]
+CASES += [Case("fedsoft", "mlp", options) for options in (EM[1], EM[3], {"count_every": 2}, {"lam": 0.0})]
+CASES += [Case("fedsoft", "linear", {"count_every": 3, "participation": 0.6, "client_weight": "uniform"})]
 
 
 def label(case: Case) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.client.own import kept_models, kept_weights, mixed_models
 from coterie.core.blocks import Block, cut
 from coterie.core.clusters import Params, take_rows
 from coterie.core.keys import Purpose, keys_for_clients
@@ -17,9 +18,8 @@ from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
 from coterie.learners.base import Learner
 from coterie.learners.descent import LocalWork
+from coterie.tiers.method import read_objective
 
-KEPT_WEIGHTS = "weights"
-"""What clients with soft weights keep."""
 CERTAIN = 99.0
 """The margin reported when every sample prefers the same model by the same amount."""
 
@@ -34,26 +34,18 @@ def score(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
     return Reply(clients=shard.ids, rows={"losses": table})
 
 
-def weights(learner: Learner, shard: Shard, broadcast: Broadcast, states: States | None) -> Reply:
-    """Rows: the client's own weights, (m, R, K), and the mean loss of its training samples under them, (m, R)."""
-    kept = kept_weights(states, np.arange(len(shard)), broadcast)
+def weights(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: States | None) -> Reply:
+    """Rows: the client's own weights, (m, R, P), and the mean loss of its training samples under them, (m, R)."""
+    clusters, objective = broadcast.clusters, read_objective(task.settings["objective"])
+    shape = (clusters.lanes, objective.client_components(clusters.K))
+    kept = kept_weights(states, np.arange(len(shard)), broadcast, shape)
+    shares = objective.client_by_cluster(kept, clusters.K)
     losses = torch.zeros(kept.shape[:2], dtype=torch.float64)
     for block in _blocks(shard, broadcast):
         places = torch.from_numpy(block.positions)
-        table = block.mean(learner.score(broadcast.clusters.all_models(), block).losses).double().cpu()
-        losses[places] = (table.reshape(-1, *kept.shape[1:]) * kept[places]).sum(dim=2)
+        table = block.mean(learner.score(clusters.all_models(), block).losses).double().cpu()
+        losses[places] = (table.reshape(shares[places].shape) * shares[places]).sum(dim=2)
     return Reply(clients=shard.ids, rows={"weights": kept, "losses": losses})
-
-
-def kept_weights(states: States | None, positions: Positions, broadcast: Broadcast, lanes: int | None = None) -> Tensor:
-    """The weights (B, R, K) that these clients ended their last accepted round with; equal ones at first.
-
-    R is the number of lanes that they are kept for, unless told otherwise that of the broadcast.
-    """
-    assert states is not None, "clients that keep weights need a place to keep them"
-    K = broadcast.clusters.K
-    equal = torch.full((len(positions), lanes or broadcast.clusters.lanes, K), 1 / K, dtype=torch.float64)
-    return states.read(KEPT_WEIGHTS, positions, broadcast.each["accepted"][torch.from_numpy(positions)], equal)
 
 
 def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: States | None = None) -> Reply:
@@ -61,16 +53,12 @@ def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, s
 
     `score`: accuracy, or mean squared error for numbers. `loss`: mean loss. With `margin` in the settings also
     `losses` under every model and `margin`: by how many standard errors its own model beats the next best. With
-    `mixture`, all models together by the client's own weights predict instead.
+    `predicts` in the settings, what the client keeps for itself predicts instead: its mixture of all models, or a model
+    of its own.
     """
     own = broadcast.each["own"]
-    if task.settings.get("mixture"):
-        first, back = np.arange(len(shard)), torch.arange(len(shard))
-        lane, lanes = (int(cast(int, task.settings[name])) for name in ("lane", "lanes"))
-        mixed: Tensor | None = kept_weights(states, first, broadcast, lanes)[:, lane]
-    else:
-        first, back = _distinct(shard, own)
-        mixed = None
+    predicts = _predictor(learner, shard, task, broadcast, states)
+    first, back = _distinct(shard, own) if predicts is None else (np.arange(len(shard)), torch.arange(len(shard)))
     part, own = shard.take(first), own[torch.from_numpy(first)]
     columns = {name: torch.zeros(len(part), dtype=torch.float64) for name in ("score", "loss")}
     if task.settings.get("margin"):
@@ -80,8 +68,8 @@ def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, s
         }
     for block in _blocks(part, broadcast):
         places = torch.from_numpy(block.positions)
-        share = None if mixed is None else mixed[places]
-        for name, value in _measure(learner, broadcast, block, own[places], "margin" in columns, share).items():
+        outputs = learner.outputs(broadcast.clusters.at(own[places]), block.x) if predicts is None else predicts(block)
+        for name, value in _measure(learner, broadcast, block, own[places], "margin" in columns, outputs).items():
             columns[name][places] = value.double().cpu()
     return Reply(clients=shard.ids, rows={name: value[back] for name, value in columns.items()})
 
@@ -136,26 +124,52 @@ def _table(learner: Learner, broadcast: Broadcast, block: Block, places: Tensor)
     return own[:, None]
 
 
+def _predictor(
+    learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: States | None
+) -> Callable[[Block], Tensor] | None:
+    """What predicts for the clients of a block, (B, n, ...); None: the model of their cluster."""
+    kind = task.settings.get("predicts")
+    if kind is None:
+        return None
+    everybody, K = np.arange(len(shard)), broadcast.clusters.K
+    lane, lanes = (int(cast(int, task.settings[name])) for name in ("lane", "lanes"))
+    if kind == "personal":
+        equal = torch.full((len(shard), 1, K), 1 / K)
+        first = {name: p.expand(-1, lanes, *p.shape[2:]) for name, p in mixed_models(broadcast.clusters, equal).items()}
+        models = kept_models(states, everybody, broadcast.each["accepted"], first)
+        return lambda block: learner.outputs({n: p[block.positions, lane] for n, p in models.items()}, block.x)
+    objective = read_objective(task.settings["objective"])
+    kept = kept_weights(states, everybody, broadcast, (lanes, objective.client_components(K)))[:, lane]
+
+    def mixed(block: Block) -> Tensor:
+        z = objective.client_see(learner, block)
+        share = objective.client_prior(kept[block.positions].to(block.x.device), z, broadcast.common, K)
+        return _mixed(learner, broadcast.clusters.all_models(), block, share)
+
+    return mixed
+
+
 def _mixed(learner: Learner, models: Params, block: Block, share: Tensor) -> Tensor:
-    """What all models say together by `share` (B, K): log of mixed probabilities (B, n, C), or mixed numbers (B, n)."""
+    """What all models say together: log of mixed probabilities (B, n, C), or mixed numbers (B, n).
+
+    share: what each counts for a client, (B, K), or for each of its samples, (B, n, K).
+    """
     total: Tensor | None = None
-    for k in range(share.shape[1]):
+    share = share if share.dim() == 3 else share[:, None]
+    for k in range(share.shape[2]):
         theta = {name: p[k : k + 1].expand(len(share), *p.shape[1:]) for name, p in models.items()}
         said = learner.outputs(theta, block.x)
         said = said if learner.classes is None else torch.softmax(said, dim=-1)
-        weighted = said * share[:, k].to(said).reshape(-1, *(1,) * (said.dim() - 1))
+        part = share[..., k].to(said)
+        weighted = said * (part if said.dim() == 2 else part[..., None])
         total = weighted if total is None else total + weighted
     assert total is not None
     return total if learner.classes is None else total.clamp_min(torch.finfo(total.dtype).tiny).log()
 
 
 def _measure(
-    learner: Learner, broadcast: Broadcast, block: Block, own: Tensor, margin: bool, share: Tensor | None
+    learner: Learner, broadcast: Broadcast, block: Block, own: Tensor, margin: bool, outputs: Tensor
 ) -> dict[str, Tensor]:
-    if share is None:
-        outputs = learner.outputs(broadcast.clusters.at(own), block.x)
-    else:
-        outputs = _mixed(learner, broadcast.clusters.all_models(), block, share)
     values = _figures(learner, outputs, block)
     if margin:
         each = learner.score(broadcast.clusters.all_models(), block).losses.double()

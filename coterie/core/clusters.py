@@ -82,6 +82,10 @@ class Clusters:
         count = next(iter(self.params.values())).shape[0]
         return self.at(torch.arange(count) if self.slots is None else self.slots)
 
+    def by_lane(self, values: Tensor) -> Tensor:
+        """Values of every slot, (..., R K), as (..., R, K)."""
+        return values.reshape(*values.shape[:-1], self.lanes, self.K)
+
     def keep(self, slots: Tensor) -> Clusters:
         """Only these slots (ascending), as they are sent to a client that needs no others."""
         return replace(self, params=take_rows(self.params, self._rows(slots)), slots=slots)

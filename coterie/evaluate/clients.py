@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.core.clusters import Clusters
+from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast, Plain, Reply, Task
 from coterie.core.shard import Positions
@@ -21,12 +21,27 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """Whose weights count: those of one of the lanes, as clients kept them in their last accepted rounds (m,)."""
+class Own:
+    """What clients keep for themselves and predict by: of one of the lanes, as kept in their last accepted rounds."""
 
+    kind: Literal["mixture", "personal"]
+    """Its mixture of all models, or a model of its own."""
     lane: int
     lanes: int
     accepted: Tensor
+    """(m,)"""
+    objective: Plain
+    """The member of tier 1, as plain values."""
+    common: Params
+    """What mixtures are told, of all lanes, {name: (R, ...)}."""
+
+    def settings(self) -> dict[str, Plain]:
+        """Of the task `evaluate`."""
+        return {"predicts": self.kind, "lane": self.lane, "lanes": self.lanes, "objective": self.objective}
+
+    def told(self) -> Params:
+        """What goes to everybody: of the one lane."""
+        return {name: value[self.lane : self.lane + 1] for name, value in self.common.items()}
 
 
 @dataclass(frozen=True)
@@ -53,22 +68,23 @@ def scores(
     *,
     margin: bool = False,
     on: Literal["test", "validation"] = "test",
-    mixture: Mixture | None = None,
+    by: Own | None = None,
 ) -> Scores:
     """Ask every client that has a cluster; `own` (m,) holds it, or a negative number. One lane only.
 
     With `margin` every model goes to every client, since it takes all of them to see how far ahead the own one is.
-    With `mixture` clients predict by their own mixture of all models.
+    With `by` clients predict by what they keep for themselves.
     Without test samples `on` falls back to validation samples, without those to training samples.
     """
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
     settings: dict[str, Plain] = {"margin": margin, "on": on}
     each = {"own": rows}
-    if mixture is not None:
-        settings |= {"mixture": True, "lane": mixture.lane, "lanes": mixture.lanes}
-        each["accepted"] = mixture.accepted[torch.from_numpy(asked)]
-    broadcast = Broadcast(round_, clusters, only=None if margin or mixture else rows[:, None], each=each)
+    if by is not None:
+        settings |= by.settings()
+        each["accepted"] = by.accepted[torch.from_numpy(asked)]
+    only, common = None if margin or by else rows[:, None], by.told() if by else {}
+    broadcast = Broadcast(round_, clusters, only=only, each=each, common=common)
     return _scores(federation, Task("evaluate", settings), broadcast, asked, regression)
 
 
@@ -122,12 +138,12 @@ def training_losses(
 
 
 def own_weights(
-    federation: Federation, clusters: Clusters, accepted: Tensor, round_: int
+    federation: Federation, clusters: Clusters, accepted: Tensor, objective: Plain, round_: int
 ) -> tuple[Positions, Floats, Floats]:
-    """Who answered, each one's own weights (answered, R, K), and its mean training loss under them (answered, R)."""
+    """Who answered, each one's own weights (answered, R, P), and its mean training loss under them (answered, R)."""
     everybody = np.arange(len(federation.clients))
     broadcast = Broadcast(round_, clusters, each={"accepted": accepted})
-    reply = federation.ask(Task("weights"), broadcast, everybody).reply
+    reply = federation.ask(Task("weights", {"objective": objective}), broadcast, everybody).reply
     _refuse_silence(reply, len(everybody))
     return positions_of(federation, reply.clients), reply.rows["weights"].numpy(), reply.rows["losses"].numpy()
 

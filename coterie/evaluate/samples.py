@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.population import Population
 from coterie.core.shard import Positions, Shard, spans
@@ -52,17 +53,24 @@ def by_responsibility(
 ) -> Ints:
     """Mixtures: every sample is in the cluster of its largest gamma, (N,), under these models.
 
-    common: what clients are told for the objective, {name: (K, ...)}. usual: the mean training loss, from which a
-    Gaussian's variance is taken where targets are numbers. weights: (answered, K) of the clients at `positions`.
+    common: what clients are told for the objective, of one lane. usual: the mean training loss, from which a Gaussian's
+    variance is taken where targets are numbers. weights: (answered, P) of the clients at `positions`.
     """
     rows = torch.from_numpy(rows_of(shard, positions))
-    y = shard.y[rows]
-    losses = sample_losses(learner, models, shard.x[rows], y).T  # (N, K)
+    block = _each_a_client(shard, rows, next(iter(models[0].values())))
+    losses = sample_losses(learner, models, shard.x[rows], shard.y[rows]).T  # (N, K)
     likely = deviance(learner, losses, losses.new_full((len(models),), usual))
-    cost = objective.client_cost(likely[:, None], y[:, None], common)[:, :, None]  # every sample as if it were a client
+    cost = objective.client_cost(likely[:, None, None], block, objective.client_see(learner, block), common)
     own = torch.from_numpy(np.repeat(weights, shard.sizes[positions], axis=0))[:, None]
-    gamma: Tensor = SoftByEM().client_respond(cost, own)[0]
+    gamma: Tensor = objective.client_by_cluster(SoftByEM().client_respond(cost, own)[0], len(models))
     return np.asarray(gamma[:, 0, 0].argmax(dim=1).numpy())
+
+
+def _each_a_client(shard: Shard, rows: Tensor, like: Tensor) -> Block:
+    """Every sample as if it were a client with that one alone, its features as `like`."""
+    one = torch.ones(len(rows), dtype=torch.int64)
+    keys = np.zeros(len(rows), dtype=np.uint64)
+    return Block(np.arange(len(rows)), shard.x[rows][:, None].to(like), shard.y[rows][:, None], one, None, keys)
 
 
 def rows_of(shard: Shard, positions: Positions) -> Positions:

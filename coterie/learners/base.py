@@ -56,9 +56,7 @@ class Learner(Protocol):
         """Every model {name: (S, ...)} on every sample of a block."""
         ...
 
-    def descend(
-        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
-    ) -> Params:
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
         """The change of each client's models by its local steps: {name: (B, L, ...)}, in and out.
 
         A proximal term pulls to `theta` itself, or to `towards`, of the same shape.

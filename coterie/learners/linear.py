@@ -108,9 +108,7 @@ class Linear:
         predictions = by_model.reshape(-1, *block.y.shape).permute(1, 2, 0)
         return Scored(squared(predictions, block.y[..., None], self.half), predictions)
 
-    def descend(
-        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
-    ) -> Params:
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
         if work.full_batch_steps is None or towards is not None:
             return descend_each_track(self._objective, theta, block, work, lr, towards).change
         phi = self.features(block.x)

@@ -74,9 +74,7 @@ class MLP(Network):
         losses = torch.stack(columns, dim=-1).reshape(*block.y.shape, -1)
         return Scored(losses, first.reshape(*block.y.shape, *bias.shape))
 
-    def descend(
-        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
-    ) -> Params:
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
         """By hand where it can be, else by autograd."""
         return self._descent(theta, block, work, lr, towards).change
 

@@ -68,9 +68,7 @@ class PlainNetwork(Network):
         columns = [self.losses({name: p[s : s + 1] for name, p in models.items()}, x, y)[0] for s in range(count)]
         return Scored(torch.stack(columns, dim=-1).reshape(*block.y.shape, count))
 
-    def descend(
-        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
-    ) -> Params:
+    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
         """Gradient steps for all clients of the block at once, one track after the other."""
         return self._descent(theta, block, work, lr, towards).change
 

@@ -6,8 +6,10 @@ from coterie.errors import unknown_name
 from coterie.methods import (
     fedavg,
     fedem,
+    fedgmm,
     fedprox,
     fedrc,
+    fedsoft,
     fesem,
     ifca,
     local,
@@ -22,7 +24,7 @@ from coterie.methods.base import Entry
 
 FILES = (
     *(local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot),
-    *(fesem, fedem, fedrc),
+    *(fesem, fedem, fedgmm, fedrc, fedsoft),
 )
 METHODS: dict[str, Entry] = {
     entry.name: entry for entry in (*(file.ENTRY for file in FILES), *one_shot_yardsticks.ENTRIES)

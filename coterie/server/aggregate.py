@@ -8,18 +8,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.clusters import Clusters, Params
+from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Reply, Slotted
+from coterie.core.shard import Positions
 from coterie.tiers.method import Averaging, Method
 
 
-def aggregate(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, rate: float) -> Clusters:
+def aggregate(
+    method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions, rate: float
+) -> Clusters:
     """theta_k + server_lr * (sum of the members' weighted changes) / denominator.
 
-    A cluster that nobody contributed to keeps its parameters. `rate` is the round's step size, which the server
-    applies itself when clients sent gradients.
+    A cluster that nobody contributed to keeps its parameters. sizes (m,) are those of all clients, `answered` where
+    the reply's stand. `rate` is the round's step size, which the server applies itself when clients sent gradients.
     """
     step = method.server_lr * (rate if method.exchange == "gradient" else 1.0)
+    if method.weights.way == "personal":
+        count = sizes[answered] if method.averaging.client_weight == "samples" else np.ones(len(answered))
+        return _from_models(clusters, reply, torch.from_numpy(count).double(), step)
     sums = reply.slotted["clusters"]
     mass = torch.zeros(clusters.lanes * clusters.K, dtype=torch.float64)
     mass[sums.slots] = sums.arrays["mass"]
@@ -31,6 +37,22 @@ def aggregate(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarra
         return replace(clusters, params=params)
     # the shared body is averaged over all who answered, whatever their cluster
     return replace(clusters, params=params, body=_moved(clusters.shared, reply.slotted["body"], by_lane, step))
+
+
+def _from_models(clusters: Clusters, reply: Reply, mass: Tensor, step: float) -> Clusters:
+    """theta_k + step * (mean of the clients' own models, by what cluster k counts for them - theta_k).
+
+    mass (answered,): what each client counts.
+    """
+    models, shares = reply.rows["model"], reply.rows["weights"]  # (answered, R, P), (answered, R, K)
+    sound = models.isfinite().all(dim=2)
+    weight = torch.where(sound[..., None], shares * mass[:, None, None], 0)
+    total = weight.sum(dim=0).flatten()  # (R K,)
+    sums = torch.einsum("mrk,mrp->rkp", weight.to(models), torch.where(sound[..., None], models, 0)).flatten(0, 1)
+    before = flat(clusters.params)
+    mean = sums / total.to(sums).clamp_min(torch.finfo(sums.dtype).tiny)[:, None]
+    after = before + step * torch.where((total > 0)[:, None], mean.to(before) - before, 0)
+    return replace(clusters, params=unflat(after, clusters.params))
 
 
 def _everybody(averaging: Averaging, by_lane: Tensor, sizes: np.ndarray) -> Tensor:

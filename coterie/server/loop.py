@@ -18,7 +18,6 @@ from coterie.errors import TrainingError
 from coterie.server.aggregate import aggregate
 from coterie.server.sampling import choose
 from coterie.tiers.method import Method
-from coterie.tiers.weights import SoftByEM
 
 UNKNOWN = -1
 """In `ServerState.choice`: this client has not been heard of yet."""
@@ -40,7 +39,7 @@ class ServerState:
     accepted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     """(m,) the last round of each client's that counted, or `NEVER`: its own state goes on from there."""
     tables: Params = field(default_factory=dict)
-    """{name: (m, ...)} the last counts of each client that the objective asked for; zeros before it was heard."""
+    """What the objective keeps of the clients' counts."""
     clients: Params = field(default_factory=dict)
     """What clients keep for themselves, only in checkpoints of a simulation: elsewhere it stays with them."""
 
@@ -68,6 +67,8 @@ class Round:
     """By which of the learner's ways the local work was done; several are joined by `+`."""
     likelihood: Tensor | None = None
     """(R,) the mean log-likelihood of the training samples under their clients' mixtures, before they trained."""
+    shares: Tensor | None = None
+    """(R, K) what part of the clients' weight each cluster has, where clients belong to several."""
 
 
 def rounds(
@@ -91,7 +92,7 @@ def rounds(
         _refuse_failure(reply, len(asked), state.round, method)
         answered = positions_of(federation, reply.clients)
         with one_thread():
-            clusters = aggregate(method, state.clusters, reply, federation.sizes, rate)
+            clusters = aggregate(method, state.clusters, reply, federation.sizes, answered, rate)
         choice, steady, moved = _remember(state, reply, answered)
         regroup = method.procedure.server_propose(clusters, reply)
         if regroup is not None:
@@ -99,7 +100,7 @@ def rounds(
             choice, steady = torch.full_like(choice, UNKNOWN), torch.zeros_like(steady)  # old numbers mean nothing now
         loss = reply.sums["loss"] / reply.sums["samples"]
         accepted = state.accepted.index_fill(0, torch.from_numpy(answered), state.round)
-        tables = _filed(state.tables, reply, answered, len(federation.clients))
+        tables = _kept(method, state.tables, reply, answered, len(federation.clients))
         state = ServerState(state.round + 1, clusters, choice, steady, loss, accepted, tables)
         yield Round(
             state,
@@ -111,6 +112,7 @@ def rounds(
             bytes_down=replies.bytes_down if method.travels else 0,
             path="+".join(reply.paths),
             likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
+            shares=_shares(method, clusters, reply),
         )
 
 
@@ -122,30 +124,37 @@ def _missing(clients: tuple[ClientId, ...], chosen: Positions, reply: Reply) -> 
     return tuple(clients[i] for i in chosen if clients[i] not in heard)
 
 
+def told_of(method: Method, state: ServerState) -> Params:
+    """What clients are told besides the models: of the objective, and the loss of the round before, of each lane."""
+    return {"loss": state.loss, **method.objective.server_combine(state.tables)}
+
+
 def _for_those_who_keep(method: Method, state: ServerState, asked: Positions) -> dict[str, Params]:
     """What clients with a state need besides the models: which of their states counts, and what mixtures share."""
     if not method.weights.keeps:
         return {}
     told = {"each": {"accepted": state.accepted[torch.from_numpy(asked)]}}
-    if isinstance(method.weights, SoftByEM):
-        common = method.objective.server_combine(state.tables) if state.tables else {}
-        told["common"] = {"loss": state.loss, **common}
-    return told
+    return told if method.weights.way != "respond" else told | {"common": told_of(method, state)}
 
 
-COUNTS = ("labels",)
-"""The rows of replies that are counts for the objective."""
+def _kept(method: Method, tables: Params, reply: Reply, answered: Positions, clients: int) -> Params:
+    """What the objective keeps after a round."""
+    found = reply.sums if method.objective.summed else reply.rows
+    counts = {name: found[name] for name in method.objective.counts if name in found}
+    return method.objective.server_keep(tables, counts, torch.from_numpy(answered), clients) if counts else tables
 
 
-def _filed(tables: Params, reply: Reply, answered: Positions, clients: int) -> Params:
-    """The tables with the new rows of those who answered."""
-    filed = dict(tables)
-    for name in COUNTS:
-        if name in reply.rows:
-            rows = reply.rows[name]
-            before = tables.get(name, rows.new_zeros(clients, *rows.shape[1:]))
-            filed[name] = before.index_copy(0, torch.from_numpy(answered), rows)
-    return filed
+def _shares(method: Method, clusters: Clusters, reply: Reply) -> Tensor | None:
+    """(R, K), the clients' weights in their mean, sums to one; None where a client has one cluster."""
+    if method.weights.way == "personal":
+        return reply.rows["weights"].mean(dim=0)
+    if method.weights.way != "respond":
+        return None
+    sums = reply.slotted["clusters"]
+    mass = torch.zeros(clusters.lanes * clusters.K, dtype=torch.float64)
+    mass[sums.slots] = sums.arrays["mass"]
+    by_lane = mass.reshape(clusters.lanes, clusters.K)
+    return by_lane / by_lane.sum(dim=1, keepdim=True)
 
 
 def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from coterie.core.messages import Plain, Task
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
-from coterie.tiers.objective import Objective
+from coterie.tiers.objective import OBJECTIVES, Objective
 from coterie.tiers.procedure import Procedure
 from coterie.tiers.weights import WEIGHTS, Weights
 
@@ -98,7 +98,7 @@ class Method:
     def task(self, seed: int) -> Task:
         """What a client is asked to do in a round."""
         settings = RoundSettings(
-            self.objective.name,
+            self.objective,
             self.weights,
             self.work,
             self.averaging.client_weight,
@@ -113,7 +113,7 @@ class Method:
 class RoundSettings:
     """The settings of the task `local-round`, as plain values on the wire."""
 
-    objective: str
+    objective: Objective
     weights: Weights
     work: LocalWork
     client_weight: ClientWeight
@@ -124,8 +124,8 @@ class RoundSettings:
 
     def plain(self) -> dict[str, Plain]:
         return {
-            "objective": self.objective,
-            "weights": {"name": self.weights.name, **asdict(cast(Any, self.weights))},
+            "objective": plain_member(self.objective),
+            "weights": plain_member(self.weights),
             "work": self.work.settings(),
             "client_weight": self.client_weight,
             "seed": self.seed,
@@ -138,8 +138,8 @@ class RoundSettings:
         """The inverse of `plain`."""
         work = cast(Mapping[str, Any], plain["work"])
         return cls(
-            objective=str(plain["objective"]),
-            weights=_weights(cast(Mapping[str, Any], plain["weights"])),
+            objective=read_objective(plain["objective"]),
+            weights=_read_member(WEIGHTS, plain["weights"]),
             work=LocalWork(**work),
             client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
             seed=int(str(plain["seed"])),
@@ -148,7 +148,19 @@ class RoundSettings:
         )
 
 
-def _weights(plain: Mapping[str, Any]) -> Weights:
-    """The member of tier 2 that these settings name."""
-    own = {name: value for name, value in plain.items() if name != "name"}
-    return WEIGHTS[plain["name"]](**own)
+def plain_member(member: Objective | Weights) -> dict[str, Plain]:
+    """A member of a tier as plain values: its name and its settings."""
+    return {"name": member.name, **asdict(cast(Any, member))}
+
+
+def read_objective(plain: Plain) -> Objective:
+    """The member of tier 1 that `plain_member` gave."""
+    return _read_member(OBJECTIVES, plain)
+
+
+M = TypeVar("M")
+
+
+def _read_member(registry: Mapping[str, Callable[..., M]], plain: Plain) -> M:
+    settings = cast(Mapping[str, Any], plain)
+    return registry[settings["name"]](**{name: value for name, value in settings.items() if name != "name"})

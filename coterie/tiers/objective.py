@@ -1,7 +1,10 @@
 """Tier 1: what a cluster models, and so how well it explains a sample.
 
-A half on either side: the client turns losses into costs and may report counts, which the server keeps for each client
-and combines into what everybody is told in the next round.
+A half on either side: the client turns losses into costs and may report counts, which the server keeps and combines
+into what everybody is told in the next round.
+
+Shapes: B clients, n samples, R lanes, K clusters; P components, K of them unless an objective has more, in which case
+the last K-th part of them belongs to each cluster in turn (component p to cluster p mod K).
 """
 
 from __future__ import annotations
@@ -12,40 +15,92 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from coterie.core.blocks import Block
 from coterie.core.clusters import Params
+from coterie.core.keys import Purpose, generator, key_for
+from coterie.learners.base import HasFeatures, Learner
 
 
 class Objective(Protocol):
     """How badly a cluster explains a sample."""
 
     name: ClassVar[str]
+    counts: ClassVar[tuple[str, ...]]
+    """The names of what clients count for it."""
+    summed: ClassVar[bool]
+    """Whether these are only ever added up; else the server keeps each client's own."""
 
-    def client_cost(self, losses: Tensor, y: Tensor, common: Params) -> Tensor:
-        """From -log p_k(y|x), shape (B, n, S), to -log L_k of the same shape; the very same tensor where they agree."""
+    def client_see(self, learner: Learner, block: Block) -> Tensor | None:
+        """What it looks at besides the labels, (B, n, d), the same in every round; None: nothing."""
         ...
 
-    def client_counts(self, gamma: Tensor, y: Tensor, classes: int | None) -> Params:
-        """Rows {name: (B, ...)} for the server, from what each model counts for each sample, (B, n, S), 0 if padded."""
+    def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
+        """From -log p_k(y|x), (B, n, R, K), to -log L_p, (B, n, R, P); the very same tensor where they agree."""
         ...
 
-    def server_combine(self, tables: Params) -> Params:
-        """What everybody is told, from every client's last rows {name: (m, ...)}; zeros for those not heard yet."""
+    def client_components(self, K: int) -> int:
+        """P."""
         ...
+
+    def client_by_cluster(self, shares: Tensor, K: int) -> Tensor:
+        """Shares of components, (..., P), as shares of clusters, (..., K)."""
+        ...
+
+    def client_prior(self, weights: Tensor, z: Tensor | None, common: Params, K: int) -> Tensor:
+        """What each cluster counts before the label is known: (B, K), or (B, n, K) where z tells.
+
+        weights: (B, P) of one lane; z: what was seen of the samples to predict for; common: of that lane.
+        """
+        ...
+
+    def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
+        """{name: (B, ...)} for the server, from what each component counts for a sample, (B, n, R, P), 0 if padded."""
+        ...
+
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+        """What is kept after a round, of counts {name: (answered, ...)}, or {name: (...)} added up, and from before."""
+        ...
+
+    def server_combine(self, kept: Params) -> Params:
+        """What everybody is told, {name: (R, ...)}; nothing before the first counts."""
+        ...
+
+
+class _OneComponentACluster:
+    """What objectives share that look at nothing but labels and have one component a cluster."""
+
+    counts: ClassVar[tuple[str, ...]] = ()
+    summed: ClassVar[bool] = False
+
+    def client_see(self, learner: Learner, block: Block) -> Tensor | None:
+        return None
+
+    def client_components(self, K: int) -> int:
+        return K
+
+    def client_by_cluster(self, shares: Tensor, K: int) -> Tensor:
+        return shares
+
+    def client_prior(self, weights: Tensor, z: Tensor | None, common: Params, K: int) -> Tensor:
+        return weights
 
 
 @dataclass(frozen=True)
-class Conditional:
+class Conditional(_OneComponentACluster):
     """L_k = p_k(y|x): a cluster is as good as its predictions."""
 
     name: ClassVar[str] = "conditional"
 
-    def client_cost(self, losses: Tensor, y: Tensor, common: Params) -> Tensor:
+    def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         return losses
 
-    def client_counts(self, gamma: Tensor, y: Tensor, classes: int | None) -> Params:
+    def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
         return {}
 
-    def server_combine(self, tables: Params) -> Params:
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+        return {}
+
+    def server_combine(self, kept: Params) -> Params:
         return {}
 
 
@@ -54,26 +109,161 @@ RAREST = 1e-8
 
 
 @dataclass(frozen=True)
-class Ratio:
+class Ratio(_OneComponentACluster):
     """L_k = p_k(y|x) / P_k(y), with P_k the shares of the classes in cluster k: a cluster rich in a class is no better
     at it for that alone, so that clients are told apart by p(y|x) and not by their labels. (FedRC)
     """
 
     name: ClassVar[str] = "ratio"
+    counts: ClassVar[tuple[str, ...]] = ("labels",)
 
-    def client_cost(self, losses: Tensor, y: Tensor, common: Params) -> Tensor:
+    def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         if "label_shares" not in common:  # before the first counts every class is as frequent as any other
             return losses
-        shares = common["label_shares"].to(losses)  # (S, C)
-        return losses + shares.log().T[y]
+        shares = common["label_shares"].to(losses)  # (R, K, C)
+        return losses + shares.log().permute(2, 0, 1)[block.y]
 
-    def client_counts(self, gamma: Tensor, y: Tensor, classes: int | None) -> Params:
-        one_hot = torch.nn.functional.one_hot(y, classes or 0).to(gamma)
-        return {"labels": gamma.transpose(1, 2) @ one_hot}  # (B, S, C)
+    def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
+        one_hot = torch.nn.functional.one_hot(block.y, classes or 0).to(gamma)
+        return {"labels": torch.einsum("bnrk,bnc->brkc", gamma, one_hot)}
 
-    def server_combine(self, tables: Params) -> Params:
-        counts = tables["labels"].sum(dim=0).clamp_min(RAREST)
-        return {"label_shares": counts / counts.sum(dim=1, keepdim=True)}
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+        """The last counts of every client, zeros before it was heard, {name: (m, R, K, C)}."""
+        rows = counts["labels"]
+        before = kept.get("labels", rows.new_zeros(clients, *rows.shape[1:]))
+        return {"labels": before.index_copy(0, answered, rows)}
+
+    def server_combine(self, kept: Params) -> Params:
+        if not kept:
+            return {}
+        counts = kept["labels"].sum(dim=0).clamp_min(RAREST)
+        return {"label_shares": counts / counts.sum(dim=2, keepdim=True)}
 
 
-OBJECTIVES: dict[str, type[Objective]] = {m.name: m for m in (Conditional, Ratio)}
+NARROWEST = 1e-3
+"""The floor of a Gaussian's variance, as a part of that of all samples together."""
+FEW_INPUTS, PROJECTED = 64, 32
+"""Up to so many inputs are seen as they are; of more, so many random mixtures."""
+SEEN_AS = ("auto", "inputs", "random", "start")
+"""The embeddings that `joint` knows."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """L = N(z(x); mu_a, Sigma_a) p_b(y|x): a cluster also models what its samples look like. (FedGMM)
+
+    z is an embedding that is never trained; the Sigma_a are diagonal. Without `gaussians` each cluster has one of its
+    own (a = b); with it, every Gaussian is paired with every model, and p = a K + b.
+    """
+
+    embedding: str = "auto"
+    """`inputs`: the features themselves; `random`: 32 random mixtures of them; `start`: what the head of the first
+    model is given before it is trained, as for pretrained networks; `auto`: inputs if they are few, else random."""
+    gaussians: int | None = None
+    """G."""
+    seed: int = 0
+    """Of the run: what is drawn for the embedding is the same on every client."""
+    name: ClassVar[str] = "joint"
+    counts: ClassVar[tuple[str, ...]] = ("moments",)
+    summed: ClassVar[bool] = True
+
+    def client_see(self, learner: Learner, block: Block) -> Tensor | None:
+        return block.recall(f"embedding {self.embedding}", lambda: self.embed(learner, block.x))
+
+    def client_components(self, K: int) -> int:
+        return K * (self.gaussians or 1)
+
+    def client_by_cluster(self, shares: Tensor, K: int) -> Tensor:
+        return shares.reshape(*shares.shape[:-1], -1, K).sum(dim=-2)
+
+    def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
+        assert z is not None
+        if self.gaussians is None:
+            return losses if "means" not in common else losses - log_density(z, common).to(losses)
+        apart = self._apart(block, z, losses.shape[2]) if "means" not in common else log_density(z, common)
+        return (losses[..., None, :] - apart[..., None].to(losses)).flatten(3)
+
+    def client_prior(self, weights: Tensor, z: Tensor | None, common: Params, K: int) -> Tensor:
+        if "means" not in common:
+            return self.client_by_cluster(weights, K)
+        assert z is not None
+        density = log_density(z, common)[:, :, 0]  # (B, n, G)
+        likely = density if self.gaussians is None else density.repeat_interleave(K, dim=-1)
+        joint = weights.to(likely).clamp_min(torch.finfo(likely.dtype).tiny).log()[:, None] + likely
+        return self.client_by_cluster(torch.softmax(joint, dim=-1), K)
+
+    def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
+        """For each Gaussian sum of gamma, gamma z and gamma z^2: (B, R, G, 1 + 2 d)."""
+        assert z is not None
+        own = gamma if self.gaussians is None else gamma.reshape(*gamma.shape[:-1], self.gaussians, -1).sum(dim=-1)
+        z = z.double()
+        seen = torch.cat([torch.ones_like(z[..., :1]), z, z**2], dim=-1)
+        return {"moments": torch.einsum("bnrg,bnd->brgd", own.double(), seen)}
+
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+        """The moments of this round; a Gaussian that nothing belongs to keeps those it had."""
+        new = counts["moments"]
+        if "moments" not in kept:
+            return {"moments": new}
+        return {"moments": torch.where(new[..., :1] > 0, new, kept["moments"])}
+
+    def server_combine(self, kept: Params) -> Params:
+        """mu_a and the diagonal of Sigma_a, (R, G, d) each."""
+        if not kept:
+            return {}
+        moments = kept["moments"]
+        width = (moments.shape[-1] - 1) // 2
+        everything = moments.sum(dim=1, keepdim=True)
+        mean, variance = _gaussian(moments, width)
+        pooled_mean, pooled = _gaussian(everything, width)
+        # an input that never varies gets a floor from the others
+        floor = NARROWEST * torch.maximum(pooled, NARROWEST * pooled.mean(dim=-1, keepdim=True))
+        empty = moments[..., :1] <= 0
+        return {
+            "means": torch.where(empty, pooled_mean, mean),
+            "variances": torch.where(empty, pooled, torch.maximum(variance, floor)).clamp_min(1e-12),
+        }
+
+    def _apart(self, block: Block, z: Tensor, lanes: int) -> Tensor:
+        """Before there are Gaussians: samples go by which of G random directions they lie in, from their client's mean.
+
+        (B, n, R, G) of 0 and -inf: Gaussians that begin equal would stay so.
+        """
+        random = generator(key_for(self.seed, Purpose.EMBEDDING, 1))
+        ways = torch.from_numpy(random.standard_normal((lanes, self.gaussians or 1, z.shape[2]))).to(z)
+        along = torch.einsum("bnd,rgd->bnrg", z - block.mean(z)[:, None], ways)
+        return torch.full_like(along, -torch.inf).scatter(3, along.argmax(dim=3, keepdim=True), 0)
+
+    def embed(self, learner: Learner, x: Tensor) -> Tensor:
+        """z(x), (B, n, ...) to (B, n, d); the same on every client."""
+        width = x[0, 0].numel()
+        if self.embedding == "start":
+            assert isinstance(learner, HasFeatures), "checked when the run is planned"
+            first = learner.start([key_for(self.seed, Purpose.START, 0, 0)], x.dtype)
+            first = {name: p.to(x.device) for name, p in first.items()}
+            return torch.cat([learner.features(first, one[None]) for one in x])
+        if self.embedding == "inputs" or (self.embedding == "auto" and width <= FEW_INPUTS):
+            return x.flatten(2)
+        random = generator(key_for(self.seed, Purpose.EMBEDDING, 0))
+        mixing = torch.from_numpy(random.standard_normal((width, PROJECTED)) / width**0.5).to(x)
+        return x.flatten(2) @ mixing
+
+
+def log_density(z: Tensor, common: Params) -> Tensor:
+    """log N(z; mu_a, Sigma_a), (B, n, R, G), from z (B, n, d) and Gaussians {means, variances: (R, G, d)}."""
+    means, variances = common["means"].to(z.device), common["variances"].to(z.device)  # float64, as is all below
+    precise = 1 / variances
+    z = z.double()
+    square = torch.einsum("bnd,rgd->bnrg", z**2, precise) - 2 * torch.einsum("bnd,rgd->bnrg", z, means * precise)
+    square = square + (means**2 * precise).sum(dim=2)
+    return -(square + (2 * torch.pi * variances).log().sum(dim=2)) / 2
+
+
+def _gaussian(moments: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance from sums of 1, z and z^2, (..., 1 + 2 d)."""
+    count = moments[..., :1].clamp_min(torch.finfo(moments.dtype).tiny)
+    mean = moments[..., 1 : 1 + width] / count
+    return mean, (moments[..., 1 + width :] / count - mean**2).clamp_min(0)
+
+
+OBJECTIVES: dict[str, type[Objective]] = {m.name: m for m in (Conditional, Ratio, Joint)}

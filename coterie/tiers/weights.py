@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
+
+Way = Literal["choose", "respond", "move", "personal"]
+"""What a client does in a round: choose a cluster (or be told) and train its model; give each sample to all of them in
+part and train every model; train its cluster's model and move to the nearest; train a model of its own."""
 
 
 class Weights(Protocol):
     """Which cluster each client works on."""
 
     name: ClassVar[str]
+    way: ClassVar[Way]
     assigned: ClassVar[bool]
     """Whether the server says which cluster a client belongs to."""
     keeps: ClassVar[bool]
     """Whether a client keeps something for itself from round to round."""
+
+
+class Choosing(Weights, Protocol):
+    """One cluster for all of a client's samples, or a share of each."""
 
     def client_choose(self, scores: Tensor) -> Tensor:
         """The cluster of each client in each lane, (B, R), from its mean scores (B, R, K); ties to the lowest."""
@@ -28,11 +37,23 @@ class Weights(Protocol):
         ...
 
 
+class Responding(Weights, Protocol):
+    """Every sample has shares of its own; the client keeps its mean ones."""
+
+    def client_respond(self, cost: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """gamma (B, n, R, P), sums to one over P, and the log-likelihood of each sample under the mixture, (B, n, R).
+
+        cost: -log L, (B, n, R, P). weights: of each client, (B, R, P).
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class OneCluster:
     """Everybody is in the one cluster there is."""
 
     name: ClassVar[str] = "one-cluster"
+    way: ClassVar[Way] = "choose"
     assigned: ClassVar[bool] = False
     keeps: ClassVar[bool] = False
 
@@ -48,6 +69,7 @@ class HardByLoss:
     """A client joins the cluster whose model explains its own training data best (IFCA's j-hat)."""
 
     name: ClassVar[str] = "hard-by-loss"
+    way: ClassVar[Way] = "choose"
     assigned: ClassVar[bool] = False
     keeps: ClassVar[bool] = False
 
@@ -67,6 +89,7 @@ class SoftByLoss:
 
     temperature: float
     name: ClassVar[str] = "soft-by-loss"
+    way: ClassVar[Way] = "choose"
     assigned: ClassVar[bool] = False
     keeps: ClassVar[bool] = False
 
@@ -87,14 +110,13 @@ class HardByDistance:
     """
 
     name: ClassVar[str] = "hard-by-distance"
+    way: ClassVar[Way] = "move"
     assigned: ClassVar[bool] = False
     keeps: ClassVar[bool] = True
 
-    def client_choose(self, scores: Tensor) -> Tensor:
-        return best(scores)
-
-    def client_weigh(self, scores: Tensor) -> Tensor | None:
-        return None
+    def client_begin(self, losses: Tensor) -> Tensor:
+        """The first cluster of each client in each lane, (B, R), from its mean losses (B, R, K); ties to the lowest."""
+        return best(-losses)
 
     def client_nearest(self, squared: Tensor) -> Tensor:
         """The cluster of each client in each lane, (B, R), from squared distances (B, R, K); ties to the lowest."""
@@ -113,26 +135,43 @@ class SoftByEM:
     """
 
     name: ClassVar[str] = "soft-by-em"
+    way: ClassVar[Way] = "respond"
     assigned: ClassVar[bool] = False
     keeps: ClassVar[bool] = True
 
-    def client_choose(self, scores: Tensor) -> Tensor:
-        return best(scores)
-
-    def client_weigh(self, scores: Tensor) -> Tensor | None:
-        return None
-
     def client_respond(self, cost: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """gamma (B, n, R, K) and the log-likelihood of each sample under the mixture, (B, n, R).
-
-        cost: -log L_k, (B, n, R, K). weights: w of each client, (B, R, K). Where no cluster explains a sample at all,
-        all do equally.
-        """
+        """Where no cluster explains a sample at all, all do equally."""
         joint = weights.clamp_min(LEAST).log()[:, None] - cost
         joint = joint.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
         lost = (joint == -torch.inf).all(dim=3, keepdim=True)
         gamma = torch.softmax(torch.where(lost, 0.0, joint), dim=3)
         return gamma, torch.logsumexp(joint, dim=3)
+
+
+@dataclass(frozen=True)
+class SoftByCounts:
+    """u_k is the share of a client's samples that cluster k's model explains best; it is counted every few rounds.
+
+    The client trains a model of its own, pulled to the mixture of the clusters' models by u; a cluster's model is the
+    mean of those models by u. (FedSoft)
+    """
+
+    every: int = 1
+    """tau: rounds between two counts."""
+    least: float = 1e-4
+    """sigma: the share of a cluster that explains no sample best, before shares are made to sum to one."""
+    name: ClassVar[str] = "soft-by-counts"
+    way: ClassVar[Way] = "personal"
+    assigned: ClassVar[bool] = False
+    keeps: ClassVar[bool] = True
+
+    def client_count(self, losses: Tensor, real: Tensor) -> Tensor:
+        """u (B, R, K) from the samples' losses (B, n, R, K); real (B, n) is False for padding; ties to the lowest."""
+        first = losses.nan_to_num(nan=torch.inf).argmin(dim=3)
+        won = torch.nn.functional.one_hot(first, losses.shape[3]).to(losses) * real[..., None, None].to(losses)
+        shares = won.sum(dim=1) / real.sum(dim=1).to(losses)[:, None, None]
+        shares = torch.where(shares > 0, shares, self.least)
+        return shares / shares.sum(dim=2, keepdim=True)
 
 
 def best(scores: Tensor) -> Tensor:
@@ -145,6 +184,7 @@ class Assigned:
     """The server gives each client its cluster and sends it no other model."""
 
     name: ClassVar[str] = "assigned"
+    way: ClassVar[Way] = "choose"
     assigned: ClassVar[bool] = True
     keeps: ClassVar[bool] = False
 
@@ -156,5 +196,5 @@ class Assigned:
 
 
 WEIGHTS: dict[str, Callable[..., Weights]] = {
-    m.name: m for m in (OneCluster, HardByLoss, HardByDistance, SoftByLoss, SoftByEM, Assigned)
+    m.name: m for m in (OneCluster, HardByLoss, HardByDistance, SoftByLoss, SoftByEM, SoftByCounts, Assigned)
 }

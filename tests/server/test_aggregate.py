@@ -19,6 +19,7 @@ from coterie.tiers.weights import HardByLoss
 
 METHOD = Method("m", Conditional(), HardByLoss(), Fixed(3), LocalWork(1), Averaging())
 SIZES = np.array([2, 6, 4, 8])  # four clients, 20 samples
+EVERYBODY = np.arange(len(SIZES))
 # models 10, 20, 30; clients 0 and 1 chose model 0 with changes 1 and 3, client 2 chose model 2 with change 8;
 # client 3 did not answer
 OLD = Clusters({"w": torch.tensor([[10.0], [20.0], [30.0]], dtype=torch.float64)}, 3)
@@ -38,7 +39,7 @@ SAMPLES = reply([2 * 1 + 6 * 3, 4 * 8], [8, 4])
 
 def moved(averaging: Averaging, message: Reply, **options) -> list[float]:
     method = replace(METHOD, averaging=averaging, **options)
-    return aggregate(method, OLD, message, SIZES, rate=0.5).params["w"].flatten().tolist()
+    return aggregate(method, OLD, message, SIZES, EVERYBODY, rate=0.5).params["w"].flatten().tolist()
 
 
 def test_members_counted_once():
@@ -99,7 +100,7 @@ def test_parameters_of_any_shape_are_scaled_alike():
         "mass": torch.tensor([3.0], dtype=torch.float64),
     }
     message = Reply(("x", "y", "z"), slotted={"clusters": Slotted(torch.tensor([1]), arrays, torch.tensor([3]))})
-    new = aggregate(METHOD, old, message, SIZES, 1.0).params
+    new = aggregate(METHOD, old, message, SIZES, EVERYBODY, 1.0).params
     assert new["a"].tolist() == [[[0] * 3] * 2, [[2] * 3] * 2]
     assert new["b"].tolist() == [0, 1]
     assert new["a"].dtype == torch.float32
@@ -114,9 +115,9 @@ def test_lanes_are_averaged_apart():
     }
     slotted = Slotted(torch.tensor([0, 1, 3]), arrays, torch.tensor([2, 1, 2]))
     message = Reply(("a", "b", "c"), slotted={"clusters": slotted})
-    members = aggregate(METHOD, old, message, SIZES, 1.0)
+    members = aggregate(METHOD, old, message, SIZES, EVERYBODY, 1.0)
     assert members.params["w"].flatten().tolist() == [2, 6, 0, 5]
-    everybody = aggregate(replace(METHOD, averaging=Averaging("all")), old, message, SIZES, 1.0)
+    everybody = aggregate(replace(METHOD, averaging=Averaging("all")), old, message, SIZES, EVERYBODY, 1.0)
     # lane 0 has mass 3: 4/3 and 6/3; lane 1 has mass 2: nothing and 10/2
     assert everybody.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 5])
 
@@ -140,7 +141,7 @@ def with_body(counts: list[int], changes: list[float], slots: list[int], masses:
             "body": Slotted(torch.tensor([0, 1]), body, torch.tensor(counts)),
         },
     )
-    return aggregate(METHOD, old, message, SIZES, 1.0)
+    return aggregate(METHOD, old, message, SIZES, EVERYBODY, 1.0)
 
 
 def test_the_shared_body_is_averaged_over_all_clusters_of_its_lane():

@@ -54,7 +54,7 @@ def test_settings_survive_json(work, weight):
     task = method.task(seed=2**40)
     assert task.name == "local-round"
     back = RoundSettings.read(json.loads(json.dumps(task.settings)))
-    assert back == RoundSettings("conditional", HardByLoss(), work, weight, 2**40)
+    assert back == RoundSettings(Conditional(), HardByLoss(), work, weight, 2**40)
 
 
 @pytest.mark.parametrize(

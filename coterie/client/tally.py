@@ -1,0 +1,172 @@
+"""What the clients of a shard bring home from a round, added up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.blocks import Block
+from coterie.core.clusters import Clusters, Params
+from coterie.core.messages import Reply, Slotted
+from coterie.core.shard import Positions, Shard
+from coterie.learners.contribution import Contribution
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A block that knows which models it will train."""
+
+    slots: Tensor
+    """(S,) the slots of the models at hand, ascending."""
+    models: Params
+    """{name: (S, ...)}."""
+    chosen: Tensor
+    """(B, R) each client's slot in each lane."""
+    loss: Tensor | None = None
+    """(B, R) its mean loss there; None where nothing was scored."""
+    memo: Tensor | None = None
+    share: Tensor | None = None
+    """(B, S) what each model counts for each client (lambda); None where only the chosen one does."""
+    gamma: Tensor | None = None
+    """(B, n, S) what each model counts for each sample; None where it is the same for all of a client's."""
+    likelihood: Tensor | None = None
+    """(B, R) the mean log-likelihood of its samples under its own mixture."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Models that a block's clients train at once, at most one a lane."""
+
+    lanes: Tensor
+    """(T,)"""
+    slots: Tensor
+    """(B, T) each client's model in these lanes."""
+    weight: Tensor
+    """(B, T) what its change counts in the sums."""
+    mass: Tensor
+    """(B, T) what it counts in their denominator."""
+    focus: Tensor | None = None
+    """(B, n) or (B, 1), what the model counts for each sample; None: 1."""
+    soft: bool = False
+
+
+class Tally:
+    """The shard's running sums. A contribution that is not finite never enters them."""
+
+    def __init__(self, clusters: Clusters, count: int, summed: bool) -> None:
+        self.clusters = clusters
+        held = next(iter(clusters.params.values())).shape[0]
+        self.slots = torch.arange(held) if clusters.slots is None else clusters.slots
+        self.sums = {name: torch.zeros_like(p) for name, p in clusters.params.items()}
+        self.body = {name: torch.zeros_like(p) for name, p in clusters.shared.items()}
+        self.slot_mass = torch.zeros(held, dtype=torch.float64)
+        self.slot_count = torch.zeros(held, dtype=torch.int64)
+        # by client and lane
+        self.chosen = torch.zeros(count, clusters.lanes, dtype=torch.int64)
+        self.counted = torch.zeros(count, clusters.lanes, dtype=torch.bool)
+        self.loss = torch.zeros(count, clusters.lanes, dtype=torch.float64)
+        self.samples = torch.zeros(count, dtype=torch.float64)
+        self.likelihood: Tensor | None = None
+        self.rows: Params = {}
+        self.counts: Params = {}
+        self.summed = summed
+        self.paths: set[str] = set()
+        self.adds = False
+
+    def meet(self, places: Positions, block: Block, visit: Visit) -> None:
+        """The clients of a block, before they have trained."""
+        at = torch.from_numpy(places)
+        self.chosen[at] = visit.chosen
+        self.samples[at] = block.sizes.double().cpu()
+        if visit.loss is not None:
+            self.loss[at] = visit.loss.double().cpu()
+        if visit.likelihood is not None:
+            if self.likelihood is None:
+                self.likelihood = torch.zeros_like(self.loss)
+            self.likelihood[at] = visit.likelihood.double().cpu()
+
+    def count(self, places: Positions, counts: Params) -> None:
+        """What the objective wants the server to know of a block's clients, {name: (B, ...)}: each, or their sum."""
+        if not self.summed:
+            self.note(places, counts)
+            return
+        accepted = self.accepted(places)
+        for name, value in counts.items():
+            kept = torch.where(accepted.reshape(-1, *(1,) * (value.dim() - 1)), value.cpu(), 0).sum(dim=0)
+            self.counts[name] = self.counts[name] + kept if name in self.counts else kept
+
+    def note(self, places: Positions, rows: Params) -> None:
+        """What the server is to know of each of a block's clients, {name: (B, ...)}."""
+        for name, value in rows.items():
+            if name not in self.rows:
+                self.rows[name] = value.new_zeros(len(self.samples), *value.shape[1:], device="cpu")
+            self.rows[name][torch.from_numpy(places)] = value.cpu()
+
+    def add(self, places: Positions, visit: Visit, turn: Turn, given: Contribution) -> None:
+        """What a block's clients contributed in a turn."""
+        self.adds = True
+        rows, lanes = torch.searchsorted(self.slots, visit.slots), visit.slots // self.clusters.K
+        for name, value in given.sums.items():
+            total, index = (self.body[name], lanes) if name in self.body else (self.sums[name], rows)
+            total.index_add_(0, index.to(total.device), value)
+        counted = (given.finite & (turn.weight > 0)).cpu()
+        mass = torch.where(given.finite, turn.mass, 0)
+        own = torch.searchsorted(self.slots, turn.slots).flatten()
+        self.slot_mass.index_add_(0, own, mass.double().cpu().flatten())
+        self.slot_count.index_add_(0, own, counted.flatten().long())
+        self.accept(places, turn.lanes, counted)
+        if given.loss is not None and not turn.soft:
+            self.loss[torch.from_numpy(places)[:, None], turn.lanes] = given.loss.double().cpu()
+        self.paths.add(given.path)
+
+    def accept(self, places: Positions, lanes: Tensor, counted: Tensor) -> None:
+        """In which of these lanes the work of a block's clients counts, (B, T)."""
+        self.counted[torch.from_numpy(places)[:, None], lanes] |= counted
+
+    def accepted(self, places: Positions) -> Tensor:
+        """(B,) whose work counts in some lane."""
+        return self.counted[torch.from_numpy(places)].any(dim=1)
+
+    def reply(self, shard: Shard) -> Reply:
+        """All of it, as it is sent."""
+        counted = self.counted
+        accepted = counted.any(dim=1)
+        # a client that fails in every lane is left out; one that fails in some makes those lanes the worst
+        loss = torch.where(counted, self.loss, torch.where(accepted[:, None], torch.inf, 0.0))
+        everybody = bool(accepted.all())
+        mixture = {}
+        if self.likelihood is not None:
+            known = torch.where(accepted[:, None], self.likelihood, 0)
+            mixture["likelihood"] = (known * self.samples[:, None]).sum(dim=0)
+        named = list(zip(shard.ids, accepted.tolist(), strict=True)) if not everybody else []
+        return Reply(
+            clients=shard.ids if everybody else tuple(client for client, ok in named if ok),
+            sums={
+                "loss": (loss * self.samples[:, None]).sum(dim=0),
+                "samples": torch.where(accepted, self.samples, 0).sum(),
+                **mixture,
+                **self.counts,
+            },
+            slotted=self._slotted(),
+            rows={
+                "cluster": (self.chosen if everybody else self.chosen[accepted]) % self.clusters.K,
+                **{name: value if everybody else value[accepted] for name, value in self.rows.items()},
+            },
+            rejected=tuple(client for client, ok in named if not ok),
+            paths=tuple(sorted(self.paths)),
+        )
+
+    def _slotted(self) -> dict[str, Slotted]:
+        """The sums of the slots that somebody contributed to; nothing where clients send models of their own."""
+        if not self.adds:
+            return {}
+        used = torch.nonzero(self.slot_count).flatten()
+        kept = used if len(used) < len(self.slots) else slice(None)  # `local` holds a model a client: no second copy
+        arrays = {f"change/{name}": value[kept] for name, value in self.sums.items()} | {"mass": self.slot_mass[used]}
+        slotted = {"clusters": Slotted(self.slots[used], arrays, self.slot_count[used])}
+        if self.body:
+            changes = {f"change/{name}": value for name, value in self.body.items()}
+            slotted["body"] = Slotted(torch.arange(self.clusters.lanes), changes, self.counted.sum(dim=0))
+        return slotted

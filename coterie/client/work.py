@@ -1,0 +1,88 @@
+"""What stays the same while the clients of a shard do their round, and the training that most ways share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from coterie.client.tally import Tally, Turn, Visit
+from coterie.core.blocks import Block
+from coterie.core.messages import Broadcast
+from coterie.core.shard import Positions, Shard
+from coterie.core.states import States
+from coterie.learners.base import Learner
+from coterie.tiers.method import RoundSettings
+
+
+@dataclass(frozen=True)
+class Work:
+    """One round of one shard."""
+
+    learner: Learner
+    settings: RoundSettings
+    broadcast: Broadcast
+    shard: Shard
+    states: States | None
+    tally: Tally
+
+    @property
+    def lr(self) -> float:
+        return self.broadcast.scalars["lr"]
+
+    @property
+    def kept(self) -> States:
+        """Where clients keep what is theirs."""
+        assert self.states is not None, "clients that keep something need a place to keep it"
+        return self.states
+
+    @property
+    def first(self) -> Tensor:
+        """(R,) the first slot of each lane."""
+        return torch.arange(self.broadcast.clusters.lanes) * self.broadcast.clusters.K
+
+    def accepted(self, places: Positions) -> Tensor:
+        """(B,) the last round of each of these clients that counted."""
+        return self.broadcast.each["accepted"][torch.from_numpy(places)]
+
+    def weight(self, places: Positions, block: Block, visit: Visit) -> Tensor:
+        """(B, R) what a client's change counts: once or n_i times, however many of its samples this round uses."""
+        n = torch.from_numpy(self.shard.sizes[places]).to(block.counts)
+        mass = n if self.settings.client_weight == "samples" else torch.ones_like(n)
+        weight = mass[:, None].expand(visit.chosen.shape)
+        return weight if visit.loss is None else torch.where(visit.loss.isfinite(), weight, 0)
+
+    def train(self, places: Positions, block: Block, visit: Visit, memo: Tensor | None) -> None:
+        """Local steps on the models of the visit; what they change goes into the sums."""
+        weight = self.weight(places, block, visit)
+        self.tally.meet(places, block, visit)
+        for turn in _turns(visit, weight, self.broadcast.clusters.K, self.settings.by_share):
+            rows = torch.searchsorted(visit.slots, turn.slots).to(weight.device)
+            part = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
+            given = self.learner.contribute(visit.models, rows, part, self.settings.work, self.lr, turn.weight, memo)
+            self.tally.add(places, visit, turn, given)
+
+    def keep(self, places: Positions, rows: dict[str, Tensor]) -> None:
+        """Keep these rows {name: (B, ...)} of the clients whose work counts."""
+        counts = self.tally.accepted(places)
+        own = {name: value.cpu()[counts] for name, value in rows.items()}
+        self.kept.write(places[counts.numpy()], self.broadcast.round, own)
+
+
+def _turns(visit: Visit, weight: Tensor, K: int, by_share: bool) -> Iterator[Turn]:
+    """All chosen models at once; or, where all count, one model after the other.
+
+    A soft client's change of a model is small already where the model counts little; with `by_share` what it counts in
+    the sum is, too.
+    """
+    if visit.share is None:
+        yield Turn(torch.arange(visit.chosen.shape[1]), visit.chosen, weight, weight)
+        return
+    for row, slot in enumerate(visit.slots.tolist()):
+        lanes, slots = torch.tensor([slot // K]), torch.full((len(weight), 1), slot)
+        column, full = visit.share[:, row, None], weight[:, slot // K, None]
+        mass = full * column
+        focus = column if visit.gamma is None else visit.gamma[..., row]
+        yield Turn(lanes, slots, mass if by_share else full, mass, focus, soft=True)
