@@ -21,7 +21,7 @@ from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
-from coterie.learners.base import Learner
+from coterie.learners.base import HasFeatures, Learner
 from coterie.learners.linear import Linear
 from coterie.methods import find_method
 from coterie.methods.base import Entry
@@ -31,6 +31,7 @@ from coterie.server.start import Model
 from coterie.starts import GAUSSIAN, MOMENT_DESCENT, ODCL, RANDOM, STARTS, read_start
 from coterie.stopping import Watch
 from coterie.tiers.method import Method
+from coterie.tiers.objective import Joint
 
 DRAWN = frozenset({RANDOM, GAUSSIAN, "near-truth", "cluster-oracle"})
 """The starts that are drawn at random."""
@@ -166,6 +167,7 @@ def _assembled(
 ) -> Plan:
     """The plan with its method and its clients."""
     method = entry.compose(options)
+    _check_embedding(method, learner)
     side = _client_side(data, learner, options, method)
     _check_resampling(method, side)
     federation = Sequential(side) if options.engine == "sequential" else Simulated(side)
@@ -239,6 +241,15 @@ def _check_device(name: str) -> None:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def _check_embedding(method: Method, learner: Learner) -> None:
+    objective = method.objective
+    if isinstance(objective, Joint) and objective.embedding == "start" and not isinstance(learner, HasFeatures):
+        raise ConfigError(
+            f"embedding=start needs a network that ends in one layer, such as mlp or cnn, but the learner is "
+            f"{learner.spec}: use embedding=inputs or random"
+        )
 
 
 def _client_side(data: Population, learner: Learner, options: Options, method: Method) -> ClientSide:

@@ -12,6 +12,7 @@ import torch
 
 import coterie
 from coterie.core.population import Population
+from coterie.errors import ConfigError
 from coterie.fitting import execute
 from coterie.measuring import _who_is_dying
 from coterie.planning import prepare
@@ -216,6 +217,12 @@ def test_joint_density_tells_groups_by_features_alone_and_needs_no_labels():
     data = coterie.from_arrays(clients, truth=truth)
     result = coterie.fit(data, "fedgmm", learner="logistic", clusters=2, rounds=20, lr=0.1, local_steps=2, seed=0)
     assert result.metrics["ari"] == 1
+
+
+def test_an_embedding_that_the_learner_does_not_have_is_refused():
+    data = small_population("logistic")
+    with pytest.raises(ConfigError, match="embedding=start needs a network .* but the learner is logistic"):
+        coterie.fit(data, "fedgmm", learner="logistic", embedding="start")
 
 
 def test_a_cluster_below_a_tenth_of_its_equal_share_is_dying():

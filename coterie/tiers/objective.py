@@ -168,7 +168,7 @@ class Joint:
     summed: ClassVar[bool] = True
 
     def client_see(self, learner: Learner, block: Block) -> Tensor | None:
-        return block.recall(f"embedding {self.embedding}", lambda: self.embed(learner, block.x))
+        return block.recall(f"embedding {self.embedding}", lambda: self.client_embed(learner, block.x))
 
     def client_components(self, K: int) -> int:
         return K * (self.gaussians or 1)
@@ -234,7 +234,7 @@ class Joint:
         along = torch.einsum("bnd,rgd->bnrg", z - block.mean(z)[:, None], ways)
         return torch.full_like(along, -torch.inf).scatter(3, along.argmax(dim=3, keepdim=True), 0)
 
-    def embed(self, learner: Learner, x: Tensor) -> Tensor:
+    def client_embed(self, learner: Learner, x: Tensor) -> Tensor:
         """z(x), (B, n, ...) to (B, n, d); the same on every client."""
         width = x[0, 0].numel()
         if self.embedding == "start":
