@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.clusters import Clusters
-from coterie.evaluate.clients import Scores, finetuned_scores, own_weights, scores, training_losses
+from coterie.core.clusters import Clusters, Params, flat
+from coterie.core.states import NEVER
+from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
 from coterie.evaluate.regression import memberships, regression_report
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
@@ -66,6 +67,7 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     chooses = not plan.method.weights.assigned and clusters.K > 1
     doubtful = clusters.K > 1 and plan.entry.groups == "found"  # whose clusters may be wrong, whoever found them
     asked = with_validation_samples(plan, own) if plan.data.test is None else with_test_samples(plan, own)
+    by = kept_by_clients(plan, state, lane)
     found = scores(
         plan.federation,
         clusters,
@@ -73,7 +75,7 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         last,
         plan.learner.classes is None,
         margin=doubtful,
-        by=kept_by_clients(plan, state, lane),
+        by=by,
     )
     rows = _client_rows(plan, own, positions, found)
     if (personal := _finetuned(plan, clusters, asked, len(records))) is not None:
@@ -91,11 +93,9 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         posterior = memberships(settled.losses, sizes, own.numpy()[positions], plan.learner)
         rows = [{**row, "posterior": each.tolist()} for row, each in zip(rows, posterior, strict=True)]
     metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
-    metrics |= validation_figures(plan, clusters, own, last, kept_by_clients(plan, state, lane)) | _how_it_ended(
-        plan, state, records
-    )
+    metrics |= validation_figures(plan, clusters, own, last, by) | _how_it_ended(plan, state, records)
     metrics |= _with_the_beginning(metrics, done.told) | _best_rounds(plan, records)
-    metrics |= newcomer_figures(plan, clusters, float(state.loss[lane])) | _sample_figures(plan, state, settled)
+    metrics |= newcomer_figures(plan, clusters, float(state.loss[lane]), by) | _sample_figures(plan, state, settled)
     if personal is not None:
         worst = worst_tenth(personal.score, plan.learner.classes is not None)
         metrics |= {"finetuned": finite(personal.score.mean()), "finetuned_worst_tenth": finite(worst)}
@@ -106,8 +106,30 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     elif records and "start" in records[-1]:
         metrics["start"] = records[-1]["start"]
     return Result(
-        plan.config, plan.data.profile, plan.learner, clusters.models(), records, metrics, rows, plan.data.fingerprint()
+        plan.config,
+        plan.data.profile,
+        plan.learner,
+        clusters.models(),
+        records,
+        metrics,
+        rows,
+        plan.data.fingerprint(),
+        _beside(plan, clusters, positions, by),
+        None if by is None else by.objective,
     )
+
+
+def _beside(plan: Plan, clusters: Clusters, positions: np.ndarray, by: Own | None) -> Params:
+    """What predicts besides the models: of a joint density its Gaussians, of simulated clients their own models."""
+    if by is None:
+        return {}
+    if by.kind == "mixture":
+        return {name: value[0] for name, value in by.told().items()}
+    shelf, rows = plan.federation.shelf, torch.from_numpy(positions)
+    if shelf is None or "model" not in shelf.arrays:
+        return {}
+    own, mean = shelf.arrays["model"][rows, by.lane], flat(clusters.all_models()).mean(dim=0).cpu()
+    return {"personal": torch.where((by.accepted[rows] != NEVER)[:, None], own, mean.to(own))}
 
 
 def _finetuned(plan: Plan, clusters: Clusters, own: Tensor, rounds: int) -> Scores | None:

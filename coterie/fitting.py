@@ -182,7 +182,7 @@ def execute(
             plan.federation.shelf.restore(best.clients)
         result = conclude(replace(begun, state=best or state), records)
     if folder is not None:
-        folder.finish(result.parameters, result.summary())
+        folder.finish(result.parameters, result.summary(), result.beside)
     return result
 
 

@@ -13,6 +13,7 @@ from coterie.core.clusters import Clusters
 from coterie.evaluate.clients import Own, Scores, scores
 from coterie.evaluate.metrics import agreement, worst_tenth
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
+from coterie.evaluate.placing import Density
 from coterie.learners.base import Learner
 from coterie.planning import Plan
 from coterie.runs.folder import Record
@@ -62,7 +63,7 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
             found = scores(plan.federation, models, asked, at, plan.learner.classes is None, by=by)
             record |= score_figures(plan, found)
         if plan.entry.groups != "self":  # a model for each client: only at the end
-            record |= newcomer_figures(plan, models, float(done.state.loss[lane]))
+            record |= newcomer_figures(plan, models, float(done.state.loss[lane]), by)
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
@@ -80,7 +81,7 @@ def _who_is_dying(shares: Tensor) -> dict[str, list[float] | list[int]]:
     return {"shares": [round(share, 6) for share in shares.tolist()], **({"dying": dying} if dying else {})}
 
 
-def newcomer_figures(plan: Plan, clusters: Clusters, usual: float) -> dict[str, float | None]:
+def newcomer_figures(plan: Plan, clusters: Clusters, usual: float, by: Own | None) -> dict[str, float | None]:
     """The mean score of newcomers, one for each true group, where the data has some; `usual` is the training loss."""
     newcomers, truth, regression = plan.data.newcomers, plan.data.truth, plan.learner.classes is None
     if newcomers is None:
@@ -89,8 +90,17 @@ def newcomer_figures(plan: Plan, clusters: Clusters, usual: float) -> dict[str, 
     if plan.entry.groups == "self" and truth is not None:
         found = scores_of_own(plan.learner, models, newcomers, truth)
     else:
-        found = newcomer_scores(plan.learner, models, newcomers, plan.entry.newcomers, usual)
+        placing = plan.entry.newcomers
+        density = _density(plan, by, clusters.K) if placing == "density" and by is not None else None
+        found = newcomer_scores(plan.learner, models, newcomers, placing, usual, density)
     return {"newcomers": finite(np.sqrt(found).mean() if regression else found.mean())}
+
+
+def _density(plan: Plan, by: Own, K: int) -> Density:
+    """For somebody new, whose weights start from equal ones."""
+    objective = plan.method.objective
+    components = objective.client_components(K)
+    return Density(objective, by.told(), torch.full((components,), 1 / components, dtype=torch.float64))
 
 
 def finite(value: float | Tensor) -> float | None:

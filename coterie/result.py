@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, unflat
+from coterie.core.messages import Plain
 from coterie.core.population import Profile, torch_dtype
 from coterie.core.shard import ClientId
 from coterie.errors import InputError
-from coterie.evaluate.placing import mixed, sample_losses, weigh
+from coterie.evaluate.placing import Density, mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
+from coterie.learners.deviance import deviance
 from coterie.methods import find_method
 from coterie.methods.base import Entry
 from coterie.runs.files import read_tensors
 from coterie.runs.folder import Record, RunFolder
+from coterie.tiers.method import read_objective
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Result:
     """One dict for each client: id, n, cluster, score, and what else is known of it."""
     fingerprint: str = ""
     """Digest of the training data."""
+    beside: Params = field(default_factory=dict)
+    """What predicts besides the models: the Gaussians of a joint density (`means`, `variances`), or the models that
+    clients keep for themselves (`personal`, a row for each of `clients`)."""
+    objective: Plain = None
+    """The objective of mixtures, as plain values."""
 
     @property
     def assignments(self) -> dict[ClientId, int]:
@@ -73,15 +81,20 @@ class Result:
     ) -> npt.NDArray[Any]:
         """Predictions (n,) for samples x (n, ...): classes, or numbers.
 
-        client: somebody who trained; its cluster's model predicts, or its own mixture of all models.
+        client: somebody who trained; its cluster's model predicts, its own mixture of all models, or its own model.
         cluster: the model of this cluster predicts.
         support: a few labelled samples (x, y) of somebody new, who gets the models that `weigh` finds for it.
-        None of these: somebody new of whom nothing is known, only where one model serves everybody.
+        None of these: somebody new of whom nothing is known but these samples, where one model serves everybody or
+            the clusters know what their samples look like (fedgmm).
         """
         if sum(given is not None for given in (client, cluster, support)) > 1:
             raise InputError(
                 "client, cluster and support exclude each other: give the one that says whose samples these are"
             )
+        if client is not None and "personal" in self.beside:
+            return self._said(self._own_model(str(client)), x, torch.ones(1, dtype=torch.float64))
+        if cluster is None and self._knows_features:
+            return self._by_features(x, str(client) if client is not None else None, support)
         if client is not None:
             return self.predict_mixed(x, self._weights_of(str(client)))
         if cluster is not None:
@@ -93,8 +106,47 @@ class Result:
         share = np.asarray(weights, dtype=np.float64)
         if share.shape != (len(self.parameters),) or not (share >= 0).all() or not np.isclose(share.sum(), 1):
             raise InputError(f"weights must be {len(self.parameters)} numbers from 0 on that sum to 1, got {weights!r}")
-        said = mixed(self.learner, self.parameters, torch.from_numpy(share), self._samples(x))
+        return self._said(self.parameters, x, torch.from_numpy(share))
+
+    def _said(self, models: Sequence[Params], x: npt.ArrayLike, share: torch.Tensor) -> npt.NDArray[Any]:
+        said = mixed(self.learner, models, share, self._samples(x))
         return np.asarray((said if self.learner.classes is None else said.argmax(dim=-1)).numpy())
+
+    def _own_model(self, client: ClientId) -> list[Params]:
+        row = self.clients.index(self._row_of(client))
+        like = {name: p[None] for name, p in self.parameters[0].items()}
+        return [{name: p[0] for name, p in unflat(self.beside["personal"][row : row + 1], like).items()}]
+
+    @property
+    def _knows_features(self) -> bool:
+        return "means" in self.beside
+
+    def _density(self) -> Density:
+        common = {name: value[None] for name, value in self.beside.items()}
+        usual = np.array([row.get("components", row["weights"]) for row in self.clients]).mean(axis=0)
+        return Density(read_objective(self.objective), common, torch.from_numpy(usual))
+
+    def _by_features(
+        self, x: npt.ArrayLike, client: ClientId | None, support: tuple[npt.ArrayLike, npt.ArrayLike] | None
+    ) -> npt.NDArray[Any]:
+        """By a joint density: every sample has shares of its own."""
+        density, samples = self._density(), self._samples(x)
+        if client is not None:
+            row = self._row_of(client)
+            own = torch.tensor(row.get("components", row["weights"]), dtype=torch.float64)
+        else:
+            own = self._components(density, *_pair(support)) if support is not None else self._components(density, x)
+        return self._said(self.parameters, x, density.shares(self.learner, samples, own, len(self.parameters)))
+
+    def _components(self, density: Density, x: npt.ArrayLike, y: npt.ArrayLike | None = None) -> torch.Tensor:
+        """(P,) of somebody new with these samples, labelled or not."""
+        samples = self._samples(x)
+        if y is None:
+            cost = torch.zeros(len(self.parameters), len(samples), dtype=torch.float64)
+        else:
+            losses = self._sample_losses(x, y)
+            cost = deviance(self.learner, losses, losses.new_full((1,), self._usual_loss))
+        return density.weigh(self.learner, samples, cost)
 
     def losses(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Mean loss of each cluster's model on these samples, (K,)."""
@@ -104,18 +156,30 @@ class Result:
         """The cluster of a new client with labelled samples: the one whose model has the least loss."""
         return int(np.argmin(self.losses(x, y)))
 
-    def weigh(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def weigh(self, x: npt.ArrayLike, y: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """What each cluster counts for a new client with a few labelled samples, (K,); sums to one.
 
         With hard clusters all goes to the model of least loss. With mixtures it is what EM finds while the models stay
-        as they are; for `fedrc` all classes should be about as frequent in y, or the weights follow the labels.
+        as they are; for `fedrc` all classes should be about as frequent in y, or the weights follow the labels. Without
+        y where the clusters know what their samples look like (fedgmm).
         """
         placing = self._shared().newcomers
+        if self._knows_features:
+            density = self._density()
+            own = self._components(density, x, y)
+            return np.asarray(density.objective.client_by_cluster(own, len(self.parameters)).numpy())
+        if y is None:
+            return self._alone(self._only())
         losses = self._sample_losses(x, y)
         return np.asarray(weigh(self.learner, losses, placing, self._usual_loss).numpy())
 
     def _weights_of(self, client: ClientId) -> npt.NDArray[np.float64]:
         """(K,) of a client that trained."""
+        row = self._row_of(client)
+        return np.array(row["weights"]) if "weights" in row else self._alone(row["cluster"])
+
+    def _row_of(self, client: ClientId) -> dict[str, Any]:
+        """The row of a client that trained."""
         row = next((row for row in self.clients if row["id"] == client), None)
         if row is None:
             near = get_close_matches(client, [row["id"] for row in self.clients], n=3, cutoff=0.5)
@@ -124,7 +188,7 @@ class Result:
                 f"client {client!r} was not in the training{known}: for somebody new give a few labelled samples as "
                 "support"
             )
-        return np.array(row["weights"]) if "weights" in row else self._alone(row["cluster"])
+        return row
 
     def _alone(self, cluster: int) -> npt.NDArray[np.float64]:
         """(K,) all for one."""
@@ -193,7 +257,7 @@ class Result:
         run = RunFolder.create(Path(folder), self.config, self.fingerprint)
         for record in self.records:
             run.append(record)
-        run.finish(self.parameters, self.summary())
+        run.finish(self.parameters, self.summary(), self.beside)
         return run.path
 
     def report(self, path: str | Path) -> Path:
@@ -210,6 +274,7 @@ class Result:
             "clients": self.clients,
             "features": list(self.profile.features),
             "classes": self.profile.classes,
+            **({} if self.objective is None else {"objective": self.objective}),
         }
 
     def __repr__(self) -> str:
@@ -253,4 +318,6 @@ def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
         metrics=result["metrics"],
         clients=result["clients"],
         fingerprint=run.fingerprint,
+        beside=run.beside(),
+        objective=result.get("objective"),
     )

@@ -133,6 +133,7 @@ def test_fedgmm_against_a_plain_loop(gaussians: int | None):
         share = np.array([pi[3][c] * normal(x[j], *density[a]) for c, (a, _) in enumerate(pairs)])
         for c, (_, b) in enumerate(pairs):
             mixed[j] += share[c] / share.sum() * softmax(x[j] @ models[b]["weight"].T + models[b]["bias"])
+    assert result.predict(x.reshape(-1, 4, 4), client=data.clients[3]).tolist() == mixed.argmax(axis=1).tolist()
     assert row["score"] == pytest.approx((mixed.argmax(axis=1) == y).mean())
     assert row["loss"] == pytest.approx(-np.log(mixed[np.arange(len(y)), y]).mean(), rel=1e-9)
 
@@ -174,6 +175,7 @@ def test_fedsoft_against_a_plain_loop(every: int):
     x = data.test.x[data.test.starts[3] : data.test.stops[3]].numpy().reshape(-1, 16)
     y = data.test.y[data.test.starts[3] : data.test.stops[3]].numpy()
     said = softmax(x @ own[3]["weight"].T + own[3]["bias"])
+    assert result.predict(x.reshape(-1, 4, 4), client=data.clients[3]).tolist() == said.argmax(axis=1).tolist()
     assert result.clients[3]["loss"] == pytest.approx(-np.log(said[np.arange(len(y)), y]).mean(), rel=1e-9)
 
 
@@ -217,11 +219,31 @@ def test_joint_density_tells_groups_by_features_alone_and_needs_no_labels():
     data = coterie.from_arrays(clients, truth=truth)
     result = coterie.fit(data, "fedgmm", learner="logistic", clusters=2, rounds=20, lr=0.1, local_steps=2, seed=0)
     assert result.metrics["ari"] == 1
+    near, far = random.standard_normal((2, 30, 4)) + np.array([0.0, 3.0])[:, None, None]
+    here = result.weigh(near)
+    assert here.max() > 0.99
+    assert result.weigh(far).argmax() != here.argmax()
+    labels = (near[:, 0] > near[:, 1]).astype(int)
+    assert result.weigh(near, labels).argmax() == here.argmax()
+    assert (result.predict(near) == result.predict(near, cluster=int(here.argmax()))).all()
+    both = result.predict(np.concatenate([near, far]))  # each sample by the cluster it looks like
+    parts = [result.predict(near, cluster=int(here.argmax())), result.predict(far, cluster=1 - int(here.argmax()))]
+    assert (both == np.concatenate(parts)).mean() > 0.95
+
+
+@pytest.mark.parametrize("method", ["fedgmm", "fedsoft"])
+def test_what_predicts_besides_the_models_is_in_the_run_folder(method, tmp_path):
+    data = small_population("logistic")
+    result = coterie.fit(data, method, learner="logistic", clusters=2, rounds=3, lr=0.2, out=tmp_path / "run")
+    again = coterie.load(tmp_path / "run")
+    x = data.test.x.numpy()
+    for client in data.clients:
+        assert result.predict(x, client=client).tolist() == again.predict(x, client=client).tolist()
 
 
 def test_an_embedding_that_the_learner_does_not_have_is_refused():
     data = small_population("logistic")
-    with pytest.raises(ConfigError, match="embedding=start needs a network .* but the learner is logistic"):
+    with pytest.raises(ConfigError, match=r"embedding=start needs a network .* but the learner is logistic"):
         coterie.fit(data, "fedgmm", learner="logistic", embedding="start")
 
 

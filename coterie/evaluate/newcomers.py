@@ -16,21 +16,33 @@ from coterie.core.clusters import Params
 from coterie.core.population import Newcomers
 from coterie.core.shard import Shard
 from coterie.evaluate.clients import Floats
-from coterie.evaluate.placing import mixed, sample_losses, weigh
+from coterie.evaluate.placing import Density, mixed, sample_losses, weigh
 from coterie.learners.base import Learner
+from coterie.learners.deviance import deviance
 from coterie.methods.base import Placing
 
 
 def newcomer_scores(
-    learner: Learner, models: Sequence[Params], newcomers: Newcomers, placing: Placing, usual: float
+    learner: Learner,
+    models: Sequence[Params],
+    newcomers: Newcomers,
+    placing: Placing,
+    usual: float,
+    density: Density | None = None,
 ) -> Floats:
     """Accuracy, or mean squared error for numbers, of each newcomer on its query samples, (newcomers,).
 
-    usual: the mean training loss, as `weigh` needs it.
+    usual: the mean training loss, as `weigh` needs it. density: for mixtures that model features as well.
     """
+    some = next(iter(models[0].values()))
     scores = []
-    for support, query in zip(_each(newcomers.support), _each(newcomers.query), strict=True):
-        weights = weigh(learner, sample_losses(learner, models, *support), placing, usual)
+    for (x, y), query in zip(_each(newcomers.support), _each(newcomers.query), strict=True):
+        losses = sample_losses(learner, models, x, y)
+        if density is None:
+            weights = weigh(learner, losses, placing, usual)
+        else:
+            own = density.weigh(learner, x.to(some), deviance(learner, losses, losses.new_full((1,), usual)))
+            weights = density.shares(learner, query[0].to(some), own, len(models))
         scores.append(_score(learner, models, weights, *query))
     return np.array(scores)
 
@@ -46,7 +58,7 @@ def _each(shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _score(learner: Learner, models: Sequence[Params], weights: Tensor, x: Tensor, y: Tensor) -> float:
-    """All models together by `weights` (K,)."""
+    """All models together by `weights`, (K,) or (n, K)."""
     said = mixed(learner, models, weights, x)
     hit = (said - y) ** 2 if learner.classes is None else (said.argmax(dim=-1) == y).double()
     return float(hit.double().mean())

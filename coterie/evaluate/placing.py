@@ -3,19 +3,24 @@
 With hard clusters that is the model of least loss on a few labelled samples, the support. With mixtures it is all of
 them, by weights that EM finds on the support while the models stay as they are. The objective `ratio` takes the classes
 as equally frequent in every cluster then: where those of the support are not balanced, the weights follow them in part.
+Mixtures that model features as well (`Density`) need no labels, and weigh the models anew for each sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
 from coterie.methods.base import Placing
+from coterie.tiers.objective import Objective
 from coterie.tiers.weights import SoftByEM
 
 ITERATIONS = 20
@@ -38,18 +43,51 @@ def weigh(learner: Learner, losses: Tensor, placing: Placing, usual: float) -> T
         best = losses.mean(dim=1).nan_to_num(nan=torch.inf).argmin()
         return torch.nn.functional.one_hot(best, len(losses)).to(losses)
     cost = deviance(learner, losses.T, losses.new_full((len(losses),), usual))[None, :, None]
-    weights = losses.new_full((1, 1, len(losses)), 1 / len(losses))
+    return _by_em(cost, losses.new_full((1, 1, len(losses)), 1 / len(losses)))
+
+
+@dataclass(frozen=True)
+class Density:
+    """What a mixture knows of the features, so that it can place samples without labels."""
+
+    objective: Objective
+    common: Params
+    """What everybody was told for it, of one lane."""
+    usual: Tensor
+    """(P,) the clients' mean weights of its components, where EM starts from."""
+
+    def weigh(self, learner: Learner, x: Tensor, cost: Tensor) -> Tensor:
+        """Weights (P,) of somebody with samples x (n, ...), by EM; cost: -log p_k(y|x), (K, n), 0 without labels."""
+        block = _one_client(x)
+        seen = self.objective.client_see(learner, block)
+        full = self.objective.client_cost(cost.T[None, :, None], block, seen, self.common)
+        return _by_em(full, self.usual[None, None])
+
+    def shares(self, learner: Learner, x: Tensor, weights: Tensor, K: int) -> Tensor:
+        """What each cluster counts for each of the samples x of somebody with these weights (P,): (n, K)."""
+        seen = self.objective.client_see(learner, _one_client(x))
+        return self.objective.client_prior(weights[None], seen, self.common, K)[0].double().cpu()
+
+
+def _one_client(x: Tensor) -> Block:
+    """Samples of unknown label, as a block of the one client they belong to."""
+    none = torch.zeros(1, len(x), dtype=torch.int64)
+    return Block(np.arange(1), x[None], none, torch.tensor([len(x)]), None, np.zeros(1, dtype=np.uint64))
+
+
+def _by_em(cost: Tensor, weights: Tensor) -> Tensor:
+    """Weights (P,) from costs (1, n, 1, P), by EM from `weights` (1, 1, P)."""
     for _ in range(ITERATIONS):
-        weights = SoftByEM().client_respond(cost, weights)[0].mean(dim=1)
+        weights = SoftByEM().client_respond(cost, weights.to(cost))[0].mean(dim=1)
     return weights[0, 0]
 
 
 def mixed(learner: Learner, models: Sequence[Params], weights: Tensor, x: Tensor) -> Tensor:
-    """What the models say by `weights` (K,): probabilities (n, C) or numbers (n,), in float64."""
-    used = [k for k, weight in enumerate(weights.tolist()) if weight > 0]  # of many models mostly one
+    """What the models say by `weights`, (K,) or (n, K): probabilities (n, C) or numbers (n,), in float64."""
+    used = weights.reshape(-1, len(models)).amax(dim=0).nonzero().flatten().tolist()  # of many models mostly one
     said = _through(learner, [models[k] for k in used], x, lambda said, rows: _probable(learner, said))
-    total: Tensor = torch.tensordot(weights[used].to(said), said, dims=1)
-    return total
+    share = weights.reshape(-1, len(models))[:, used].T.to(said)  # (used, n or 1)
+    return (said * share.reshape(*share.shape, *(1,) * (said.dim() - 2))).sum(dim=0)
 
 
 def _probable(learner: Learner, said: Tensor) -> Tensor:

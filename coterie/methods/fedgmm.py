@@ -15,7 +15,7 @@ every model, from random directions.
 from __future__ import annotations
 
 from coterie.config import Option, Options
-from coterie.methods.base import Entry
+from coterie.methods.base import CHOICE_OPTIONS, Entry
 from coterie.methods.fedem import soft
 from coterie.tiers.method import Method
 from coterie.tiers.objective import SEEN_AS, Joint
@@ -33,6 +33,7 @@ ENTRY = Entry(
     compose=fedgmm,
     refuses=frozenset({"exchange", "shared"}),
     options=(
+        *CHOICE_OPTIONS,
         Option(
             "gaussians", int, "Gaussians, each paired with every model (M1); without it one for each cluster", low=1
         ),
@@ -47,5 +48,6 @@ ENTRY = Entry(
     ),
     defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "responsibility"},
     twin="fedavg",
+    newcomers="density",
     reveals={"cluster": "which cluster weighs most for it"},
 )

@@ -157,23 +157,32 @@ class RunFolder:
 
     # ---- when it is done ------------------------------------------------------------------------------------
 
-    def finish(self, models: Sequence[Params], result: Mapping[str, Any]) -> None:
-        """Write the final models, then the figures; a folder with result.json is complete."""
+    def finish(self, models: Sequence[Params], result: Mapping[str, Any], beside: Params | None = None) -> None:
+        """Write the final models and what else predicts, then the figures; a folder with result.json is complete."""
+        if beside:
+            write_atomically(self.path / "beside.safetensors", tensor_bytes(beside))
         arrays = {f"{k}/{name}": p for k, model in enumerate(models) for name, p in model.items()}
         write_atomically(self.path / "models.safetensors", tensor_bytes(arrays))
         write_json(self.path / "result.json", result)
 
+    def beside(self) -> Params:
+        """What `finish` was given besides the models."""
+        return self._arrays("beside.safetensors") if (self.path / "beside.safetensors").is_file() else {}
+
     def models(self) -> list[Params]:
         """The final models, one dict a cluster."""
-        try:
-            arrays = safetensors_load((self.path / "models.safetensors").read_bytes())
-        except Exception as error:
-            raise RunError(f"{self.path}: the final models cannot be read ({error}); resume or run it again") from None
         models: dict[int, Params] = {}
-        for key, value in arrays.items():
+        for key, value in self._arrays("models.safetensors").items():
             index, _, name = key.partition("/")
             models.setdefault(int(index), {})[name] = value
         return [models[k] for k in sorted(models)]
+
+    def _arrays(self, name: str) -> Params:
+        try:
+            arrays: Params = safetensors_load((self.path / name).read_bytes())
+        except Exception as error:
+            raise RunError(f"{self.path}: the final models cannot be read ({error}); resume or run it again") from None
+        return arrays
 
 
 def read_toml(path: Path) -> dict[str, Any]:
