@@ -20,7 +20,7 @@ types: $(READY)
 
 # Tests run in two processes with one-thread linear algebra each: many small products do not gain from threads.
 unit: $(READY)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 docs: $(READY)
 	$(BIN)/python -m coterie.cli.reference docs
@@ -42,6 +42,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/phase_two.py
 	$(BIN)/python benchmarks/phase_two.py --growth
 	$(BIN)/python benchmarks/one_shot.py
+	$(BIN)/python benchmarks/soft.py
+	$(BIN)/python benchmarks/soft.py --growth
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
 
 $(READY): pyproject.toml constraints.txt

@@ -14,8 +14,6 @@ import torch
 
 import coterie
 
-FIRST = 100
-"""The rule was chosen on data of smaller seeds."""
 LINES = {"clients": 30, "dimension": 4}
 ALIKE = {"label_shift": "none", "corruptions": False, "noise": 0.0}
 SWAPPED = {"label_shift": "dirichlet_symmetric"}
@@ -39,6 +37,15 @@ CASES: dict[str, Case] = {
         f"fedem, lines {g}": ("mixed-regression", LINES | {"groups": g}, {"rounds": 60, "restarts": 3}, g)
         for g in (1, 2, 3)
     },
+    **{
+        f"fedem, lines {g}, by responsibility": (
+            "mixed-regression",
+            LINES | {"groups": g},
+            {"rounds": 60, "restarts": 3, **PACE},
+            g,
+        )
+        for g in (1, 2, 3)
+    },
     "fedem, digits, all alike": ("noisy-labels", ALIKE, {}, 1),
     "fedem, opposite labels": ("opposite-labels", SHORT, {"rounds": 60}, 2),
     "fedem, opposite labels, by responsibility": ("opposite-labels", SHORT, {"rounds": 60, **PACE}, 2),
@@ -52,6 +59,7 @@ CASES: dict[str, Case] = {
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=100, help="the rule was chosen on data of seeds below 100")
     parser.add_argument("--only", default="", help="cases whose names hold this text")
     said = parser.parse_args()
     torch.set_num_threads(1)
@@ -61,7 +69,7 @@ if __name__ == "__main__":
         if said.only not in name:
             continue
         answers = []
-        for seed in range(FIRST, FIRST + said.seeds):
+        for seed in range(said.first, said.first + said.seeds):
             data = coterie.scenario(scenario, seed=seed, **of_scenario)
             result = coterie.fit(data, name.partition(",")[0], clusters="auto", seed=seed, **options)
             found = result.metrics["chosen"]

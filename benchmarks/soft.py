@@ -3,12 +3,12 @@
     python benchmarks/soft.py            # K=3 against FedAvg and against the loop
     python benchmarks/soft.py --growth   # K from 1 to 50
 
-Random data, 2 local epochs, batches of 20, one thread. All of a workload run in turns in one process, round after round;
-the medians of their processor time are shown. FedAvg does not score with mini-batches; what it is compared by includes a pass that
-scores its model on all training samples, as FedEM scores each of its own. The loop trains one client and one model
-at a time by autograd, with the same batches; the difference is the largest of the models after all rounds, over
-their largest entry. With --growth every K runs in a process of its own; memory is the peak beyond what was held before
-the first round.
+Random data, 2 local epochs, batches of 20, one thread. What is compared runs in turns in one process, round by round;
+the medians of the processor time count. FedAvg does not score with mini-batches: what the others are compared with
+includes a pass that scores its model on all training samples, as they score each of theirs. The loop trains one client
+and one model at a time by autograd, with the same batches; the difference is the largest between its models and ours
+after five rounds, over the largest entry. With --growth every K runs in a process of its own; memory is the peak beyond
+what was held before the first round.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from coterie.planning import Plan, prepare
 from coterie.server.loop import ServerState, rounds
 from coterie.starting import begin
 
-ROUNDS, WARM = 15, 2
+ROUNDS, FEW_ROUNDS, WARM = 15, 5, 2
 CLUSTERS = 3
 GROWTH = (1, 2, 3, 5, 10, 20, 50)
 CLASSES, EPOCHS, BATCH, LR = 10, 2, 20, 0.1
@@ -81,6 +81,9 @@ WORKLOADS = (
     Workload("logistic 64-10, 48 x 120", "logistic", 48, 120, (64,), Softmax),
     Workload("cnn 14x14, 24 x 120", "cnn", 24, 120, (14, 14), lambda: SmallCNN(1, 14, 14, 8, 64, CLASSES)),
 )
+
+GROWING = Workload("mlp 64-64-32-10, 60 x 120", "mlp:hidden=64-32", 60, 120, (64,), Net)
+"""As the first, with a client for each of 50 clusters."""
 
 
 def plan_of(work: Workload, method: str, **options: object) -> Plan:
@@ -174,40 +177,44 @@ def difference(ours: Ours, loop: Loop) -> float:
     return max(float((a[name] - b[name]).abs().max() / b[name].abs().max()) for a, b in pairs for name in b)
 
 
-def in_turns(works: list[Callable[[], None]]) -> list[float]:
-    """Median processor time of each, all in turns, after a few rounds that do not count."""
+def in_turns(works: list[Callable[[], None]], count: int, warm: int = 0) -> list[float]:
+    """Median processor time of `count` rounds of each, all in turns, after `warm` ones that do not count."""
     times: list[list[float]] = [[] for _ in works]
-    for _ in range(WARM + ROUNDS):
+    for _ in range(warm + count):
         for work, found in zip(works, times, strict=True):
             begun = time.process_time()
             work()
             found.append(time.process_time() - begun)
-    return [statistics.median(found[WARM:]) for found in times]
+    return [statistics.median(found[warm:]) for found in times]
 
 
 def compare(work: Workload) -> None:
-    plain, scored = Ours(plan_of(work, "fedavg")), FedAvgScored(plan_of(work, "fedavg"))
-    soft = {method: Ours(plan_of(work, method, clusters=CLUSTERS)) for method in ("fedem", "fedrc")}
-    loops = {method: Loop(work, ours, method == "fedrc") for method, ours in soft.items()}
-    avg, unit, *rest = in_turns([plain, scored, *soft.values(), *loops.values()])
-    print(f"{work.name:<27} {'fedavg':<7} {1e3 * avg:>8.1f} {1e3 * unit:>12.1f}")
-    for index, method in enumerate(soft):
-        ours, loop = rest[index], rest[len(soft) + index]
-        apart = difference(soft[method], loops[method])
+    plans = {method: plan_of(work, method, clusters=CLUSTERS) for method in ("fedem", "fedrc")}
+    single = plan_of(work, "fedavg")
+    each = [Ours(single), FedAvgScored(single), *(Ours(plan) for plan in plans.values())]
+    bare, unit, *soft = in_turns(each, ROUNDS, WARM)
+    print(f"{work.name:<26} {'fedavg':<6} {1e3 * bare:>9.1f} {bare / unit:>9.2f}")
+    print(f"{'':<26} {'scored':<6} {1e3 * unit:>9.1f} {1:>9.2f}")
+    for (method, plan), seconds in zip(plans.items(), soft, strict=True):
         print(
-            f"{'':<27} {method:<7} {1e3 * ours:>8.1f} {'':>12} {ours / unit:>9.2f} {1e3 * loop:>9.1f} "
-            f"{loop / ours:>6.1f} {apart:>11.1e}",
-            flush=True,
+            f"{'':<26} {method:<6} {1e3 * seconds:>9.1f} {seconds / unit:>9.2f} {against_loop(work, plan)}", flush=True
         )
+
+
+def against_loop(work: Workload, plan: Plan) -> str:
+    """Milliseconds of the loop, how many times ours, and how far their models are apart."""
+    ours = Ours(plan)
+    loop = Loop(work, ours, plan.method.name == "fedrc")
+    mine, plain = in_turns([ours, loop], FEW_ROUNDS)
+    return f"{1e3 * plain:>9.0f} {plain / mine:>6.1f} {difference(ours, loop):>11.1e}"
 
 
 def grow(method: str, K: int) -> None:
     """Print milliseconds a round and megabytes of one case."""
-    work = WORKLOADS[0]
-    ours = Ours(plan_of(work, method, clusters=K))
+    ours = Ours(plan_of(GROWING, method, clusters=K))
     forget_peak()
     held = peak_memory()
-    seconds = in_turns([ours])[0]
+    seconds = in_turns([ours], FEW_ROUNDS, WARM)[0]
     print(f"{method:<7} {K:>4} {1e3 * seconds:>10.1f} {1e3 * seconds / K:>10.1f} {(peak_memory() - held) / 1e6:>8.0f}")
 
 
@@ -220,13 +227,12 @@ def main() -> None:
     if chosen.one:
         return grow(chosen.one[0], int(chosen.one[1]))
     if chosen.growth:
-        print(f"{WORKLOADS[0].name}\n{'method':<7} {'K':>4} {'ms/round':>10} {'ms/model':>10} {'MB':>8}", flush=True)
+        print(f"{GROWING.name}\n{'method':<7} {'K':>4} {'ms/round':>10} {'ms/model':>10} {'MB':>8}", flush=True)
         for method in ("fedem", "fedrc"):
             for K in GROWTH:
                 subprocess.run([sys.executable, __file__, "--one", method, str(K)], check=True)
         return None
-    print(f"{'K=3':<27} {'method':<7} {'ms/round':>8} {'with scoring':>12} {'x fedavg':>9} {'loop, ms':>9} "
-          f"{'ratio':>6} {'difference':>11}", flush=True)  # fmt: skip
+    print(f"{'K=3':<26} {'round':<6} {'ms':>9} {'x scored':>9} {'loop, ms':>9} {'ratio':>6} {'difference':>11}")
     for work in WORKLOADS:
         compare(work)
     return None

@@ -72,8 +72,9 @@ def choose(plan: Plan, train: Callable[[Plan], Result]) -> tuple[Plan, dict[str,
     """The plan with its number of clusters, and what was found, JSON-ready; `train` runs a plan to its end."""
     trials = _trials(plan, train)
     verdict = judge(trials.losses)
-    agreements = [agreement(row) for row in trials.clusters]
-    K = verdict.chosen + 1
+    agreements, in_use = [agreement(row) for row in trials.clusters], [_in_use(row) for row in trials.clusters]
+    # spare clusters only help a random start: where all clients are in one, there is one
+    K = 1 if in_use[verdict.chosen] == 1 else verdict.chosen + 1
     told = {
         "by": "held-out loss",
         "clusters": K,
@@ -84,7 +85,7 @@ def choose(plan: Plan, train: Callable[[Plan], Result]) -> tuple[Plan, dict[str,
                 "behind": finite(verdict.behind[k]),
                 "se": finite(verdict.error[k]),
                 "agreement": agreements[k],
-                "in_use": _in_use(trials.clusters[k]),
+                "in_use": in_use[k],
             }
             for k in range(len(verdict.loss))
         ],
@@ -92,7 +93,7 @@ def choose(plan: Plan, train: Callable[[Plan], Result]) -> tuple[Plan, dict[str,
         "rounds": trials.rounds,
         "share": SHARE,
         "judged": int(_judged(trials.losses).sum()),
-        "warnings": list(_cautions(K, agreements)),
+        "warnings": list(_cautions(K, agreements, in_use)),
         "bytes_up": trials.bytes_up,
         "bytes_down": trials.bytes_down,
         "exchanges": trials.exchanges,
@@ -109,6 +110,12 @@ def trial_rounds(plan: Plan) -> int:
 def most_clusters(plan: Plan) -> int:
     """The largest number of clusters that is tried: never more than there are clients."""
     return min(int(plan.options.own["max_clusters"]), len(plan.data.clients))
+
+
+def announcement(plan: Plan) -> str:
+    """What is going to be done, for somebody who waits for it."""
+    most, seeds = most_clusters(plan), plan.options.own["choose_seeds"]
+    return f"{most * seeds} trial runs of {trial_rounds(plan)} rounds choose the number of clusters, 1 to {most}"
 
 
 # ---- the rule ------------------------------------------------------------------------------------------------------
@@ -163,12 +170,18 @@ def _in_use(clusters: Ints) -> float:
     return float(np.mean([len(np.unique(row[row != ABSENT])) for row in clusters]))
 
 
-def _cautions(K: int, agreements: Sequence[float | None]) -> Iterator[str]:
-    agreed = agreements[K - 1]
+def _cautions(K: int, agreements: Sequence[float | None], in_use: Sequence[float]) -> Iterator[str]:
+    """What speaks against trusting K clusters; one value for each number tried."""
+    agreed, used = agreements[K - 1], in_use[K - 1]
     if agreed is not None and agreed < REPEATABLE:
         yield (
             f"the trial runs with {K} clusters agree little about who belongs together (adjusted Rand index "
             f"{agreed:.2f}): more clusters fit better, but these may be different ones next time; try more restarts"
+        )
+    if used <= K - 0.5:
+        yield (
+            f"of {K} clusters {used:.1f} were in use in the trial runs: spare ones help a random start, so with more "
+            "restarts fewer may do"
         )
     if K == len(agreements) > 1:
         yield f"{K} is the largest number that was tried, and more may be better: give a larger max_clusters"

@@ -31,7 +31,7 @@ from coterie.measuring import (
 from coterie.planning import Plan
 from coterie.result import Result
 from coterie.runs.folder import Record
-from coterie.server.loop import ServerState
+from coterie.server.loop import ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
 from coterie.starting import Begun
 from coterie.tiers.method import plain_member
@@ -222,19 +222,21 @@ def _settled(plan: Plan, state: ServerState) -> _Settled:
 
 
 def _settled_softly(plan: Plan, state: ServerState) -> _Settled:
-    """By the clients' own weights: the cluster that weighs most, and the lane of least weighted loss."""
-    positions, weights, losses = own_weights(
+    """By the clients' own weights: the cluster that weighs most, and the lane of least loss in the last round.
+
+    That loss is weighed sample by sample. The models' mean losses weighed by client would punish models that are good
+    at some samples and bad at others, which is what a mixture is for.
+    """
+    positions, weights = own_weights(
         plan.federation, state.clusters, state.accepted, plain_member(plan.method.objective), state.round - 1
     )
-    by_lane = np.average(
-        np.where(np.isfinite(losses), losses, np.inf), axis=0, weights=plan.federation.sizes[positions]
-    )
-    lane = int(np.argmin(by_lane))
+    lane = best_lane(state.loss)
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
     components = torch.from_numpy(weights[:, lane])
     shares = plan.method.objective.client_by_cluster(components, state.clusters.K)
     own[torch.from_numpy(positions)] = shares.argmax(dim=1)
-    return _Settled(positions, own, lane, by_lane, weights=shares.numpy(), components=components.numpy())
+    losses = state.loss.numpy()
+    return _Settled(positions, own, lane, losses, weights=shares.numpy(), components=components.numpy())
 
 
 def _sample_figures(plan: Plan, state: ServerState, settled: _Settled) -> dict[str, Any]:

@@ -174,11 +174,13 @@ def test_neither_truth_nor_test_data_nor_validation_samples_are_seen():
     assert table_of(replace(data, train=replace(data.train, y=spoilt)), validation=0.25) == spared
 
 
+@pytest.mark.filterwarnings("ignore:clusters=auto")  # three rounds are too few to trust
 def test_order_and_engine_do_not_matter():
-    data = lines((3.0, -3.0))
+    data, few = lines((3.0, -3.0)), {"rounds": 6}
     backwards = data.train.take(np.arange(12)[::-1].copy())
-    told = table_of(data)
-    for other in (table_of(replace(data, train=backwards, truth=None)), table_of(data, engine="sequential")):
+    told = table_of(data, **few)
+    others = (table_of(replace(data, train=backwards, truth=None), **few), table_of(data, engine="sequential", **few))
+    for other in others:
         assert other["clusters"] == told["clusters"]
         for name in ("loss", "se", "agreement"):
             expected = [row[name] for row in told["table"]]
@@ -239,7 +241,7 @@ def stop_in_round_three(record):
 
 def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch):
     data = lines((3.0, -3.0))
-    options = {**QUICK, "checkpoint_every": 2, "max_clusters": 2}
+    options = {**QUICK, "checkpoint_every": 2}
     whole = coterie.fit(data, "ifca", out=tmp_path / "whole", **options)
     with pytest.raises(StopError):
         coterie.fit(data, "ifca", out=tmp_path / "cut", on_round=stop_in_round_three, **options)
@@ -286,12 +288,25 @@ def test_a_gaussian_start_is_as_good():
 
 
 def test_cautions():
-    assert list(choosing._cautions(1, [1.0, 0.2])) == []
-    assert list(choosing._cautions(2, [1.0, 0.95, 0.3])) == []
-    assert "adjusted Rand index 0.30" in next(choosing._cautions(2, [1.0, 0.3, 0.3]))
-    assert list(choosing._cautions(2, [None, None])) == [
+    assert list(choosing._cautions(1, [1.0, 0.2], [1, 2])) == []
+    assert list(choosing._cautions(2, [1.0, 0.95, 0.3], [1, 2, 3])) == []
+    assert "adjusted Rand index 0.30" in next(choosing._cautions(2, [1.0, 0.3, 0.3], [1, 2, 3]))
+    assert "of 3 clusters 2.3 were in use" in next(choosing._cautions(3, [1.0] * 4, [1, 2, 7 / 3, 3]))
+    assert list(choosing._cautions(2, [None, None], [1, 2])) == [
         "2 is the largest number that was tried, and more may be better: give a larger max_clusters"
     ]
+
+
+def test_spare_clusters_that_nobody_is_in_do_not_count(monkeypatch):
+    """K=2 fits better only because one of its two starts was luckier: all clients are in one cluster."""
+    losses = np.stack([np.full((2, 4), 2.0), np.full((2, 4), 1.0)])
+    alone = choosing.Trials(losses, np.zeros((2, 2, 4), dtype=np.int64), 10, 0, 0, 0)
+    parted = replace(alone, clusters=np.stack([alone.clusters[0], np.array([[0, 0, 1, 1], [1, 1, 0, 0]])]))
+    plan = prepare(lines((1.0,)), "ifca", None, None, QUICK)
+    for trials, expected in ((alone, 1), (parted, 2)):
+        monkeypatch.setattr(choosing, "_trials", lambda *given, trials=trials: trials)
+        settled, told = choosing.choose(plan, lambda trial: pytest.fail("no trial is needed"))
+        assert told["clusters"] == settled.options.clusters == expected
 
 
 def test_a_caution_is_a_warning():

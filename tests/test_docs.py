@@ -15,7 +15,13 @@ from coterie.reproductions import REPRODUCTIONS, page
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
-    *(ROOT / "docs" / name for name in ("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md")),
+    *(
+        ROOT / "docs" / name
+        for name in (
+            *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
+            "choosing-clusters.md",
+        )
+    ),
 ]
 
 

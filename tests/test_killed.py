@@ -7,15 +7,23 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
 import coterie
+from coterie.cli.main import cli
 
 RUN = ["run", "mixed-regression", "--clients", "30", "--rounds", "300", "--checkpoint-every", "7", "--restarts", "2"]
 PATIENT = [*RUN, "--samples", "1-40", "--local-steps", "1", "--lr", "0.05", "--validation", "0.3", "--patience", "5"]
 
 
 def program(*arguments):
+    """The program in a process of its own, which can be killed."""
     return [sys.executable, "-c", "from coterie.cli.main import main; main()", *map(str, arguments)]
+
+
+def call(*arguments):
+    """The program in this process, where everything is imported already."""
+    return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
 
 
 def records(folder):
@@ -26,7 +34,7 @@ def records(folder):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    subprocess.run(program(*RUN, "--out", folder), check=True, capture_output=True)
+    assert call(*RUN, "--out", folder).exit_code == 0
     return folder
 
 
@@ -48,8 +56,7 @@ def kill_after(folder, rounds, run=RUN):
 def test_a_killed_run_ends_as_if_it_had_never_stopped(whole, tmp_path, rounds):
     folder = tmp_path / "run"
     kill_after(folder, rounds)
-    done = subprocess.run(program("resume", folder), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert call("resume", folder).exit_code == 0
     assert (folder / "models.safetensors").read_bytes() == (whole / "models.safetensors").read_bytes()
     assert records(folder) == records(whole)
     a, b = coterie.load(folder), coterie.load(whole)
@@ -61,12 +68,12 @@ def test_a_killed_run_ends_as_if_it_had_never_stopped(whole, tmp_path, rounds):
 
 def test_a_killed_run_that_would_have_stopped_early_stops_in_the_same_round(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    subprocess.run(program(*PATIENT, "--out", whole), check=True, capture_output=True)
+    assert call(*PATIENT, "--out", whole).exit_code == 0
     stopped = coterie.load(whole)
     assert 100 < stopped.metrics["rounds"] < 300
     kill_after(cut, 95, PATIENT)
-    done = subprocess.run(program("resume", cut), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = call("resume", cut)
+    assert done.exit_code == 0
     assert f"stopped  after {stopped.metrics['rounds']} of 300 rounds" in done.stdout
     assert (cut / "models.safetensors").read_bytes() == (whole / "models.safetensors").read_bytes()
     assert records(cut) == records(whole)

@@ -123,7 +123,7 @@ def test_many_samples_go_through_in_parts(data):
     losses = sample_losses(result.learner, result.parameters, torch.from_numpy(x), torch.from_numpy(y))
     expected = np.stack([-np.log(p[np.arange(n), y]) for p in classes_of(result, x)])
     assert losses.numpy() == pytest.approx(expected, rel=1e-9)
-    said = mixed(result.learner, result.parameters, torch.tensor([0.3, 0.7]).double(), torch.from_numpy(x))
+    said = mixed(result.learner, result.parameters, torch.tensor([0.3, 0.7], dtype=torch.float64), torch.from_numpy(x))
     assert said.numpy() == pytest.approx(0.3 * classes_of(result, x)[0] + 0.7 * classes_of(result, x)[1], rel=1e-9)
 
 

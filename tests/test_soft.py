@@ -211,3 +211,11 @@ def test_a_sample_that_nothing_explains_belongs_to_all():
     cost = torch.full((1, 1, 1, 2), torch.inf, dtype=torch.float64)
     gamma, _ = SoftByEM().client_respond(cost, torch.tensor([[[0.7, 0.3]]], dtype=torch.float64))
     assert gamma[0, 0, 0].tolist() == [0.5, 0.5]
+
+
+def test_the_start_of_least_loss_in_the_last_round_wins():
+    data = small_population("logistic")
+    result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.3, restarts=4, seed=2)
+    losses = result.records[-1]["start_losses"]
+    assert result.metrics["start"] == int(np.argmin(losses))
+    assert result.metrics["loss"] == min(losses)

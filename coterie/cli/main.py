@@ -20,6 +20,7 @@ from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
+from coterie.choosing import announcement
 from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
 from coterie.errors import CoterieError
 from coterie.fitting import carry_out, resume
@@ -84,6 +85,8 @@ def run(
     data = build_scenario(name, seed=seed, **of_scenario)
     plan = prepare(data, method, learner, start, of_run)  # a mistake shows before a folder is made
     folder = folder or (Path(file_out) if file_out else free_folder(f"{name}-{method}-seed{seed}"))
+    if plan.tries:
+        err.print(f"note: {announcement(plan)}", style="yellow", highlight=False, soft_wrap=True)
     with kept(folder, err), run_progress(err, plan.options.rounds, method) as on_round:
         result = carry_out(plan, folder, on_round)
     _conclude(result, folder, json_file)

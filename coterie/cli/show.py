@@ -29,7 +29,7 @@ from coterie.scenarios import SCENARIOS, ScenarioEntry
 from coterie.starts import STARTS, StartEntry
 from coterie.sweeping import Sweep
 
-SPARED = (("up", "down"), ("rounds",), ("finetuned_worst",), ("seconds",))
+SPARED = (("up", "down"), ("rounds",), ("finetuned_worst",), ("sample_identity",), ("seconds",), ("clusters",))
 """Columns that a comparison leaves to the report, one after the other, where the terminal has no room for all."""
 ANY_WIDTH = 1000
 """Letters in a line, more than any table needs."""

@@ -34,18 +34,11 @@ def score(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
     return Reply(clients=shard.ids, rows={"losses": table})
 
 
-def weights(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: States | None) -> Reply:
-    """Rows: the client's own weights, (m, R, P), and the mean loss of its training samples under them, (m, R)."""
+def weights(shard: Shard, task: Task, broadcast: Broadcast, states: States | None) -> Reply:
+    """Rows: the client's own weights, (m, R, P)."""
     clusters, objective = broadcast.clusters, read_objective(task.settings["objective"])
     shape = (clusters.lanes, objective.client_components(clusters.K))
-    kept = kept_weights(states, np.arange(len(shard)), broadcast, shape)
-    shares = objective.client_by_cluster(kept, clusters.K)
-    losses = torch.zeros(kept.shape[:2], dtype=torch.float64)
-    for block in _blocks(shard, broadcast):
-        places = torch.from_numpy(block.positions)
-        table = block.mean(learner.score(clusters.all_models(), block).losses).double().cpu()
-        losses[places] = (table.reshape(shares[places].shape) * shares[places]).sum(dim=2)
-    return Reply(clients=shard.ids, rows={"weights": kept, "losses": losses})
+    return Reply(clients=shard.ids, rows={"weights": kept_weights(states, np.arange(len(shard)), broadcast, shape)})
 
 
 def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: States | None = None) -> Reply:

@@ -63,7 +63,7 @@ TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
     "finetune": lambda side, task, broadcast: finetuned(
         side.learner, side.train, side.evaluated(task), task, broadcast
     ),
-    "weights": lambda side, task, broadcast: weights(side.learner, side.train, task, broadcast, side.states),
+    "weights": lambda side, task, broadcast: weights(side.train, task, broadcast, side.states),
     "moment-product": lambda side, task, broadcast: moment_product(side.learner, side.train, task, broadcast),
     "anchor-step": lambda side, task, broadcast: anchor_step(side.learner, side.train, task, broadcast),
     "regression-moments": lambda side, task, broadcast: moments(side.learner, side.train, broadcast),

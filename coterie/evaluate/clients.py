@@ -139,13 +139,13 @@ def training_losses(
 
 def own_weights(
     federation: Federation, clusters: Clusters, accepted: Tensor, objective: Plain, round_: int
-) -> tuple[Positions, Floats, Floats]:
-    """Who answered, each one's own weights (answered, R, P), and its mean training loss under them (answered, R)."""
+) -> tuple[Positions, Floats]:
+    """Who answered, and each one's own weights (answered, R, P)."""
     everybody = np.arange(len(federation.clients))
     broadcast = Broadcast(round_, clusters, each={"accepted": accepted})
     reply = federation.ask(Task("weights", {"objective": objective}), broadcast, everybody).reply
     _refuse_silence(reply, len(everybody))
-    return positions_of(federation, reply.clients), reply.rows["weights"].numpy(), reply.rows["losses"].numpy()
+    return positions_of(federation, reply.clients), reply.rows["weights"].numpy()
 
 
 def _refuse_silence(reply: Reply, asked: int) -> None:

@@ -19,16 +19,41 @@ def agreement(truth: Ints, found: Ints) -> dict[str, float]:
     clients in the right cluster under the best one-to-one matching of clusters and groups.
     """
     from scipy.optimize import linear_sum_assignment  # slow to import
-    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score  # slow to import
 
-    counts = np.zeros((int(truth.max()) + 1, int(found.max()) + 1))
+    counts = np.zeros((int(truth.max()) + 1, int(found.max()) + 1), dtype=np.int64)
     np.add.at(counts, (truth, found), 1)
     rows, columns = linear_sum_assignment(counts, maximize=True)
     return {
-        "ari": float(adjusted_rand_score(truth, found)),
-        "nmi": float(normalized_mutual_info_score(truth, found)),
+        "ari": _adjusted_rand(counts),
+        "nmi": _normalised_information(counts),
         "identity": float(counts[rows, columns].sum() / len(truth)),
     }
+
+
+# scikit-learn has both indices, but checks its arguments for longer than a round of a small run takes.
+
+
+def _adjusted_rand(counts: Ints) -> float:
+    """From counts by group and cluster (G, K): pairs together in both, beyond chance, of all there could be."""
+    both, in_groups, in_clusters, everywhere = (
+        int((n * (n - 1) // 2).sum()) for n in (counts, counts.sum(axis=1), counts.sum(axis=0), counts.sum())
+    )
+    if both == in_groups == in_clusters:
+        return 1.0
+    by_chance = in_groups * in_clusters / everywhere
+    return (both - by_chance) / ((in_groups + in_clusters) / 2 - by_chance)
+
+
+def _normalised_information(counts: Ints) -> float:
+    """From the same table: mutual information over the mean of the two entropies; 1 where nothing is split at all."""
+    joint = counts / counts.sum()
+    groups, clusters = joint.sum(axis=1), joint.sum(axis=0)
+    entropies = sum(-float((p[p > 0] * np.log(p[p > 0])).sum()) for p in (groups, clusters))
+    if entropies == 0:
+        return 1.0
+    some = joint > 0
+    mutual = float((joint[some] * np.log(joint[some] / np.outer(groups, clusters)[some])).sum())
+    return max(0.0, mutual) / (entropies / 2)
 
 
 def worst_tenth(values: Floats, higher_is_better: bool) -> float:

@@ -6,6 +6,8 @@ import tomllib
 
 import pytest
 
+from coterie.comparing import jobs_of, plan_comparison, run_job
+
 QUICK = ["--clients", "8", "--rounds", "3", "--restarts", "1"]
 
 
@@ -67,8 +69,9 @@ def test_json_goes_to_a_file_or_to_standard_output(coterie, tmp_path):
 
 def test_compare_prints_a_row_for_each_method_and_writes_one_report(coterie, tmp_path):
     code, out, _ = coterie(
-        "compare", "rotated-digits", "--methods", "fedavg,ifca", "--seeds", 2, *QUICK, "--clusters", 4, "--out", "both"
-    )
+        "compare", "rotated-digits", "--methods", "fedavg,ifca", "--seeds", 2, *QUICK, "--clusters", 4, "--out", "both",
+        "--jobs", 1,
+    )  # fmt: skip
     assert code == 0
     assert {path.name for path in (tmp_path / "both" / "jobs").iterdir()} == {
         "fedavg-seed0", "fedavg-seed1", "ifca-seed0", "ifca-seed1",
@@ -82,28 +85,19 @@ def test_compare_prints_a_row_for_each_method_and_writes_one_report(coterie, tmp
 
 
 def test_a_comparison_goes_on_where_it_stopped(coterie, tmp_path):
-    arguments = [
-        "compare",
-        "mixed-regression",
-        "--methods",
-        "fedavg,local",
-        "--seeds",
-        1,
-        "--clients",
-        6,
-        "--rounds",
-        3,
-    ]
-    coterie(*arguments, "--out", "whole")
-    coterie(*arguments, "--out", "cut")
-    before = (tmp_path / "cut" / "jobs" / "local-seed0" / "result.json").read_text()
-    for name in ("result.json", "models.safetensors"):
-        (tmp_path / "cut" / "jobs" / "fedavg-seed0" / name).unlink()
+    options = {"clients": 6, "rounds": 3}
+    for name in ("whole", "cut"):
+        plan_comparison("mixed-regression", ["fedavg", "local"], [0], options, tmp_path / name)
+    whole, _ = jobs_of(tmp_path / "whole")
+    cut, finished = jobs_of(tmp_path / "cut")
+    run_job(whole)
+    run_job(finished)
+    before = (finished.folder / "result.json").stat().st_mtime_ns
     code, out, _ = coterie("resume", "cut")
     assert code == 0
     assert "fedavg" in out
-    assert (tmp_path / "cut" / "jobs" / "local-seed0" / "result.json").read_text() == before
-    paths = [tmp_path / name / "jobs" / "fedavg-seed0" / "models.safetensors" for name in ("whole", "cut")]
+    assert (finished.folder / "result.json").stat().st_mtime_ns == before
+    paths = [job.folder / "models.safetensors" for job in (whole, cut)]
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import coterie as library
+from coterie.comparing import run_job
+from coterie.report.formats import score as score_text
+from coterie.sweeping import Asked, plan_sweep
 
 QUICK = ["mixed-regression", "--clients", 9, "--dimension", 3, "--rounds", 4, "--restarts", 1]
 SWEPT = ["--over", "lr=0.001,0.1,0.3", "--over", "local_steps=1,5"]
@@ -53,27 +56,37 @@ def test_a_sweep_ranks_all_combinations_and_prints_a_command_that_trains_the_bes
 
 
 def test_an_interrupted_sweep_is_resumed_or_asked_again(coterie, tmp_path):
+    options = {"clients": 9, "dimension": 3, "rounds": 4, "restarts": 1}
+    asked = Asked("mixed-regression", "ifca", {"lr": [0.05, 0.1]}, [0], 0.2, options)
+    plan_sweep(asked, tmp_path / "cut")
+    done, missing = asked.all_jobs(tmp_path / "cut")
+    run_job(done)
+    kept = (done.folder / "result.json").stat().st_mtime_ns
+    data = library.scenario("mixed-regression", clients=9, dimension=3)
+    best = library.sweep(data, over={"lr": [0.05, 0.1]}, rounds=4, restarts=1)
+    expected = [str(best.best["lr"]), score_text(best.cells[0].score.mean, "rmse")]
     arguments = ["sweep", *QUICK, "--over", "lr=0.05,0.1", "--out", "cut", "--jobs", 1]
-    first = coterie(*arguments)[1]
-    jobs = sorted((tmp_path / "cut" / "jobs").iterdir())
-    kept = (jobs[0] / "result.json").stat().st_mtime_ns
     for again in (["resume", "cut"], arguments):
-        (jobs[1] / "result.json").unlink()
+        (missing.folder / "result.json").unlink(missing_ok=True)
         code, out, _ = coterie(*again)
         assert code == 0
-        assert out.splitlines()[1].split()[:2] == first.splitlines()[1].split()[:2]
-        assert (jobs[1] / "result.json").is_file()
-        assert (jobs[0] / "result.json").stat().st_mtime_ns == kept
+        assert out.splitlines()[1].split()[:2] == expected
+        assert missing.finished
+        assert (done.folder / "result.json").stat().st_mtime_ns == kept
+    code, out, _ = coterie(*arguments, "--json", "-")
+    assert code == 0
+    assert json.loads(out) == json.loads((tmp_path / "cut" / "sweep.json").read_text()), "JSON alone is printed"
     code, _, err = coterie(*arguments[:-4], "--noise", "0.9", "--out", "cut")
     assert code == 2
     assert "cut holds another sweep" in err
 
 
-def test_json_alone_can_be_printed_and_a_failure_is_told(coterie):
-    code, out, _ = coterie("sweep", *QUICK, "--over", "lr=0.1,1e30", "--json", "-", "--rounds", 40)
+def test_a_failure_is_told(coterie, tmp_path):
+    swept = ["--over", "lr=0.1,1e30", "--rounds", 40, "--json", "found.json", "--jobs", 1]
+    code, out, _ = coterie("sweep", *QUICK, *swept)
     assert code == 0
-    assert json.loads(out)["cells"][1]["failed"].endswith("or scale the features")
-    code, out, _ = coterie("sweep", *QUICK, "--over", "lr=0.1,1e30", "--rounds", 40)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["cells"][1]["failed"].endswith("or scale the features")
     assert "failed  lr=1e+30: " in out
     assert "note    the best lr, 0.1, is the least that was tried: smaller ones may be better" in out
 

@@ -43,7 +43,7 @@ def _point(row: Mapping[str, Any], chosen: int, x: Scale, y: Scale) -> Markup:
     hit = box(x(K - 0.5), TOP, x(1) - x(0), HEIGHT - TOP - BOTTOM, "hit")
     bar = line(x(K), y(loss - error), x(K), y(loss + error), f"span {kind}")
     dot = tag("circle", cx=x(K), cy=y(loss), r=5.0 if chosen == K else 3.5, class_=f"point {kind}")
-    name = [text(x(K), y(loss + error) - 10, "chosen", "axis", "middle")] if chosen == K else []
+    name = [text(x(K) + 8, y(loss + error) - 8, "chosen", "axis")] if chosen == K else []
     return mark(hit, bar, dot, *name, title=f"K = {K}", note=_note(row))
 
 
