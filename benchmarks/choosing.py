@@ -3,7 +3,7 @@
     python benchmarks/choosing.py                      # five seeds of everything; an hour on one core
     python benchmarks/choosing.py --seeds 2 --only opposite
 
-Every seed draws new data. What is behind the numbers is in docs/choosing-clusters.md.
+Every seed draws new data; diverse-shift-b needs 'coterie data get fashion-mnist'. What is behind the numbers is in docs/choosing-clusters.md.
 """
 
 import argparse
@@ -32,6 +32,7 @@ CASES: dict[str, Case] = {
     "ifca, opposite labels": ("opposite-labels", SHORT, {"rounds": 60}, 2),
     "ifca, rotated digits": ("rotated-digits", {}, {}, 4),
     "ifca, diverse shift": ("diverse-shift", SWAPPED, {"restarts": 5}, 3),
+    "ifca, diverse-shift-b": ("diverse-shift-b", {}, {}, 3),
     "ifca, few classes a client": ("noisy-labels", {"noise": 0.0}, {}, 1),
     **{
         f"fedem, lines {g}": ("mixed-regression", LINES | {"groups": g}, {"rounds": 60, "restarts": 3}, g)
