@@ -3,7 +3,8 @@
     python benchmarks/choosing.py                      # five seeds of everything; an hour on one core
     python benchmarks/choosing.py --seeds 2 --only opposite
 
-Every seed draws new data; diverse-shift-b needs 'coterie data get fashion-mnist'. What is behind the numbers is in docs/choosing-clusters.md.
+Every seed draws new data; diverse-shift-b needs 'coterie data get fashion-mnist'. What is behind the numbers is in
+docs/choosing-clusters.md.
 """
 
 import argparse

@@ -45,12 +45,14 @@ def has_stopped(records: list[Record]) -> bool:
     return bool(records) and "stopped" in records[-1]
 
 
-def _best_rounds(plan: Plan, records: list[Record]) -> dict[str, Any]:
+def _best_rounds(plan: Plan, records: list[Record], ended: Mapping[str, Any]) -> dict[str, Any]:
     """The best figures of all rounds beside those of the last, and after how many rounds, for tables that show both."""
     best: dict[str, Any] = {}
     better = min if plan.learner.classes is None else max
     for name in (score_name(plan.learner), "newcomers"):
-        known = [(record[name], record["round"] + 1) for record in records if record.get(name) is not None]
+        # of several starts the end may take another than the one that led in the last round
+        seen = [*records, {**ended, "round": len(records) - 1}]
+        known = [(record[name], record["round"] + 1) for record in seen if record.get(name) is not None]
         if known and plan.data.newcomers is not None:
             value, after = better(known, key=lambda pair: pair[0])
             best |= {f"best_{name}": value, f"best_{name}_after": after}
@@ -94,8 +96,9 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         rows = [{**row, "posterior": each.tolist()} for row, each in zip(rows, posterior, strict=True)]
     metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
     metrics |= validation_figures(plan, clusters, own, last, by) | _how_it_ended(plan, state, records)
-    metrics |= _with_the_beginning(metrics, done.told) | _best_rounds(plan, records)
+    metrics |= _with_the_beginning(metrics, done.told)
     metrics |= newcomer_figures(plan, clusters, float(state.loss[lane]), by) | _sample_figures(plan, state, settled)
+    metrics |= _best_rounds(plan, records, metrics)
     if personal is not None:
         worst = worst_tenth(personal.score, plan.learner.classes is not None)
         metrics |= {"finetuned": finite(personal.score.mean()), "finetuned_worst_tenth": finite(worst)}

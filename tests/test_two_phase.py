@@ -246,6 +246,6 @@ def test_learner_counts_its_coefficients():
 def test_intervals_that_would_take_long_are_left_out_and_it_is_said(monkeypatch):
     data = coterie.scenario("mixed-regression", clients=12, samples="8", dimension=4, groups=2, test_samples=5)
     assert "regression" in coterie.fit(data, "ifca", clusters=2, rounds=1).metrics
-    monkeypatch.setattr("coterie.fitting.MOST_PRODUCTS", 12 * 8 * 4**2 - 1)
+    monkeypatch.setattr("coterie.concluding.MOST_PRODUCTS", 12 * 8 * 4**2 - 1)
     with pytest.warns(UserWarning, match="intervals of the coefficients are left out"):
         assert "regression" not in coterie.fit(data, "ifca", clusters=2, rounds=1).metrics

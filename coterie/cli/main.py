@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from coterie import __version__
+from coterie.choosing import announcement
 from coterie.cli import show
 from coterie.cli.data import data as data_commands
 from coterie.cli.folders import free_folder, kept
@@ -20,7 +21,6 @@ from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
-from coterie.choosing import announcement
 from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
 from coterie.errors import CoterieError
 from coterie.fitting import carry_out, resume

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from enum import IntEnum
+from enum import IntEnum, unique
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
+@unique
 class Purpose(IntEnum):
     """What a key is for. Two purposes never share a random number."""
 
@@ -36,7 +37,7 @@ class Purpose(IntEnum):
     CLUSTERING = 10
     SOLVE = 11
     TRIAL = 12
-    EMBEDDING = 12
+    EMBEDDING = 13
 
 
 def _scramble(words: Words) -> Words:

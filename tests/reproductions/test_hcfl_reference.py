@@ -64,6 +64,9 @@ def test_figures_are_those_of_the_best_and_of_the_last_round_in_percent():
     assert take(cell, None, Result({}, None, None, [], [], known, [])) == expected
     best = Result({}, None, None, [], [], {**known, "best_newcomers": 0.375}, [])
     assert take(cell, None, best) == {**expected, "test": 37.5}
+    # of several starts another one led in the rounds that were recorded
+    other = Result({}, None, None, [], [], {**known, "best_newcomers": 0.125, "best_accuracy": 0.25}, [])
+    assert take(cell, None, other) == {**expected, "val": 50.0}
 
 
 def test_a_row_has_the_reference_beside_each_figure():
