@@ -62,6 +62,8 @@ def _best_rounds(plan: Plan, records: list[Record], ended: Mapping[str, Any]) ->
 def conclude(done: Begun, records: list[Record]) -> Result:
     """Ask everybody once more: which start won, who belongs where, how well does it do."""
     plan, state = done.plan, done.state
+    if plan.method.adapts and plan.method.weights.assigned:
+        plan = replace(plan, groups=state.choice[:, 0])
     last = state.round - 1
     settled = _settled(plan, state) if kept_by_clients(plan, state, 0) is None else _settled_softly(plan, state)
     positions, own, lane, start_losses = settled.positions, settled.own, settled.lane, settled.start_losses

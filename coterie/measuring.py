@@ -48,6 +48,10 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         record["sizes"] = sizes
         if len(choice) <= DETAILED:
             record["assignments"] = choice.tolist()
+    if plan.method.adapts:
+        record["K"] = K
+    if done.events:
+        record["events"] = [dict(event) for event in done.events]
     if done.likelihood is not None:
         record["likelihood"] = finite(done.likelihood[lane])
     if done.shares is not None and K > 1:

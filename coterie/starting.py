@@ -60,7 +60,9 @@ def begin(plan: Plan) -> Begun:
         plan, clusters = WAYS[plan.beginning](plan, told)
     if told:
         told["beginning_seconds"] = round(time.perf_counter() - clock, 6)
-    state = ServerState.fresh(clusters, len(plan.data.clients))
+    state = ServerState.fresh(clusters, len(plan.data.clients), plan.method.adapts)
+    if plan.method.groups is not None and plan.method.groups.by == "one":
+        plan = replace(plan, groups=torch.zeros(len(plan.data.clients), dtype=torch.int64))
     if _groups_found(plan) and plan.groups is not None:
         state = replace(state, choice=plan.groups[:, None])
     return Begun(plan, state, told)
@@ -74,8 +76,8 @@ def begin_again(plan: Plan, state: ServerState, told: Mapping[str, Any]) -> Begu
 
 
 def _groups_found(plan: Plan) -> bool:
-    """Whether the server's clusters are those that the beginning found."""
-    return plan.method.groups is not None and plan.method.groups.by == "start"
+    """Whether the server's clusters begin with the run, and are in its state."""
+    return plan.method.groups is not None and plan.method.groups.by in ("start", "one")
 
 
 # ---- the ways to begin: from a plan to a plan with everything decided, and the models ------------------------------

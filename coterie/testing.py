@@ -202,7 +202,9 @@ def check_twin(case: Case) -> None:
         assert entry.no_twin, f"{case.method} declares neither a twin nor the reason why it has none"
         return
     data = replace(case.population(), truth=np.zeros(len(RAGGED), dtype=np.int64), group_names=("all",))
-    alone = {"clusters": 1, "start": "random"}
+    alone: dict[str, Any] = {"clusters": 1, "start": "random"}
+    if case.plan().method.adapts:
+        alone["max_clusters"] = 1
     plan = case.plan(data, **{name: value for name, value in alone.items() if name not in entry.refuses})
     plan = begin(plan).plan
     accepted = {option.name for option in find_method(entry.twin).accepts}
@@ -283,7 +285,8 @@ def check_replies(case: Case) -> None:
         axes = {length for _, found in shapes[-1] for shape in found.values() for length in shape}
         assert not axes & {size, 6 * size}, "something in a reply has a sample axis: it is as long as n_i"
     # replies grow with the anchors that are still on their way, and with the clusters that were found
-    if case.plan().beginning != MOMENT_DESCENT and "clusters" not in case.plan().open:
+    found = "clusters" in case.plan().open or case.plan().method.adapts
+    if case.plan().beginning != MOMENT_DESCENT and not found:
         assert shapes[0] == shapes[1], "something in a reply has a sample axis: its shape changed with n_i"
 
 

@@ -113,6 +113,9 @@ CASES += [Case("fedgmm", "linear", {"gaussians": 3}), Case("fedgmm", "mlp", {"em
 CASES += [Case("fedgmm", "logistic", {"embedding": "random", "gaussians": 2, "restarts": 2})]
 CASES += [Case("fedsoft", "mlp", options) for options in (EM[1], EM[3], {"count_every": 2}, {"lam": 0.0})]
 CASES += [Case("fedsoft", "linear", {"count_every": 3, "participation": 0.6, "client_weight": "uniform"})]
+CUT = {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}
+CASES += [Case("cfl", learner, options | CUT) for learner in ("linear", "mlp") for options in ({}, {"batch_size": 4})]
+CASES += [Case("cfl", "logistic", CUT | {"thresholds": "relative", "participation": 0.6, "max_clusters": 3})]
 
 
 class Kept(Case):

@@ -14,7 +14,7 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.shard import Positions
 from coterie.core.states import NEVER
-from coterie.learners.contribution import all_finite
+from coterie.learners.contribution import finite_models
 from coterie.tiers.weights import SoftByCounts, best
 
 
@@ -29,7 +29,7 @@ def train_own(work: Work, places: Positions, judged: Block, block: Block) -> Non
     trained = {name: p + change[name] for name, p in own.items()}
     visit = Visit(torch.arange(clusters.lanes * clusters.K), {}, work.first + best(shares).cpu(), loss)
     work.tally.meet(places, block, visit)
-    work.tally.accept(places, torch.arange(clusters.lanes), _sound(trained, loss).cpu())
+    work.tally.accept(places, torch.arange(clusters.lanes), (finite_models(trained) & loss.isfinite()).cpu())
     work.tally.paths.add("by-client")
     rows = {KEPT_MODEL: as_vectors(trained), KEPT_WEIGHTS: shares.double()}
     work.tally.note(places, rows)
@@ -58,11 +58,3 @@ def _mean_losses(work: Work, own: Params, block: Block) -> Tensor:
         for r in range(work.broadcast.clusters.lanes)
     ]
     return block.mean(torch.stack(columns, dim=2))
-
-
-def _sound(models: Params, loss: Tensor) -> Tensor:
-    """(B, R) whether loss and model are finite."""
-    sound = loss.isfinite()
-    for value in models.values():
-        sound = sound & all_finite(value)
-    return sound

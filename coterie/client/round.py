@@ -59,8 +59,8 @@ def train_as_told(work: Work, places: Positions, judged: Block, block: Block) ->
     """Train the one model of each lane that the server sent."""
     assert work.broadcast.only is not None
     only = work.broadcast.only[torch.from_numpy(places)]
-    batched = work.settings.work.full_batch_steps is None
-    visit = _told(work.learner, work.broadcast.clusters, only, block, scored=not batched)
+    stepped = work.settings.work.full_batch_steps is None and not work.settings.each  # the loss comes with the steps
+    visit = _told(work.learner, work.broadcast.clusters, only, block, scored=not stepped)
     work.train(places, block, visit, visit.memo)
 
 

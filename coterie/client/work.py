@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from coterie.client.own import as_vectors
 from coterie.client.tally import Tally, Turn, Visit
 from coterie.core.blocks import Block
+from coterie.core.clusters import take_rows
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
 from coterie.learners.base import Learner
+from coterie.learners.contribution import finite_models
 from coterie.tiers.method import RoundSettings
 
 
@@ -58,11 +61,26 @@ class Work:
         """Local steps on the models of the visit; what they change goes into the sums."""
         weight = self.weight(places, block, visit)
         self.tally.meet(places, block, visit)
+        if self.settings.each:
+            self._train_each(places, block, visit, weight)
+            return
         for turn in _turns(visit, weight, self.broadcast.clusters.K, self.settings.by_share):
             rows = torch.searchsorted(visit.slots, turn.slots).to(weight.device)
             part = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
             given = self.learner.contribute(visit.models, rows, part, self.settings.work, self.lr, turn.weight, memo)
             self.tally.add(places, visit, turn, given)
+
+    def _train_each(self, places: Positions, block: Block, visit: Visit, weight: Tensor) -> None:
+        """The same, with each client's own change in a row of its own; only that of a shared body is added up."""
+        body, vectors = self.broadcast.clusters.shared, []
+        for turn in _turns(visit, weight, self.broadcast.clusters.K, self.settings.by_share):
+            theta = take_rows(visit.models, torch.searchsorted(visit.slots, turn.slots))
+            part = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
+            change = self.learner.descend(theta, part, self.settings.work, self.lr)
+            self.tally.accept(places, turn.lanes, (finite_models(change) & (turn.weight > 0)).cpu())
+            vectors.append(as_vectors({name: p for name, p in change.items() if name not in body}))
+        self.tally.paths.add("by-client")
+        self.tally.note(places, {"change": torch.cat(vectors, dim=1)})
 
     def keep(self, places: Positions, rows: dict[str, Tensor]) -> None:
         """Keep these rows {name: (B, ...)} of the clients whose work counts."""

@@ -55,6 +55,15 @@ def all_finite(value: Tensor) -> Tensor:
     return sums if bool(sums.all()) else flat.isfinite().all(dim=2)
 
 
+def finite_models(models: Params) -> Tensor:
+    """(B, R) whether all of {name: (B, R, ...)} is finite."""
+    sound: Tensor | None = None
+    for value in models.values():
+        sound = all_finite(value) if sound is None else sound & all_finite(value)
+    assert sound is not None
+    return sound
+
+
 def add_by_row(value: Tensor, rows: Tensor, mass: Tensor, count: int) -> Tensor:
     """sum over (b, r) with rows[b, r] = s of mass[b, r] value[b, r], shape (count, ...); no mass, no trace."""
     shaped = mass.reshape(*mass.shape, *(1,) * (value.dim() - 2))

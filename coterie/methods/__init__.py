@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coterie.errors import unknown_name
 from coterie.methods import (
+    cfl,
     fedavg,
     fedem,
     fedgmm,
@@ -24,7 +25,7 @@ from coterie.methods.base import Entry
 
 FILES = (
     *(local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot),
-    *(fesem, fedem, fedgmm, fedrc, fedsoft),
+    *(fesem, fedem, fedgmm, fedrc, fedsoft, cfl),
 )
 METHODS: dict[str, Entry] = {
     entry.name: entry for entry in (*(file.ENTRY for file in FILES), *one_shot_yardsticks.ENTRIES)

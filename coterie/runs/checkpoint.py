@@ -16,6 +16,8 @@ from coterie.core.clusters import Clusters, Params
 from coterie.runs.files import tensor_bytes, write_atomically, write_json
 from coterie.server.loop import ServerState
 
+WHOLE = ("choice", "steady", "loss", "accepted", "flows")
+"""The parts of a state that are one array each."""
 KEEP = 3
 """Checkpoints kept, so that a damaged one has a predecessor."""
 
@@ -25,7 +27,7 @@ def save_checkpoint(folder: Path, state: ServerState) -> None:
     folder.mkdir(exist_ok=True)
     arrays = {f"params/{name}": p for name, p in state.clusters.params.items()}
     arrays |= {f"body/{name}": p for name, p in state.clusters.shared.items()}
-    arrays |= {"choice": state.choice, "steady": state.steady, "loss": state.loss, "accepted": state.accepted}
+    arrays |= {name: getattr(state, name) for name in WHOLE}
     arrays |= {f"tables/{name}": table for name, table in state.tables.items()}
     arrays |= {f"clients/{name}": kept for name, kept in state.clients.items()}
     data = tensor_bytes(arrays)
@@ -68,9 +70,9 @@ def _read(header: Path) -> ServerState:
     arrays = safetensors_load(data)
     params, body = _under("params/", arrays), _under("body/", arrays)
     clusters = Clusters(params, int(facts["K"]), int(facts["lanes"]), body or None)
-    choice, steady, loss, accepted = (arrays[name] for name in ("choice", "steady", "loss", "accepted"))
+    whole = {name: arrays[name] for name in WHOLE}
     tables, clients = _under("tables/", arrays), _under("clients/", arrays)
-    return ServerState(int(facts["round"]), clusters, choice, steady, loss, accepted, tables, clients)
+    return ServerState(int(facts["round"]), clusters, tables=tables, clients=clients, **whole)
 
 
 def _under(prefix: str, arrays: Params) -> Params:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Reply, Slotted
+from coterie.core.regroup import Changes
 from coterie.core.shard import Positions
 from coterie.tiers.method import Averaging, Method
 
@@ -26,7 +27,10 @@ def aggregate(
     if method.weights.way == "personal":
         count = sizes[answered] if method.averaging.client_weight == "samples" else np.ones(len(answered))
         return _from_models(clusters, reply, torch.from_numpy(count).double(), step)
-    sums = reply.slotted["clusters"]
+    if "change" in reply.rows:
+        sums = _added_up(clusters, changes_of(method, clusters, reply, sizes, answered))
+    else:
+        sums = reply.slotted["clusters"]
     mass = torch.zeros(clusters.lanes * clusters.K, dtype=torch.float64)
     mass[sums.slots] = sums.arrays["mass"]
     by_lane = mass.reshape(clusters.lanes, clusters.K).sum(dim=1)
@@ -37,6 +41,32 @@ def aggregate(
         return replace(clusters, params=params)
     # the shared body is averaged over all who answered, whatever their cluster
     return replace(clusters, params=params, body=_moved(clusters.shared, reply.slotted["body"], by_lane, step))
+
+
+def changes_of(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions) -> Changes:
+    """The rows in which clients send what they changed: of the one model they trained, or of all. One lane."""
+    vectors = reply.rows["change"]  # (a, T, P)
+    n = torch.from_numpy(sizes[answered]).double() if method.averaging.client_weight == "samples" else None
+    mass = torch.ones(vectors.shape[:2], dtype=torch.float64) if n is None else n[:, None].expand(vectors.shape[:2])
+    chose = vectors.shape[1] == 1 and method.weights.way == "choose"
+    slots = reply.rows["cluster"].cpu() if chose else torch.arange(clusters.K).expand(vectors.shape[:2])
+    if method.averaging.over == "responsibility":
+        mass = mass * reply.rows["weights"][:, 0]
+    return Changes(clusters, reply.clients, slots, vectors, mass)
+
+
+def _added_up(clusters: Clusters, changes: Changes) -> Slotted:
+    """The rows as the sums that clients would have sent."""
+    count = clusters.lanes * clusters.K
+    slots, vectors = changes.slots.flatten(), changes.vectors.flatten(0, 1)
+    mass = changes.mass.flatten()
+    total = torch.zeros(count, vectors.shape[1], dtype=vectors.dtype).index_add_(
+        0, slots, vectors * mass.to(vectors)[:, None]
+    )
+    held = torch.zeros(count, dtype=torch.float64).index_add_(0, slots, mass)
+    arrays = {f"change/{name}": value for name, value in unflat(total, clusters.params).items()}
+    counts = torch.bincount(slots, minlength=count)
+    return Slotted(torch.arange(count), arrays | {"mass": held}, counts)
 
 
 def _from_models(clusters: Clusters, reply: Reply, mass: Tensor, step: float) -> Clusters:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +16,11 @@ from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
 from coterie.core.threads import one_thread
 from coterie.errors import TrainingError
-from coterie.server.aggregate import aggregate
+from coterie.server.aggregate import aggregate, changes_of
+from coterie.server.regrouping import regroup, unmoved
 from coterie.server.sampling import choose
 from coterie.tiers.method import Method
+from coterie.tiers.procedure import View
 
 UNKNOWN = -1
 """In `ServerState.choice`: this client has not been heard of yet."""
@@ -40,15 +43,18 @@ class ServerState:
     """(m,) the last round of each client's that counted, or `NEVER`: its own state goes on from there."""
     tables: Params = field(default_factory=dict)
     """What the objective keeps of the clients' counts."""
+    flows: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0, dtype=torch.float64))
+    """(m, K then, K now) how a client's own weights go from when it was last accepted to now; empty while K stays."""
     clients: Params = field(default_factory=dict)
     """What clients keep for themselves, only in checkpoints of a simulation: elsewhere it stays with them."""
 
     @classmethod
-    def fresh(cls, clusters: Clusters, clients: int) -> ServerState:
+    def fresh(cls, clusters: Clusters, clients: int, adapts: bool = False) -> ServerState:
         choice = torch.full((clients, clusters.lanes), UNKNOWN, dtype=torch.int64)
         loss = torch.full((clusters.lanes,), torch.inf, dtype=torch.float64)
         accepted = torch.full((clients,), NEVER, dtype=torch.int64)
-        return cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64), loss, accepted)
+        state = cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64), loss, accepted)
+        return replace(state, flows=unmoved(clients, clusters.K)) if adapts else state
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,8 @@ class Round:
     """(R,) the mean log-likelihood of the training samples under their clients' mixtures, before they trained."""
     shares: Tensor | None = None
     """(R, K) what part of the clients' weight each cluster has, where clients belong to several."""
+    events: tuple[Mapping[str, object], ...] = ()
+    """How K changed and why."""
 
 
 def rounds(
@@ -77,13 +85,14 @@ def rounds(
     """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method."""
     while state.round < total:
         chosen = choose(federation.hashes, method.participation, seed, state.round)
+        told = state.choice[:, 0] if method.adapts and method.weights.assigned else groups
         # the server has no model for a client that it knows no cluster of: such a client is missing
-        asked = chosen if groups is None else chosen[(groups[torch.from_numpy(chosen)] >= 0).numpy()]
+        asked = chosen if told is None else chosen[(told[torch.from_numpy(chosen)] >= 0).numpy()]
         rate = method.rate(state.round)
         broadcast = Broadcast(
             state.round,
             state.clusters,
-            only=_who_gets_what(method, state, asked, groups),
+            only=_who_gets_what(method, state, asked, told),
             scalars={"lr": 1.0 if method.exchange == "gradient" else rate},
             **_for_those_who_keep(method, state, asked),
         )
@@ -92,16 +101,25 @@ def rounds(
         _refuse_failure(reply, len(asked), state.round, method)
         answered = positions_of(federation, reply.clients)
         with one_thread():
-            clusters = aggregate(method, state.clusters, reply, federation.sizes, answered, rate)
+            averaged = aggregate(method, state.clusters, reply, federation.sizes, answered, rate)
         choice, steady, moved = _remember(state, reply, answered)
-        regroup = method.procedure.server_propose(clusters, reply)
-        if regroup is not None:
-            clusters = regroup.apply(clusters, torch.bincount(choice[choice[:, 0] >= 0, 0], minlength=clusters.K))
-            choice, steady = torch.full_like(choice, UNKNOWN), torch.zeros_like(steady)  # old numbers mean nothing now
+        tables = _kept(method, state.tables, reply, answered, len(federation.clients))
+        view = View(state.round, averaged, federation.clients, choice[:, 0], answered, federation.hashes)
+        if method.adapts:
+            view = _seen(method, view, state, reply, federation.sizes)
+        flows = (
+            _accepted(state.flows, answered, state.clusters.K)
+            if method.adapts and method.weights.keeps
+            else state.flows
+        )
+        after = regroup(method, view, tables, flows)
+        if after.events:
+            choice, steady = after.view.choice[:, None], torch.zeros_like(steady)
         loss = reply.sums["loss"] / reply.sums["samples"]
         accepted = state.accepted.index_fill(0, torch.from_numpy(answered), state.round)
-        tables = _kept(method, state.tables, reply, answered, len(federation.clients))
-        state = ServerState(state.round + 1, clusters, choice, steady, loss, accepted, tables)
+        state = ServerState(
+            state.round + 1, after.view.clusters, choice, steady, loss, accepted, after.tables, after.flows
+        )
         yield Round(
             state,
             moved=moved,
@@ -112,8 +130,26 @@ def rounds(
             bytes_down=replies.bytes_down if method.travels else 0,
             path="+".join(reply.paths),
             likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
-            shares=_shares(method, clusters, reply),
+            shares=_shares(method, averaged, reply),
+            events=after.events,
         )
+
+
+def _seen(method: Method, view: View, state: ServerState, reply: Reply, sizes: np.ndarray) -> View:
+    """What the procedure may look at, besides who is where."""
+    weights = reply.rows["weights"][:, 0] if "weights" in reply.rows else None
+    changes = changes_of(method, state.clusters, reply, sizes, view.answered) if "change" in reply.rows else None
+    return replace(view, rows=reply.rows, weights=weights, changes=changes, distance=method.distance)
+
+
+def _accepted(flows: Tensor, answered: Positions, K: int) -> Tensor:
+    """The flows once these clients have been heard with K clusters: nothing has happened to their weights since."""
+    if not len(flows):
+        raise AssertionError("flows begin with the run")
+    wide = max(flows.shape[1], K)
+    grown = torch.nn.functional.pad(flows, (0, 0, 0, wide - flows.shape[1]))
+    grown[torch.from_numpy(answered)] = torch.eye(wide, K, dtype=flows.dtype)
+    return grown
 
 
 def _missing(clients: tuple[ClientId, ...], chosen: Positions, reply: Reply) -> tuple[ClientId, ...]:
@@ -133,7 +169,9 @@ def _for_those_who_keep(method: Method, state: ServerState, asked: Positions) ->
     """What clients with a state need besides the models: which of their states counts, and what mixtures share."""
     if not method.weights.keeps:
         return {}
-    told = {"each": {"accepted": state.accepted[torch.from_numpy(asked)]}}
+    rows = torch.from_numpy(asked)
+    each = {"accepted": state.accepted[rows]} | ({"flow": state.flows[rows]} if method.adapts else {})
+    told = {"each": each}
     return told if method.weights.way != "respond" else told | {"common": told_of(method, state)}
 
 

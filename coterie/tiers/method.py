@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, cast
 from coterie.core.messages import Plain, Task
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
+from coterie.tiers.distance import DISTANCES, Distance
 from coterie.tiers.objective import OBJECTIVES, Objective
 from coterie.tiers.procedure import Procedure
 from coterie.tiers.weights import WEIGHTS, Weights
@@ -31,9 +32,10 @@ class Averaging:
 
 @dataclass(frozen=True)
 class Groups:
-    """Who tells an assigned client its cluster: the known truth, what the start found, or each is one of its own."""
+    """Who tells an assigned client its cluster: the known truth, what the start found, each is one of its own, or all
+    begin in one."""
 
-    by: Literal["truth", "start", "self"]
+    by: Literal["truth", "start", "self", "one"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Method:
     procedure: Procedure
     work: LocalWork
     averaging: Averaging
+    distance: Distance | None = None
     exchange: Literal["model", "gradient"] = "model"
     lr: float = 0.1
     """gamma, the step size of the first round."""
@@ -91,6 +94,17 @@ class Method:
         if self.exchange == "gradient" and self.work.prox:
             raise ConfigError("exchange=gradient has no local model for a proximal term to hold: use exchange=model")
 
+    @property
+    def adapts(self) -> bool:
+        """Whether the number of clusters may change."""
+        return bool(self.procedure.steps)
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether clients send what they changed one by one, and not only for the sum."""
+        by_updates = self.distance is not None and self.distance.needs == "updates"
+        return by_updates or any(step.splits for step in self.procedure.steps)
+
     def rate(self, round_: int) -> float:
         """The step size of a round."""
         return self.lr * self.lr_decay**round_
@@ -105,6 +119,8 @@ class Method:
             seed,
             self.resample,
             self.averaging.over == "responsibility",
+            self.tells_changes,
+            self.distance,
         )
         return Task("local-round", settings.plain())
 
@@ -121,6 +137,10 @@ class RoundSettings:
     resample: int | None = None
     by_share: bool = False
     """Whether a soft client's change counts in the sums by what the cluster counts for it."""
+    each: bool = False
+    """Whether every client's change is sent as a row, and its soft weights with it, instead of being added up."""
+    distance: Distance | None = None
+    """What clients tell for the distances between them."""
 
     def plain(self) -> dict[str, Plain]:
         return {
@@ -131,6 +151,8 @@ class RoundSettings:
             "seed": self.seed,
             "resample": self.resample,
             "by_share": self.by_share,
+            "each": self.each,
+            "distance": None if self.distance is None else plain_member(self.distance),
         }
 
     @classmethod
@@ -145,10 +167,12 @@ class RoundSettings:
             seed=int(str(plain["seed"])),
             resample=None if plain["resample"] is None else int(str(plain["resample"])),
             by_share=bool(plain["by_share"]),
+            each=bool(plain["each"]),
+            distance=None if plain["distance"] is None else _read_member(DISTANCES, plain["distance"]),
         )
 
 
-def plain_member(member: Objective | Weights) -> dict[str, Plain]:
+def plain_member(member: Objective | Weights | Distance) -> dict[str, Plain]:
     """A member of a tier as plain values: its name and its settings."""
     return {"name": member.name, **asdict(cast(Any, member))}
 

@@ -65,6 +65,10 @@ class Objective(Protocol):
         """What everybody is told, {name: (R, ...)}; nothing before the first counts."""
         ...
 
+    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
+        """What is kept once K has changed; flow (K old, K new): what part of a cluster goes where."""
+        ...
+
 
 class _OneComponentACluster:
     """What objectives share that look at nothing but labels and have one component a cluster."""
@@ -103,6 +107,9 @@ class Conditional(_OneComponentACluster):
     def server_combine(self, kept: Params) -> Params:
         return {}
 
+    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
+        return {}
+
 
 RAREST = 1e-8
 """The floor of a class in a cluster, before its shares are made to sum to one."""
@@ -138,6 +145,9 @@ class Ratio(_OneComponentACluster):
             return {}
         counts = kept["labels"].sum(dim=0).clamp_min(RAREST)
         return {"label_shares": counts / counts.sum(dim=2, keepdim=True)}
+
+    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
+        return {name: torch.einsum("mrkc,kj->mrjc", value, flow.to(value)) for name, value in kept.items()}
 
 
 NARROWEST = 1e-3
@@ -223,6 +233,10 @@ class Joint:
             "means": torch.where(empty, pooled_mean, mean),
             "variances": torch.where(empty, pooled, torch.maximum(variance, floor)).clamp_min(1e-12),
         }
+
+    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
+        assert self.gaussians is None, "checked when the method is built"
+        return {name: torch.einsum("rkd,kj->rjd", value, flow.to(value)) for name, value in kept.items()}
 
     def _apart(self, block: Block, z: Tensor, lanes: int) -> Tensor:
         """Before there are Gaussians: samples go by which of G random directions they lie in, from their client's mean.

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Clusters
-from coterie.core.messages import Reply
 from coterie.tiers.objective import OBJECTIVES, Conditional, Joint, Ratio
 from coterie.tiers.procedure import Fixed
 from coterie.tiers.weights import WEIGHTS, HardByLoss, OneCluster, SoftByCounts, SoftByLoss
@@ -144,8 +142,7 @@ def test_a_model_without_a_finite_score_is_never_preferred():
 
 
 def test_fixed_never_regroups():
-    clusters = Clusters({"weight": torch.zeros(3, 1)}, K=3)
-    assert Fixed(3).server_propose(clusters, Reply(())) is None
+    assert Fixed(3).steps == ()
     assert Fixed(3).K == 3
 
 
