@@ -34,7 +34,6 @@ from coterie.runs.folder import Record
 from coterie.server.loop import ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
 from coterie.starting import Begun
-from coterie.tiers.method import plain_member
 
 MOST_PRODUCTS = 2 * 10**10
 """Samples times squared coefficients up to which the diagnostics of linear models are computed; a second or two."""
@@ -65,7 +64,8 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     if plan.method.adapts and plan.method.weights.assigned:
         plan = replace(plan, groups=state.choice[:, 0])
     last = state.round - 1
-    settled = _settled(plan, state) if kept_by_clients(plan, state, 0) is None else _settled_softly(plan, state)
+    kept = kept_by_clients(plan, state, 0)
+    settled = _settled(plan, state) if kept is None else _settled_softly(plan, state, kept)
     positions, own, lane, start_losses = settled.positions, settled.own, settled.lane, settled.start_losses
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
@@ -226,15 +226,13 @@ def _settled(plan: Plan, state: ServerState) -> _Settled:
     return _Settled(positions, own, lane, losses, by_lane[:, lane])
 
 
-def _settled_softly(plan: Plan, state: ServerState) -> _Settled:
+def _settled_softly(plan: Plan, state: ServerState, by: Own) -> _Settled:
     """By the clients' own weights: the cluster that weighs most, and the lane of least loss in the last round.
 
     That loss is weighed sample by sample. The models' mean losses weighed by client would punish models that are good
     at some samples and bad at others, which is what a mixture is for.
     """
-    positions, weights = own_weights(
-        plan.federation, state.clusters, state.accepted, plain_member(plan.method.objective), state.round - 1
-    )
+    positions, weights = own_weights(plan.federation, state.clusters, by, state.round - 1)
     lane = best_lane(state.loss)
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
     components = torch.from_numpy(weights[:, lane])

@@ -161,4 +161,4 @@ def kept_by_clients(plan: Plan, state: ServerState, lane: int) -> Own | None:
     kind: Literal["mixture", "personal"] = "mixture" if way == "respond" else "personal"
     objective = plan.method.objective
     common = objective.server_combine(state.tables)
-    return Own(kind, lane, state.clusters.lanes, state.accepted, plain_member(objective), common)
+    return Own(kind, lane, state.clusters.lanes, state.accepted, plain_member(objective), common, state.flows)

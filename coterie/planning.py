@@ -108,7 +108,8 @@ class Plan:
     def settled(self, **values: Any) -> Plan:
         """The same plan with these options decided."""
         options = replace(self.options, **values)
-        return replace(self, options=options, method=self.entry.compose(options), open=self.open - values.keys())
+        method = composed(self.entry, options, self.learner)
+        return replace(self, options=options, method=method, open=self.open - values.keys())
 
     def on(self, data: Population, **values: Any) -> Plan:
         """The same run on other data, with these options decided: a plan with clients of its own."""
@@ -166,13 +167,31 @@ def _assembled(
     undecided: frozenset[str],
 ) -> Plan:
     """The plan with its method and its clients."""
-    method = entry.compose(options)
+    method = composed(entry, options, learner)
     _check_embedding(method, learner)
     side = _client_side(data, learner, options, method)
     _check_resampling(method, side)
     federation = Sequential(side) if options.engine == "sequential" else Simulated(side)
     validated = None if side.validation is None else torch.from_numpy(side.validation.sizes > 0)
     return Plan(data, entry, options, method, learner, federation, groups, start, undecided, validated)
+
+
+BODY = "body"
+"""In `shared`: everything but the head, the last layer."""
+
+
+def composed(entry: Entry, options: Options, learner: Learner) -> Method:
+    """The method, with the parameters named that a shared body has."""
+    method = entry.compose(options)
+    if method.shared != (BODY,):
+        return method
+    if not isinstance(learner, HasFeatures):
+        raise ConfigError(
+            "a shared body needs a network that ends in one layer, such as mlp or cnn, but the learner is "
+            f"{learner.spec}"
+        )
+    names = learner.start([0], learner.dtype)
+    return replace(method, shared=tuple(name for name in names if not name.startswith(f"{learner.head}.")))
 
 
 def beginning_of(start: Start) -> str:

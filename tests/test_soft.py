@@ -201,7 +201,7 @@ def test_weights_that_have_become_zero_can_come_back():
     cost = torch.tensor([[[[0.0, 50.0]]]], dtype=torch.float64).flip(
         3
     )  # the second cluster explains the sample far better
-    gamma, _ = SoftByEM().client_respond(cost, torch.tensor([[[1.0, 0.0]]], dtype=torch.float64))
+    gamma, _ = SoftByEM().client_respond(cost, torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64))
     assert gamma[0, 0, 0, 1] > 0.99  # e^50 times 1e-12 is far above 1
 
 
@@ -209,7 +209,7 @@ def test_a_sample_that_nothing_explains_belongs_to_all():
     from coterie.tiers.weights import SoftByEM
 
     cost = torch.full((1, 1, 1, 2), torch.inf, dtype=torch.float64)
-    gamma, _ = SoftByEM().client_respond(cost, torch.tensor([[[0.7, 0.3]]], dtype=torch.float64))
+    gamma, _ = SoftByEM().client_respond(cost, torch.tensor([[[[0.7, 0.3]]]], dtype=torch.float64))
     assert gamma[0, 0, 0].tolist() == [0.5, 0.5]
 
 

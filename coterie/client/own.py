@@ -7,20 +7,55 @@ from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Broadcast
+from coterie.core.regroup import renormalised
 from coterie.core.shard import Positions
 from coterie.core.states import States
 
 KEPT_WEIGHTS = "weights"
 """Shares of the clusters, or of the components that an objective has."""
+KEPT_SAMPLES = "samples"
+"""The weights of every sample."""
 KEPT_MODEL = "model"
 """A model of one's own, all its arrays as one vector."""
 
 
 def kept_weights(states: States | None, positions: Positions, broadcast: Broadcast, shape: tuple[int, int]) -> Tensor:
-    """The weights (B, R, P) of these clients; equal ones at first. shape: R, the lanes they are kept for, and P."""
+    """The weights (B, R, P) of these clients; equal ones at first. shape: R, the lanes they are kept for, and P.
+
+    Where clusters have been split, merged or removed since, they are carried over.
+    """
     assert states is not None, "clients that keep weights need a place to keep them"
     equal = torch.full((len(positions), *shape), 1 / shape[1], dtype=torch.float64)
-    return states.read(KEPT_WEIGHTS, positions, broadcast.each["accepted"][torch.from_numpy(positions)], equal)
+    at = torch.from_numpy(positions)
+    accepted = broadcast.each["accepted"][at]
+    if "flow" not in broadcast.each:
+        return states.read(KEPT_WEIGHTS, positions, accepted, equal)
+    flow = broadcast.each["flow"][at]  # (B, K then, K now)
+    then = states.read(KEPT_WEIGHTS, positions, accepted, _as_then(equal, flow))
+    return torch.where((accepted >= 0)[:, None, None], _flown(then, flow), equal)
+
+
+def kept_samples(states: States, positions: Positions, broadcast: Broadcast, weights: Tensor, samples: int) -> Tensor:
+    """The weights of every sample (B, n, R, P); at first those of its client (B, R, P)."""
+    at = torch.from_numpy(positions)
+    accepted = broadcast.each["accepted"][at]
+    equal = weights.double().cpu()[:, None].expand(-1, samples, -1, -1)
+    if "flow" not in broadcast.each:
+        return states.read(KEPT_SAMPLES, positions, accepted, equal)
+    flow = broadcast.each["flow"][at]
+    then = states.read(KEPT_SAMPLES, positions, accepted, _as_then(equal, flow))
+    return torch.where((accepted >= 0)[:, None, None, None], _flown(then, flow), equal)
+
+
+def _as_then(default: Tensor, flow: Tensor) -> Tensor:
+    """Zeros (B, ..., K then) like `default` (B, ..., K now)."""
+    return default.new_zeros(*default.shape[:-1], flow.shape[1])
+
+
+def _flown(weights: Tensor, flow: Tensor) -> Tensor:
+    """Weights (B, ..., K then) by flows (B, K then, K now), summing to one again."""
+    moved = weights.flatten(1, -2) @ flow
+    return renormalised(moved).reshape(*weights.shape[:-1], flow.shape[2])
 
 
 def kept_models(states: States | None, positions: Positions, accepted: Tensor, first: Params) -> Params:

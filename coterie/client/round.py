@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.client.headed import respond_with_heads
 from coterie.client.mixing import respond
 from coterie.client.moving import move
 from coterie.client.personal import train_own
@@ -49,7 +50,7 @@ def local_round(
     for told, positions in _parties(broadcast, len(shard)):
         part = shard if len(positions) == len(shard) else shard.take(positions)
         kept = memory if part is shard else None  # what varies from round to round is not worth keeping
-        way = train_as_told if told else WAYS[settings.weights.way]
+        way = train_as_told if told else _way(settings.weights.way, broadcast.clusters)
         for judged, block in _samples(part, keys[positions], settings, broadcast, kept):
             way(work, positions[block.positions], judged, block)
     return tally.reply(shard)
@@ -74,6 +75,10 @@ def choose(work: Work, places: Positions, judged: Block, block: Block) -> None:
         visit = _choose(work, judged)
     # the memo belongs to the samples that were scored
     work.train(places, block, visit, visit.memo if judged is block else None)
+
+
+def _way(name: Way, clusters: Clusters) -> Callable[[Work, Positions, Block, Block], None]:
+    return respond_with_heads if name == "respond" and clusters.shared else WAYS[name]
 
 
 WAYS: Mapping[Way, Callable[[Work, Positions, Block, Block], None]] = {

@@ -74,6 +74,7 @@ class Tally:
         self.summed = summed
         self.paths: set[str] = set()
         self.adds = False
+        self.adds_body = False
 
     def meet(self, places: Positions, block: Block, visit: Visit) -> None:
         """The clients of a block, before they have trained."""
@@ -121,6 +122,13 @@ class Tally:
             self.loss[torch.from_numpy(places)[:, None], turn.lanes] = given.loss.double().cpu()
         self.paths.add(given.path)
 
+    def add_body(self, change: Params, mass: Tensor) -> None:
+        """The changes {name: (B, ...)} of the shared body by a block's clients, with mass (B,). One lane."""
+        self.adds_body = True
+        for name, value in change.items():
+            kept = torch.where((mass > 0).reshape(-1, *(1,) * (value.dim() - 1)), value, 0)
+            self.body[name] += torch.tensordot(mass.to(value), kept, dims=1)[None].to(self.body[name])
+
     def accept(self, places: Positions, lanes: Tensor, counted: Tensor) -> None:
         """In which of these lanes the work of a block's clients counts, (B, T)."""
         self.counted[torch.from_numpy(places)[:, None], lanes] |= counted
@@ -160,13 +168,14 @@ class Tally:
 
     def _slotted(self) -> dict[str, Slotted]:
         """The sums of the slots that somebody contributed to; nothing where clients send models of their own."""
-        if not self.adds:
-            return {}
-        used = torch.nonzero(self.slot_count).flatten()
-        kept = used if len(used) < len(self.slots) else slice(None)  # `local` holds a model a client: no second copy
-        arrays = {f"change/{name}": value[kept] for name, value in self.sums.items()} | {"mass": self.slot_mass[used]}
-        slotted = {"clusters": Slotted(self.slots[used], arrays, self.slot_count[used])}
-        if self.body:
+        slotted = self._own() if self.adds else {}
+        if self.body and (self.adds or self.adds_body):
             changes = {f"change/{name}": value for name, value in self.body.items()}
             slotted["body"] = Slotted(torch.arange(self.clusters.lanes), changes, self.counted.sum(dim=0))
         return slotted
+
+    def _own(self) -> dict[str, Slotted]:
+        used = torch.nonzero(self.slot_count).flatten()
+        kept = used if len(used) < len(self.slots) else slice(None)  # `local` holds a model a client: no second copy
+        arrays = {f"change/{name}": value[kept] for name, value in self.sums.items()} | {"mass": self.slot_mass[used]}
+        return {"clusters": Slotted(self.slots[used], arrays, self.slot_count[used])}

@@ -59,6 +59,8 @@ class Block:
     """One key a client for what is drawn this round, shape (B,)."""
     focus: Tensor | None = None
     """(B, n) what each sample counts in training, on top of its share in the mean; None: 1."""
+    shares: Tensor | None = None
+    """(B, n, K) what each sample counts for each of several models that are trained at once."""
     memory: Memory | None = None
     """Where what a learner computes from these samples may be kept; None: nowhere."""
     name: tuple[object, ...] = ()
@@ -126,7 +128,7 @@ def _block(shard: Shard, positions: Positions, width: int, keys: Words, memory: 
     mask = None
     if not exact:
         mask = torch.from_numpy(np.arange(width)[None, :] < sizes[:, None]).to(device)
-    return Block(positions, x, y, torch.from_numpy(sizes).to(device), mask, keys[positions], None, memory, name)
+    return Block(positions, x, y, torch.from_numpy(sizes).to(device), mask, keys[positions], memory=memory, name=name)
 
 
 def _recalled(memory: Memory | None, key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:

@@ -29,6 +29,8 @@ class Changes:
     """(a, T, P) by how much each model moved; its own parameters as one vector, none that are shared."""
     mass: Tensor
     """(a, T) what each counts in a mean."""
+    held: Tensor
+    """(a, T) what part of the client the cluster has, by which clusters of all clients together are measured."""
 
     def mean(self, slot: int, members: Sequence[ClientId]) -> Params | None:
         """The mean over these clients of what they made of this model, {name: (...)}; None if nobody trained it."""

@@ -76,7 +76,7 @@ class States:
                 f"the server goes on from round {int(accepted[first])} of a client that has kept "
                 f"{name} of round {int(self.shelf.rounds[at[first]])}: resume from a checkpoint of this run"
             )
-        rows = self.shelf.arrays[name][at].to(default)
+        rows = _cut_to(self.shelf.arrays[name][at], default.shape).to(default)
         return torch.where(known.to(rows.device).reshape(-1, *(1,) * (rows.dim() - 1)), rows, default)
 
     def write(self, positions: Positions, round_: int, rows: Params) -> None:
@@ -86,6 +86,21 @@ class States:
             for name, value in rows.items():
                 if name not in self.shelf.arrays:
                     self.shelf.arrays[name] = value.new_zeros(self.shelf.count, *value.shape[1:], device="cpu")
-        for name, value in rows.items():
-            self.shelf.arrays[name][at] = value.cpu()
-        self.shelf.rounds[at] = round_
+                self.shelf.arrays[name] = _grown_to(self.shelf.arrays[name], value.shape)
+                kept = self.shelf.arrays[name]
+                inside = kept[tuple(slice(length) for length in (self.shelf.count, *value.shape[1:]))]
+                inside[at] = value.cpu()
+            self.shelf.rounds[at] = round_
+
+
+def _grown_to(array: Tensor, shape: torch.Size) -> Tensor:
+    """With zeros behind every axis but the first that is shorter than `shape`: K or the samples have become more."""
+    missing = [max(0, wanted - has) for has, wanted in zip(array.shape[1:], shape[1:], strict=True)]
+    if not any(missing):
+        return array
+    return torch.nn.functional.pad(array, [part for more in reversed(missing) for part in (0, more)])
+
+
+def _cut_to(rows: Tensor, shape: torch.Size) -> Tensor:
+    """(B, ...) of this shape: what lies beyond was never this client's, or of another K."""
+    return _grown_to(rows, shape)[tuple(slice(length) for length in shape)]

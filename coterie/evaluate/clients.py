@@ -34,6 +34,13 @@ class Own:
     """The member of tier 1, as plain values."""
     common: Params
     """What mixtures are told, of all lanes, {name: (R, ...)}."""
+    flows: Tensor
+    """(m, K then, K now) how their weights have to be carried over; empty where K stays."""
+
+    def each(self, clients: Tensor) -> Params:
+        """What is told to each of these clients."""
+        rows = {"accepted": self.accepted[clients]}
+        return rows | ({"flow": self.flows[clients]} if len(self.flows) else {})
 
     def settings(self) -> dict[str, Plain]:
         """Of the task `evaluate`."""
@@ -82,7 +89,7 @@ def scores(
     each = {"own": rows}
     if by is not None:
         settings |= by.settings()
-        each["accepted"] = by.accepted[torch.from_numpy(asked)]
+        each |= by.each(torch.from_numpy(asked))
     only, common = None if margin or by else rows[:, None], by.told() if by else {}
     broadcast = Broadcast(round_, clusters, only=only, each=each, common=common)
     return _scores(federation, Task("evaluate", settings), broadcast, asked, regression)
@@ -137,13 +144,11 @@ def training_losses(
     return positions_of(federation, reply.clients), reply.rows["losses"].numpy()
 
 
-def own_weights(
-    federation: Federation, clusters: Clusters, accepted: Tensor, objective: Plain, round_: int
-) -> tuple[Positions, Floats]:
+def own_weights(federation: Federation, clusters: Clusters, by: Own, round_: int) -> tuple[Positions, Floats]:
     """Who answered, and each one's own weights (answered, R, P)."""
     everybody = np.arange(len(federation.clients))
-    broadcast = Broadcast(round_, clusters, each={"accepted": accepted})
-    reply = federation.ask(Task("weights", {"objective": objective}), broadcast, everybody).reply
+    broadcast = Broadcast(round_, clusters, each=by.each(torch.from_numpy(everybody)))
+    reply = federation.ask(Task("weights", {"objective": by.objective}), broadcast, everybody).reply
     _refuse_silence(reply, len(everybody))
     return positions_of(federation, reply.clients), reply.rows["weights"].numpy()
 

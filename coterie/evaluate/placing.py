@@ -43,7 +43,7 @@ def weigh(learner: Learner, losses: Tensor, placing: Placing, usual: float) -> T
         best = losses.mean(dim=1).nan_to_num(nan=torch.inf).argmin()
         return torch.nn.functional.one_hot(best, len(losses)).to(losses)
     cost = deviance(learner, losses.T, losses.new_full((len(losses),), usual))[None, :, None]
-    return _by_em(cost, losses.new_full((1, 1, len(losses)), 1 / len(losses)))
+    return _by_em(cost, losses.new_full((len(losses),), 1 / len(losses)))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Density:
         block = _one_client(x)
         seen = self.objective.client_see(learner, block)
         full = self.objective.client_cost(cost.T[None, :, None], block, seen, self.common)
-        return _by_em(full, self.usual[None, None])
+        return _by_em(full, self.usual)
 
     def shares(self, learner: Learner, x: Tensor, weights: Tensor, K: int) -> Tensor:
         """What each cluster counts for each of the samples x of somebody with these weights (P,): (n, K)."""
@@ -76,10 +76,10 @@ def _one_client(x: Tensor) -> Block:
 
 
 def _by_em(cost: Tensor, weights: Tensor) -> Tensor:
-    """Weights (P,) from costs (1, n, 1, P), by EM from `weights` (1, 1, P)."""
+    """Weights (P,) from costs (1, n, 1, P), by EM from `weights` (P,)."""
     for _ in range(ITERATIONS):
-        weights = SoftByEM().client_respond(cost, weights.to(cost))[0].mean(dim=1)
-    return weights[0, 0]
+        weights = SoftByEM().client_respond(cost, weights.to(cost)[None, None, None])[0].mean(dim=(0, 1, 2))
+    return weights
 
 
 def mixed(learner: Learner, models: Sequence[Params], weights: Tensor, x: Tensor) -> Tensor:

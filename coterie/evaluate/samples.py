@@ -61,7 +61,7 @@ def by_responsibility(
     losses = sample_losses(learner, models, shard.x[rows], shard.y[rows]).T  # (N, K)
     likely = deviance(learner, losses, losses.new_full((len(models),), usual))
     cost = objective.client_cost(likely[:, None, None], block, objective.client_see(learner, block), common)
-    own = torch.from_numpy(np.repeat(weights, shard.sizes[positions], axis=0))[:, None]
+    own = torch.from_numpy(np.repeat(weights, shard.sizes[positions], axis=0))[:, None, None]
     gamma: Tensor = objective.client_by_cluster(SoftByEM().client_respond(cost, own)[0], len(models))
     return np.asarray(gamma[:, 0, 0].argmax(dim=1).numpy())
 

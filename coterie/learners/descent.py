@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,6 +31,9 @@ class LocalWork:
     implicit: bool = False
     """One proximal step, argmin of the loss plus ||theta - theta_received||^2 / (2 lr), instead of gradient steps; for
     learners that can solve it."""
+    order: Literal["together", "heads-first"] = "together"
+    """Where clusters share a body and clients train all heads: steps on both at once, or on the heads first, with
+    features as they are, and then on the body."""
     augment: str = "none"
     """Random changes of the images in every step, names separated by commas; `none`: they are taken as they are."""
 
@@ -57,6 +61,8 @@ class Batch:
     """(B,) how many real samples there are; 0 for clients that have finished, which take no step."""
     everybody: bool
     """Whether all clients take this step."""
+    shares: Tensor | None = None
+    """(B, b, K) as in the block."""
 
 
 def batches(block: Block, work: LocalWork) -> Iterator[Batch]:
@@ -70,7 +76,7 @@ def batches(block: Block, work: LocalWork) -> Iterator[Batch]:
     if block.focus is not None:
         share = share * block.focus
     for _ in range(steps):
-        yield Batch(block.x, block.y, share, block.counts, everybody=True)
+        yield Batch(block.x, block.y, share, block.counts, everybody=True, shares=block.shares)
 
 
 def _mini_batches(block: Block, work: LocalWork) -> Iterator[Batch]:
@@ -103,7 +109,8 @@ def _mini_batches(block: Block, work: LocalWork) -> Iterator[Batch]:
         if work.augment != "none":
             keys = fold(block.keys[:, None], int(Purpose.AUGMENTATION), step, taken[step].astype(np.uint64))
             images = augment(images, work.augment, keys)
-        yield Batch(images, y[step], shares[step], real_samples[step], everybody[step])
+        several = None if block.shares is None else block.shares.flatten(0, 1)[rows].reshape(*y[step].shape, -1)
+        yield Batch(images, y[step], shares[step], real_samples[step], everybody[step], several)
 
 
 @dataclass(frozen=True)

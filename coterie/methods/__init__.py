@@ -12,6 +12,7 @@ from coterie.methods import (
     fedrc,
     fedsoft,
     fesem,
+    hcfl_plus,
     ifca,
     local,
     moment_descent,
@@ -25,7 +26,7 @@ from coterie.methods.base import Entry
 
 FILES = (
     *(local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot),
-    *(fesem, fedem, fedgmm, fedrc, fedsoft, cfl),
+    *(fesem, fedem, fedgmm, fedrc, fedsoft, cfl, hcfl_plus),
 )
 METHODS: dict[str, Entry] = {
     entry.name: entry for entry in (*(file.ENTRY for file in FILES), *one_shot_yardsticks.ENTRIES)

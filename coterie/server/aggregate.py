@@ -46,27 +46,29 @@ def aggregate(
 def changes_of(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions) -> Changes:
     """The rows in which clients send what they changed: of the one model they trained, or of all. One lane."""
     vectors = reply.rows["change"]  # (a, T, P)
-    n = torch.from_numpy(sizes[answered]).double() if method.averaging.client_weight == "samples" else None
-    mass = torch.ones(vectors.shape[:2], dtype=torch.float64) if n is None else n[:, None].expand(vectors.shape[:2])
-    chose = vectors.shape[1] == 1 and method.weights.way == "choose"
-    slots = reply.rows["cluster"].cpu() if chose else torch.arange(clusters.K).expand(vectors.shape[:2])
-    if method.averaging.over == "responsibility":
-        mass = mass * reply.rows["weights"][:, 0]
-    return Changes(clusters, reply.clients, slots, vectors, mass)
+    shape = tuple(vectors.shape[:2])
+    count = torch.from_numpy(sizes[answered]).double() if method.averaging.client_weight == "samples" else None
+    mass = torch.ones(shape, dtype=torch.float64) if count is None else count[:, None].expand(shape)
+    if method.weights.way == "choose":
+        return Changes(clusters, reply.clients, reply.rows["cluster"].cpu(), vectors, mass, mass)
+    share = mass * reply.rows["weights"][:, 0]
+    slots = torch.arange(clusters.K).expand(shape)
+    return Changes(clusters, reply.clients, slots, vectors, share if _by_share(method) else mass, share)
+
+
+def _by_share(method: Method) -> bool:
+    return method.averaging.over == "responsibility"
 
 
 def _added_up(clusters: Clusters, changes: Changes) -> Slotted:
     """The rows as the sums that clients would have sent."""
     count = clusters.lanes * clusters.K
     slots, vectors = changes.slots.flatten(), changes.vectors.flatten(0, 1)
-    mass = changes.mass.flatten()
-    total = torch.zeros(count, vectors.shape[1], dtype=vectors.dtype).index_add_(
-        0, slots, vectors * mass.to(vectors)[:, None]
-    )
-    held = torch.zeros(count, dtype=torch.float64).index_add_(0, slots, mass)
+    weighted = vectors * changes.mass.flatten().to(vectors)[:, None]
+    total = torch.zeros(count, vectors.shape[1], dtype=vectors.dtype).index_add_(0, slots, weighted)
+    held = torch.zeros(count, dtype=torch.float64).index_add_(0, slots, changes.held.flatten())
     arrays = {f"change/{name}": value for name, value in unflat(total, clusters.params).items()}
-    counts = torch.bincount(slots, minlength=count)
-    return Slotted(torch.arange(count), arrays | {"mass": held}, counts)
+    return Slotted(torch.arange(count), arrays | {"mass": held}, torch.bincount(slots, minlength=count))
 
 
 def _from_models(clusters: Clusters, reply: Reply, mass: Tensor, step: float) -> Clusters:

@@ -184,7 +184,7 @@ def _kept(method: Method, tables: Params, reply: Reply, answered: Positions, cli
 
 def _shares(method: Method, clusters: Clusters, reply: Reply) -> Tensor | None:
     """(R, K), the clients' weights in their mean, sums to one; None where a client has one cluster."""
-    if method.weights.way == "personal":
+    if "weights" in reply.rows:
         return reply.rows["weights"].mean(dim=0)
     if method.weights.way != "respond":
         return None

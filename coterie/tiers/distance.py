@@ -13,7 +13,6 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
-from coterie.learners.base import HasFeatures, Learner
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,8 +31,8 @@ class Distance(Protocol):
         """Whether a distance inside a cluster counts by what the cluster counts for both clients."""
         ...
 
-    def client_summary(self, learner: Learner, models: Params, block: Block) -> Params:
-        """Rows {name: (B, ...)}; `models` {name: (1, ...)} is one of those received."""
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+        """Rows {name: (B, ...)}; features (B, n, d) under the body that all clusters share, if they share one."""
         ...
 
     def server_pairwise(self, rows: Params) -> Floats:
@@ -50,7 +49,7 @@ class UpdateCosine:
     weighted: ClassVar[bool] = False
     reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
 
-    def client_summary(self, learner: Learner, models: Params, block: Block) -> Params:
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
         return {}
 
     def server_pairwise(self, rows: Params) -> Floats:
@@ -77,11 +76,10 @@ class Prototypes:
         "mean_feature": "the mean feature of all its samples",
     }
 
-    def client_summary(self, learner: Learner, models: Params, block: Block) -> Params:
-        assert isinstance(learner, HasFeatures), "checked when the run is planned"
-        theta = {name: p.expand(len(block.positions), *p.shape[1:]) for name, p in models.items()}
-        z = learner.features(theta, block.x).double()
-        one_hot = torch.nn.functional.one_hot(block.y, learner.classes or 0).double()
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+        assert features is not None, "checked when the method is built"
+        z = features.double()
+        one_hot = torch.nn.functional.one_hot(block.y, classes or 0).double()
         if block.mask is not None:
             one_hot = one_hot * block.mask[..., None]
         counts = one_hot.sum(dim=1)

@@ -43,7 +43,7 @@ class Responding(Weights, Protocol):
     def client_respond(self, cost: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """gamma (B, n, R, P), sums to one over P, and the log-likelihood of each sample under the mixture, (B, n, R).
 
-        cost: -log L, (B, n, R, P). weights: of each client, (B, R, P).
+        cost: -log L, (B, n, R, P). weights: of each client, (B, 1, R, P), or of each sample, (B, n, R, P).
         """
         ...
 
@@ -132,8 +132,12 @@ class SoftByEM:
     """Each sample belongs to every cluster a little: gamma_jk proportional to w_k L_k(x_j, y_j); w_k is its mean.
 
     The client keeps w from round to round. It trains every model, with gamma on each sample's loss. (FedEM)
+    With mu every sample keeps weights of its own, w_j = mu gamma_j + (1 - mu) w, which take the place of w in gamma; w
+    itself goes by what gamma would be without them. (HCFL+)
     """
 
+    mu: float = 0.0
+    """mu-tilde: 0, all of a client's samples share its weights; 1, every sample is on its own."""
     name: ClassVar[str] = "soft-by-em"
     way: ClassVar[Way] = "respond"
     assigned: ClassVar[bool] = False
@@ -141,7 +145,7 @@ class SoftByEM:
 
     def client_respond(self, cost: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Where no cluster explains a sample at all, all do equally."""
-        joint = weights.clamp_min(LEAST).log()[:, None] - cost
+        joint = weights.clamp_min(LEAST).log() - cost
         joint = joint.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
         lost = (joint == -torch.inf).all(dim=3, keepdim=True)
         gamma = torch.softmax(torch.where(lost, 0.0, joint), dim=3)

@@ -1,0 +1,72 @@
+"""Clients whose samples belong to all clusters in part, where clusters are heads on one shared body (HCFL+)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from coterie.client.mixing import Mixed, responsibilities, settle
+from coterie.client.own import as_vectors
+from coterie.client.tally import Visit
+from coterie.client.work import Work
+from coterie.core.blocks import Block
+from coterie.core.clusters import Params, take_rows
+from coterie.core.shard import Positions
+from coterie.learners.contribution import finite_models
+from coterie.learners.heads import (
+    Heads,
+    WithFeatures,
+    descend_body,
+    descend_heads,
+    descend_together,
+    head_losses,
+    heads_of,
+)
+from coterie.tiers.weights import best
+
+
+def respond_with_heads(work: Work, places: Positions, judged: Block, block: Block) -> None:
+    """Features once; responsibilities by all heads; steps on the heads and the body; one lane only."""
+    clusters, learner = work.broadcast.clusters, cast(WithFeatures, work.learner)
+    body = take_rows(clusters.shared, torch.zeros(len(places), dtype=torch.int64))
+    z = learner.features(body, block.x)
+    heads = heads_of(learner, clusters.params, len(places))
+    losses = head_losses(learner, heads, z, block.y)[:, :, None]  # (B, n, 1, K)
+    found = responsibilities(work, places, block, losses)
+    own = block.mean(found.shares)
+    loss = block.mean(torch.where(found.shares > 0, found.shares * losses, 0).sum(dim=3))
+    work.tally.meet(
+        places,
+        block,
+        Visit(torch.arange(clusters.K), {}, best(own).cpu(), loss, likelihood=block.mean(found.likelihood)),
+    )
+    change, new_heads = _trained(work, learner, body, heads, z, block, found)
+    _send(work, places, block, loss, change, new_heads)
+    settle(work, places, block, found, z)
+
+
+def _trained(
+    work: Work, learner: WithFeatures, body: Params, heads: Heads, z: Tensor, block: Block, found: Mixed
+) -> tuple[Params, Heads]:
+    """The change of the body {name: (B, ...)} and of the heads."""
+    gamma, steps = found.shares[:, :, 0], work.settings.work
+    if steps.order == "together":
+        return descend_together(learner, body, heads, block, gamma, steps, work.lr)
+    trained = descend_heads(learner, heads, z, block, gamma, steps, work.lr)
+    change = descend_body(learner, body, trained, block, gamma, steps, work.lr)
+    return change, Heads(trained.weight - heads.weight, trained.bias - heads.bias)
+
+
+def _send(work: Work, places: Positions, block: Block, loss: Tensor, change: Params, heads: Heads) -> None:
+    """The body's change into the sums, that of the heads as rows."""
+    named = heads.params(cast(WithFeatures, work.learner).head)
+    sound = finite_models({n: p[:, None] for n, p in change.items()}) & loss.isfinite()
+    sound = sound & finite_models({n: p.flatten(1)[:, None] for n, p in named.items()})
+    work.tally.accept(places, torch.zeros(1, dtype=torch.int64), sound.cpu())
+    n = torch.from_numpy(work.shard.sizes[places]).to(block.counts)
+    mass = n if work.settings.client_weight == "samples" else torch.ones_like(n)
+    work.tally.add_body(change, torch.where(sound[:, 0], mass, 0))
+    work.tally.note(places, {"change": as_vectors(named)})
+    work.tally.paths.add("heads")
