@@ -132,7 +132,11 @@ COMMON: tuple[Option, ...] = (
         "are taken",
         "random",
     ),
-    Option("shared", str, "parameters common to all clusters, as name prefixes separated by commas (layer0)"),
+    Option(
+        "shared",
+        str,
+        "parameters common to all clusters, as name prefixes separated by commas (layer0), or body: all but the head",
+    ),
     Option(
         "engine",
         str,

@@ -43,7 +43,7 @@ def respond_with_heads(work: Work, places: Positions, judged: Block, block: Bloc
         Visit(torch.arange(clusters.K), {}, best(own).cpu(), loss, likelihood=block.mean(found.likelihood)),
     )
     change, new_heads = _trained(work, learner, body, heads, z, block, found)
-    _send(work, places, block, loss, change, new_heads)
+    _send(work, places, block, loss, own[:, 0], change, new_heads)
     settle(work, places, block, found, z)
 
 
@@ -59,14 +59,19 @@ def _trained(
     return change, Heads(trained.weight - heads.weight, trained.bias - heads.bias)
 
 
-def _send(work: Work, places: Positions, block: Block, loss: Tensor, change: Params, heads: Heads) -> None:
-    """The body's change into the sums, that of the heads as rows."""
+def _send(work: Work, places: Positions, block: Block, loss: Tensor, own: Tensor, change: Params, heads: Heads) -> None:
+    """The body's change into the sums, that of the heads too, or as rows where the server wants each; own (B, K)."""
     named = heads.params(cast(WithFeatures, work.learner).head)
     sound = finite_models({n: p[:, None] for n, p in change.items()}) & loss.isfinite()
     sound = sound & finite_models({n: p.flatten(1)[:, None] for n, p in named.items()})
     work.tally.accept(places, torch.zeros(1, dtype=torch.int64), sound.cpu())
     n = torch.from_numpy(work.shard.sizes[places]).to(block.counts)
     mass = n if work.settings.client_weight == "samples" else torch.ones_like(n)
-    work.tally.add_body(change, torch.where(sound[:, 0], mass, 0))
-    work.tally.note(places, {"change": as_vectors(named)})
+    mass = torch.where(sound[:, 0], mass, 0)
+    work.tally.add_body(change, mass)
     work.tally.paths.add("heads")
+    if work.settings.each:
+        work.tally.note(places, {"change": as_vectors(named)})
+        return
+    held = mass[:, None] * own
+    work.tally.add_heads(named, held if work.settings.by_share else mass[:, None].expand(held.shape), held)

@@ -11,7 +11,7 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Clusters, Params
 from coterie.core.messages import Reply, Slotted
 from coterie.core.shard import Positions, Shard
-from coterie.learners.contribution import Contribution
+from coterie.learners.contribution import Contribution, add_by_row
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,15 @@ class Tally:
         if given.loss is not None and not turn.soft:
             self.loss[torch.from_numpy(places)[:, None], turn.lanes] = given.loss.double().cpu()
         self.paths.add(given.path)
+
+    def add_heads(self, change: Params, weight: Tensor, held: Tensor) -> None:
+        """The changes {name: (B, K, ...)} of all clusters by a block's clients, weighted and held (B, K). One lane."""
+        self.adds = True
+        rows = torch.arange(self.clusters.K).expand(weight.shape)
+        for name, value in change.items():
+            self.sums[name] += add_by_row(value, rows, weight, self.clusters.K)
+        self.slot_mass += held.double().cpu().sum(dim=0)
+        self.slot_count += (weight > 0).cpu().sum(dim=0)
 
     def add_body(self, change: Params, mass: Tensor) -> None:
         """The changes {name: (B, ...)} of the shared body by a block's clients, with mass (B,). One lane."""

@@ -11,9 +11,11 @@ little. averaging=responsibility weighs its models by pi, so that a cluster's pa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from coterie.config import Options
+from coterie.config import Option, Options
+from coterie.errors import ConfigError
 from coterie.methods.base import CHOICE_OPTIONS, Entry, parts
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional, Objective
@@ -29,18 +31,31 @@ def fedem(options: Options) -> Method:
 def soft(name: str, objective: Objective, options: Options) -> Method:
     """Mixtures by EM under an objective."""
     common: dict[str, Any] = parts(options)
+    if options.shared not in (None, "body"):
+        raise ConfigError(f"{name} can share a network's body and nothing else: shared=body, not {options.shared}")
+    if options.shared and options.restarts > 1:
+        raise ConfigError(f"{name}: a shared body has one start, but restarts={options.restarts}: leave it at 1")
+    common["work"] = replace(common["work"], order=options.own.get("order", "together"))
     if options.averaging == "responsibility":
         common["averaging"] = Averaging("responsibility", common["averaging"].client_weight)
     return Method(name, objective, SoftByEM(), Fixed(options.clusters), **common)
 
+
+ORDER = Option(
+    "order",
+    str,
+    "with shared=body: steps on all heads while features stay as they are and then on the body, or on both together",
+    "together",
+    ("heads-first", "together"),
+)
 
 ENTRY = Entry(
     name="fedem",
     summary="every client is its own mixture of the clusters' models",
     paper="Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of Distributions, 2021",
     compose=fedem,
-    refuses=frozenset({"exchange", "shared"}),
-    options=CHOICE_OPTIONS,
+    refuses=frozenset({"exchange"}),
+    options=(*CHOICE_OPTIONS, ORDER),
     defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "all"},
     twin="fedavg",
     reveals={"cluster": "which cluster weighs most for it"},

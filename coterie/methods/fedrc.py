@@ -13,7 +13,7 @@ from __future__ import annotations
 from coterie.config import Options
 from coterie.errors import ConfigError
 from coterie.methods.base import CHOICE_OPTIONS, Entry
-from coterie.methods.fedem import soft
+from coterie.methods.fedem import ORDER, soft
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Ratio
 
@@ -31,8 +31,8 @@ ENTRY = Entry(
     paper="Guo, Tang, Lin: FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust "
     "Clustering, 2024",
     compose=fedrc,
-    refuses=frozenset({"exchange", "shared"}),
-    options=CHOICE_OPTIONS,
+    refuses=frozenset({"exchange"}),
+    options=(*CHOICE_OPTIONS, ORDER),
     defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "all"},
     learners=("logistic", "mlp", "cnn", "module"),
     twin="fedavg",

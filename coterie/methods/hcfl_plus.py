@@ -22,6 +22,7 @@ from typing import Literal
 from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.base import Entry, parts
+from coterie.methods.fedem import ORDER
 from coterie.tiers.distance import Prototypes
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional, Objective, Ratio
@@ -74,13 +75,7 @@ ENTRY = Entry(
             high=1,
         ),
         Option("principle", str, "what sets clients apart; else by the backbone", None, ("ascp", "cscp")),
-        Option(
-            "order",
-            str,
-            "heads on fixed features and then the body, or both together",
-            "heads-first",
-            ("heads-first", "together"),
-        ),
+        replace(ORDER, default="heads-first"),
         Option("split", str, "whether a split halves weights, or writes the parts into them", "soft", ("soft", "hard")),
         Option("remove", bool, "whether clusters that nobody ranks first are removed", True),
         Option("warmup", int, "rounds before the first split", 0, low=0),

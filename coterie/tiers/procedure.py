@@ -157,11 +157,11 @@ def split(view: View, cuts: Sequence[Cut], hard: bool) -> Regroup | None:
 
 def bipartition(apart: Floats) -> tuple[Positions, Positions]:
     """Two parts by complete linkage, which makes the least distance between them as large as can be."""
-    from scipy.cluster.hierarchy import fcluster, linkage  # slow to import
+    from scipy.cluster.hierarchy import cut_tree, linkage  # slow to import
     from scipy.spatial.distance import squareform
 
     tree = linkage(squareform(apart, checks=False), method="complete")
-    labels = fcluster(tree, 2, criterion="maxclust")
+    labels = cut_tree(tree, n_clusters=2)[:, 0]  # two, even where the last merges are equally far apart
     first = labels == labels[0]  # the part of the first client keeps the number
     return np.flatnonzero(first), np.flatnonzero(~first)
 
