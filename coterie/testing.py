@@ -211,7 +211,8 @@ def check_twin(case: Case) -> None:
     options = {k: v for k, v in plan.options.flat().items() if k in accepted and k not in ("learner", "start")}
     if plan.method.lanes > 1 or plan.method.resample is not None:
         return  # the best of several starts has no single twin, nor has one that sees other samples in every round
-    if plan.method.work.implicit or (plan.method.work.prox and entry.twin == "fedavg"):
+    work = plan.method.work
+    if work.implicit or (work.prox and entry.twin == "fedavg") or work.order == "heads-first":
         return  # the twin takes other local steps
     if plan.method.averaging.over == "all" and plan.method.averaging.divide_by == "federation":
         assert plan.method.participation == 1.0, "dividing by the federation equals the twin only if all answer"

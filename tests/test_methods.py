@@ -130,6 +130,17 @@ class Kept(Case):
             self.last.clear()
             self.last[repr(self)] = super().run()
         return self.last[repr(self)]
+GAP = {"rho": 0.05, "max_clusters": 4, "clusters": 1}
+CASES += [
+    Case("hcfl+", "mlp", options | GAP)
+    for options in (
+        {"backbone": "fedem", "batch_size": 4},
+        {"mu": 0.0, "split": "hard"},
+        {"participation": 0.6, "averaging": "responsibility"},
+        {"order": "together", "clusters": 2},
+    )
+]
+CASES += [Case("fedem", "mlp", {"shared": "body"}), Case("fedrc", "cnn", {"shared": "body", "order": "heads-first"})]
 
 
 def label(case: Case) -> str:

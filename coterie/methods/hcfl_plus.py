@@ -83,8 +83,7 @@ ENTRY = Entry(
     ),
     defaults=lambda given: {"clusters": 1, "client_weight": "samples", "averaging": "all"},
     learners=("mlp", "cnn"),
-    twin=None,
-    no_twin="its heads and its body are trained one after the other; with order=together and one cluster it is FedAvg",
+    twin="fedavg",
     newcomers="mixture",
     reveals={
         "cluster": "which cluster weighs most for it",
