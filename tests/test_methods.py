@@ -130,6 +130,10 @@ class Kept(Case):
             self.last.clear()
             self.last[repr(self)] = super().run()
         return self.last[repr(self)]
+
+
+CASES += [Case("hcfl", "logistic", CUT | options) for options in ({}, {"backbone": "fedem", "participation": 0.6})]
+CASES += [Case("hcfl-split", "mlp", CUT | {"max_clusters": 4, "batch_size": 4})]
 GAP = {"rho": 0.05, "max_clusters": 4, "clusters": 1}
 CASES += [
     Case("hcfl+", "mlp", options | GAP)

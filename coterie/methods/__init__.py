@@ -12,6 +12,7 @@ from coterie.methods import (
     fedrc,
     fedsoft,
     fesem,
+    hcfl,
     hcfl_plus,
     ifca,
     local,
@@ -29,7 +30,7 @@ FILES = (
     *(fesem, fedem, fedgmm, fedrc, fedsoft, cfl, hcfl_plus),
 )
 METHODS: dict[str, Entry] = {
-    entry.name: entry for entry in (*(file.ENTRY for file in FILES), *one_shot_yardsticks.ENTRIES)
+    entry.name: entry for entry in (*(file.ENTRY for file in FILES), *one_shot_yardsticks.ENTRIES, *hcfl.ENTRIES)
 }
 
 

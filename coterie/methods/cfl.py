@@ -22,8 +22,16 @@ from coterie.tiers.weights import Assigned
 
 def cfl(options: Options) -> Method:
     """theta_c <- mean over members; cut c in two where its mean update is small and a member's is not."""
+    procedure = Adaptive(1, (norm_split(options),))
+    return Method(
+        "cfl", Conditional(), Assigned(), procedure, distance=UpdateCosine(), groups=Groups("one"), **parts(options)
+    )
+
+
+def norm_split(options: Options) -> SplitByNorm:
+    """The cut by norms, from `NORM_OPTIONS`."""
     own = options.own
-    split = SplitByNorm(
+    return SplitByNorm(
         own["eps1"],
         own["eps2"],
         own["thresholds"] == "relative",
@@ -31,10 +39,6 @@ def cfl(options: Options) -> Method:
         own["least"],
         own["gate"],
         own["max_clusters"],
-    )
-    procedure = Adaptive(1, (split,))
-    return Method(
-        "cfl", Conditional(), Assigned(), procedure, distance=UpdateCosine(), groups=Groups("one"), **parts(options)
     )
 
 

@@ -20,7 +20,7 @@ from coterie.server.aggregate import aggregate, changes_of
 from coterie.server.regrouping import regroup, unmoved
 from coterie.server.sampling import choose
 from coterie.tiers.method import Method
-from coterie.tiers.procedure import View
+from coterie.tiers.view import View
 
 UNKNOWN = -1
 """In `ServerState.choice`: this client has not been heard of yet."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.core.clusters import Params
 from coterie.core.regroup import Regroup
 from coterie.tiers.method import Method
-from coterie.tiers.procedure import View
+from coterie.tiers.view import View
 
 
 @dataclass(frozen=True)

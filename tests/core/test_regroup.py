@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.clusters import Clusters
-from coterie.core.regroup import NewCluster, Regroup
+from coterie.core.regroup import Changes, NewCluster, Regroup
 from coterie.errors import ConfigError
 
 SIZES = torch.tensor([5, 2, 5])
@@ -139,3 +141,59 @@ def test_several_lanes_cannot_be_regrouped():
 def test_a_parent_that_does_not_exist_is_refused(parent):
     with pytest.raises(ConfigError):
         regroup(NewCluster((parent,))).apply(clusters(), SIZES)
+
+
+def changes() -> Changes:
+    """Two clients that trained cluster 0 and one that trained cluster 1, with masses 1, 3 and 2."""
+    vectors = torch.tensor([[[1.0, 0.0, 2.0]], [[5.0, 4.0, 2.0]], [[9.0, 9.0, 9.0]]])  # bias first, then weight
+    mass = torch.tensor([[1.0], [3.0], [2.0]])
+    return Changes(clusters(), ("a", "b", "c"), torch.tensor([[0], [0], [1]]), vectors, mass, mass)
+
+
+def test_members_make_a_cluster_of_what_they_made_of_its_parent():
+    # cluster 0 is weight (0, 2), bias 1; a and b together: change (1 + 3 * 5) / 4 = 4, (0 + 3 * 4) / 4 = 3, 2
+    parts = Regroup((NewCluster((0,), "members", ("a",)), NewCluster((1,)), NewCluster((0,), "members", ("a", "b"))))
+    new = parts.apply(clusters(), SIZES, changes())
+    assert new.params["bias"].tolist() == [2, 2, 5]
+    assert new.params["weight"].tolist() == [[0, 4], [3, 4], [3, 4]]
+
+
+def test_members_that_did_not_train_the_parent_leave_it_as_it_is():
+    new = Regroup((NewCluster((2,), "members", ("a",)),)).apply(clusters(), SIZES, changes())
+    assert new.params["bias"].tolist() == [6]
+
+
+def test_after_a_regroup_changes_belong_to_the_first_child():
+    moved = changes().after(Regroup((NewCluster((1,)), NewCluster((0,)), NewCluster((0,)))))
+    assert moved.slots.flatten().tolist() == [1, 1, 0]
+    assert moved.before.params["bias"].tolist() == [2, 1, 1]
+    gone = changes().after(Regroup((NewCluster((1,)),)))
+    assert gone.slots.flatten().tolist() == [-1, -1, 0]
+
+
+def test_members_of_a_hard_regroup_are_placed_by_id_and_others_follow_their_cluster():
+    hard = Regroup(
+        (NewCluster((0,), "members", ("a",)), NewCluster((2,)), NewCluster((0,), "members", ("b",))), hard=True
+    )
+    # a stays, b goes to the new one; c was in 1, which is gone; d in 2, now 1; e in 0 and is not named; f unknown
+    choice = torch.tensor([0, 0, 1, 2, 0, -1])
+    assert hard.place(["a", "b", "c", "d", "e", "f"], choice).tolist() == [0, 2, -1, 1, 0, -1]
+    soft = replace(hard, hard=False)
+    assert soft.place(["a", "b", "c", "d", "e", "f"], choice).tolist() == [0, 0, -1, 1, 0, -1]
+
+
+def test_flows_halve_add_up_and_lose_and_put_hard_members_into_one():
+    split = Regroup(
+        (NewCluster((0,), "members", ("a",)), NewCluster((1,)), NewCluster((0,), "members", ("b",))), hard=True
+    )
+    flows = split.flows(["a", "b", "c"], 2)
+    assert flows[0].tolist() == [[1, 0, 0], [1, 0, 0]]
+    assert flows[1].tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert flows[2].tolist() == [[0.5, 0, 0.5], [0, 1, 0]]
+    assert MERGE.flows([""], 3)[0].tolist() == [[1, 0], [0, 1], [1, 0]]
+    assert REMOVE.flows([""], 3)[0].tolist() == [[1, 0], [0, 0], [0, 1]]
+
+
+def test_a_cluster_made_by_members_needs_members_and_a_parent():
+    with pytest.raises(ConfigError, match="needs members"):
+        Regroup((NewCluster((0,), "members"),))
