@@ -48,6 +48,9 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         record["sizes"] = sizes
         if len(choice) <= DETAILED:
             record["assignments"] = choice.tolist()
+    if plan.before:
+        then = torch.tensor([plan.before.get(client, -1) for client in plan.data.clients])
+        record["reassigned"] = int(((choice != then) & known & (then >= 0)).sum())
     if plan.method.adapts:
         record["K"] = K
     if done.events:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from coterie.core.blocks import Memory
 from coterie.core.federation import Federation
 from coterie.core.hold_out import hold_out
 from coterie.core.population import Population, torch_dtype
+from coterie.core.shard import ClientId
 from coterie.core.states import States
 from coterie.errors import ConfigError
 from coterie.federation.sequential import Sequential
@@ -65,6 +66,8 @@ class Plan:
     """Options that are decided when the run begins, from the data: clusters, lr."""
     validated: Tensor | None = None
     """(m,) which clients have validation samples; None where no samples are held out."""
+    before: Mapping[ClientId, int] = field(default_factory=dict)
+    """Each client's cluster in the run that this one goes on from."""
 
     @property
     def beginning(self) -> str:

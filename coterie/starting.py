@@ -16,7 +16,10 @@ import torch
 from coterie.core.clusters import Clusters, Params, row_bytes, unflat
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.population import torch_dtype
+from coterie.core.shard import ClientId
 from coterie.errors import ConfigError, TrainingError, unknown_name
+from coterie.evaluate.clients import scores
+from coterie.evaluate.metrics import SURE
 from coterie.evaluate.regression import ask_curvature
 from coterie.federation.in_process import InProcess
 from coterie.learners.base import Learner
@@ -26,6 +29,7 @@ from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.projected import ProjectedSgd
 from coterie.planning import Plan
 from coterie.result import Result, load
+from coterie.server.before import BEFORE
 from coterie.server.clustering.choose import ClusterSettings
 from coterie.server.loop import ServerState
 from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
@@ -72,6 +76,8 @@ def begin_again(plan: Plan, state: ServerState, told: Mapping[str, Any]) -> Begu
     """What `begin` gave when the run was new; clusters that it found are in the state."""
     if plan.federation.shelf is not None and state.clients:
         plan.federation.shelf.restore(state.clients)
+    if "drift" in told:
+        plan = replace(plan, before=told["drift"]["before"])
     return Begun(replace(plan, groups=state.choice[:, 0]) if _groups_found(plan) else plan, state, told)
 
 
@@ -91,8 +97,45 @@ def _given(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
     start = plan.start
     if isinstance(start, str) and not Path(start).exists():
         raise ConfigError(f"{start} is no run folder, and {unknown_name('start', start.partition(':')[0], STARTS)}")
-    models = start.models if isinstance(start, Result) else load(start).models if isinstance(start, str) else start
-    return plan, given_start(plan.method, plan.learner, models, *_place(plan))
+    if isinstance(start, Result | str):
+        earlier = start if isinstance(start, Result) else load(start)
+        clusters = given_start(plan.method, plan.learner, earlier.models, *_place(plan))
+        told["drift"] = drifted(plan, clusters, earlier.assignments)
+        return replace(plan, before=earlier.assignments), clusters
+    return plan, given_start(plan.method, plan.learner, start, *_place(plan))
+
+
+def drifted(plan: Plan, clusters: Clusters, before: Mapping[ClientId, int]) -> dict[str, Any]:
+    """Whose group of an earlier run no longer fits, before anything is trained: another model is surely better.
+
+    before: each client's cluster then. Sure: by `SURE` standard errors on the client's held-out samples, or for want of
+    them on its training samples.
+    """
+    clients = plan.data.clients
+    told: dict[str, Any] = {
+        "before": dict(before),
+        "new": [client for client in clients if client not in before],
+        "left": sorted(set(before) - set(clients)),
+        "alarms": [],
+    }
+    own = torch.tensor([before.get(client, -1) for client in clients])
+    if clusters.K == 1 or clusters.lanes > 1 or not bool((own >= 0).any()):
+        return told
+    found = scores(plan.federation, clusters, own, BEFORE, plan.learner.classes is None, margin=True)
+    assert found.margin is not None
+    assert found.losses is not None
+    for at, margin, losses in zip(found.positions, found.margin, found.losses, strict=True):
+        if margin <= -SURE:
+            alarm = {"id": clients[at], "was": int(own[at]), "better": int(losses.argmin()), "margin": float(margin)}
+            told["alarms"].append(alarm)
+    if told["alarms"]:
+        named = ", ".join(alarm["id"] for alarm in told["alarms"][:5]) + ", ..." * (len(told["alarms"]) > 5)
+        warnings.warn(
+            f"the group of {len(told['alarms'])} of {int((own >= 0).sum())} clients no longer fits ({named}): they may "
+            "change their cluster",
+            stacklevel=5,
+        )
+    return told
 
 
 def _gaussian(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:

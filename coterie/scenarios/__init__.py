@@ -10,6 +10,7 @@ from coterie.core.population import Population
 from coterie.errors import unknown_name
 from coterie.scenarios import (
     diverse_shift,
+    drift,
     femnist,
     few_classes,
     grunfeld,
@@ -101,6 +102,20 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             rotated_digits.rotated_digits,
             rotated_digits.RECOMMENDED,
             (Option("clients", int, _CLIENTS + ", a multiple of 4", 60, low=4),),
+        ),
+        ScenarioEntry(
+            "drift",
+            "rotated digits at two times: clients have left, joined, or see another rotation in phase 1",
+            drift.drift,
+            drift.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS + " in phase 0", 60, low=4),
+                Option("phase", int, "when: 0 or 1", 0, low=0, high=1),
+                Option("change", float, "share of the clients that change their group", 0.1, low=0, high=1),
+                Option("leave", float, "share of the clients that leave", 0.1, low=0, high=1),
+                Option("join", float, "share of new clients", 0.1, low=0, high=1),
+                Option("samples", int, "samples a client (n)", 60, low=1, high=1440),
+            ),
         ),
         ScenarioEntry(
             "mixed-regression",
