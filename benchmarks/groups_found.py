@@ -1,0 +1,63 @@
+"""Do methods that find the number of clusters find the true one?
+
+    python benchmarks/groups_found.py [--seeds 5] [--only cfl]
+
+Rotated digits (4 groups), the digits of one rotation alone (1 group), opposite labels (2 groups; labels contradict each
+other and images are alike). Prints K and the adjusted Rand index of every seed. Settings are those of docs/adaptive.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Mapping
+
+import coterie
+from coterie.core.population import Population
+
+COMMON = {"learner": "mlp:hidden=64", "local_steps": 10}
+DATA: Mapping[str, tuple[Callable[[int], Population], dict[str, object]]] = {
+    "rotated-digits": (lambda seed: coterie.scenario("rotated-digits", seed=seed), {"lr": 0.5}),
+    "one rotation": (lambda seed: one_rotation(seed), {"lr": 0.5}),
+    "opposite-labels": (lambda seed: coterie.scenario("opposite-labels", seed=seed), {"lr": 0.2}),
+}
+SETTINGS: Mapping[str, dict[str, object]] = {
+    "cfl": {"warmup": 10, "thresholds": "relative", "eps1": 0.5, "eps2": 1.2, "rounds": 40},
+    "cfl with a gate": {"warmup": 10, "thresholds": "relative", "eps1": 0.5, "eps2": 0.0, "gate": 0.6, "rounds": 40},
+    "hcfl+": {"backbone": "fedem", "rounds": 40},
+    "hcfl+ with rho 0.2": {"backbone": "fedem", "rho": 0.2, "averaging": "responsibility", "rounds": 80},
+}
+
+
+def one_rotation(seed: int) -> Population:
+    """The clients of rotated digits that see them upright."""
+    whole = coterie.scenario("rotated-digits", seed=seed)
+    train, clients = whole.train, {}
+    for i in range(len(train)):
+        if whole.truth is not None and whole.truth[i] == 0:
+            rows = slice(train.starts[i], train.stops[i])
+            clients[train.ids[i]] = (train.x[rows].numpy(), train.y[rows].numpy())
+    return coterie.from_arrays(clients, truth=dict.fromkeys(clients, 0))
+
+
+def main() -> None:
+    """Print a line for each setting and data set."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", default="", help="only settings whose name begins so")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    for name, settings in SETTINGS.items():
+        if not name.startswith(arguments.only):
+            continue
+        for data, (make, more) in DATA.items():
+            found = []
+            for seed in range(arguments.seeds):
+                options = COMMON | more | settings | {"evaluate_every": settings["rounds"], "seed": seed}
+                result = coterie.fit(make(seed), name.split()[0], **options)
+                found.append(f"{len(result.models)} ({result.metrics['ari']:.2f})")
+            print(f"{name:20} {data:16} {', '.join(found)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
