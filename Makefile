@@ -44,6 +44,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/one_shot.py
 	$(BIN)/python benchmarks/soft.py
 	$(BIN)/python benchmarks/soft.py --growth
+	$(BIN)/python benchmarks/adaptive.py
+	$(BIN)/python benchmarks/adaptive.py --clients
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
 
 $(READY): pyproject.toml constraints.txt

@@ -26,6 +26,7 @@ SETTINGS: Mapping[str, dict[str, object]] = {
     "cfl with a gate": {"warmup": 10, "thresholds": "relative", "eps1": 0.5, "eps2": 0.0, "gate": 0.6, "rounds": 40},
     "hcfl+": {"backbone": "fedem", "rounds": 40},
     "hcfl+ with rho 0.2": {"backbone": "fedem", "rho": 0.2, "averaging": "responsibility", "rounds": 80},
+    "pacfl": {"rounds": 10},
 }
 
 

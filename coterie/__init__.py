@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from coterie.comparing import compare
+from coterie.composing import compose
 from coterie.core.population import Population
 from coterie.errors import ConfigError, CoterieError, InputError, RunError, TrainingError
 from coterie.fitting import fit, resume
@@ -22,6 +23,7 @@ __all__ = [
     "RunError",
     "TrainingError",
     "compare",
+    "compose",
     "fit",
     "from_arrays",
     "from_rows",

@@ -158,7 +158,8 @@ def _finetuned(plan: Plan, clusters: Clusters, own: Tensor, rounds: int) -> Scor
 
 def _with_the_beginning(metrics: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     """What the beginning found out, and the totals with what it took."""
-    found: Mapping[str, Any] = next((told[way] for way in ("moment_descent", "one_shot", "chosen") if way in told), {})
+    ways = ("moment_descent", "one_shot", "grouping", "chosen")
+    found: Mapping[str, Any] = next((told[way] for way in ways if way in told), {})
     costs = {**found, "seconds": told.get("beginning_seconds", 0)}
     totals = {name: metrics[name] + costs.get(name, 0) for name in ("bytes_up", "bytes_down", "seconds")}
     exchanges = {"exchanges": metrics["rounds"] + found["exchanges"]} if found else {}

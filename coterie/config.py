@@ -83,8 +83,8 @@ COMMON: tuple[Option, ...] = (
     Option(
         "clusters",
         int,
-        "how many clusters to train (K); auto: as many as the start shows (odcl, moment-descent), or from a random "
-        "start as many as held-out samples call for in trial runs, maybe one (ifca, fedem, fedrc)",
+        "how many clusters to train (K); auto: as many as the start shows (odcl, moment-descent, principal-angles), or "
+        "from a random start as many as held-out samples call for in trial runs, maybe one (ifca, fedem, fedrc)",
         low=1,
         words=(AUTO,),
     ),
@@ -127,9 +127,9 @@ COMMON: tuple[Option, ...] = (
     Option(
         "start",
         str,
-        "where the models start: random, odcl, moment-descent (linear regression), gaussian, near-truth or "
-        "cluster-oracle, with settings as in gaussian:sd=1 (`coterie describe gaussian`), or a run folder whose models "
-        "are taken",
+        "where the models start: random, odcl, decomposed-cosine, moment-descent (linear regression), gaussian, "
+        "near-truth or cluster-oracle, with settings as in gaussian:sd=1 (`coterie describe gaussian`), or a run "
+        "folder whose models are taken",
         "random",
     ),
     Option(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from coterie.choosing import choose
+from coterie.composing import COMPOSED, Composition
 from coterie.concluding import conclude, has_stopped
 from coterie.core.population import Population
 from coterie.errors import RunError
@@ -33,7 +34,7 @@ OnRound = Callable[[Record], bool | None]
 
 def fit(
     data: Population,
-    method: str = "ifca",
+    method: str | Composition = "ifca",
     *,
     learner: LearnerChoice | None = None,
     start: Start | None = None,
@@ -44,7 +45,8 @@ def fit(
     """Find the groups and train a model for each.
 
     data: from `from_arrays` or `scenario`.
-    method: a name from `coterie methods`; its options follow as keywords (`coterie describe NAME` lists them).
+    method: a name from `coterie methods`; its options follow as keywords (`coterie describe NAME` lists them). Or a
+        mix of one's own, from `compose`.
     learner: a name with settings ("mlp:hidden=200") or a function that returns a torch.nn.Module.
     start: a name with settings ("random", "odcl", "gaussian:sd=1"; `coterie.starts` has them all), a run folder, an
         earlier result, or K models as dicts of named arrays; by default what the method begins with.
@@ -52,6 +54,9 @@ def fit(
     on_round: called with each round's record before it is written. If it returns True the run ends there, as one that
         has reached its last round; if it raises, the folder can be resumed.
     """
+    if isinstance(method, Composition):
+        options = {**method.options, **options}
+        method = COMPOSED
     return carry_out(prepare(data, method, learner, start, options), out, on_round)
 
 

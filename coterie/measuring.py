@@ -97,7 +97,7 @@ def newcomer_figures(plan: Plan, clusters: Clusters, usual: float, by: Own | Non
     if plan.entry.groups == "self" and truth is not None:
         found = scores_of_own(plan.learner, models, newcomers, truth)
     else:
-        placing = plan.entry.newcomers
+        placing = plan.entry.placing(plan.options.own)
         density = _density(plan, by, clusters.K) if placing == "density" and by is not None else None
         found = newcomer_scores(plan.learner, models, newcomers, placing, usual, density)
     return {"newcomers": finite(np.sqrt(found).mean() if regression else found.mean())}

@@ -29,15 +29,16 @@ from coterie.methods.base import Entry
 from coterie.result import Result
 from coterie.runs.files import read_tensors
 from coterie.server.start import Model
-from coterie.starts import GAUSSIAN, MOMENT_DESCENT, ODCL, RANDOM, STARTS, read_start
+from coterie.starts import GAUSSIAN, MOMENT_DESCENT, ODCL, PRINCIPAL_ANGLES, RANDOM, STARTS, read_start
 from coterie.stopping import Watch
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Joint
+from coterie.tiers.sense import check_sense
 
 DRAWN = frozenset({RANDOM, GAUSSIAN, "near-truth", "cluster-oracle"})
 """The starts that are drawn at random."""
 
-SHOWING = frozenset({MOMENT_DESCENT, ODCL})
+SHOWING = frozenset({MOMENT_DESCENT, ODCL, PRINCIPAL_ANGLES})
 """The starts that show how many groups there are."""
 
 FREE = frozenset({RANDOM, GAUSSIAN})
@@ -81,7 +82,8 @@ class Plan:
         if named is None:
             return {}
         options = STARTS[named[0]].options
-        own = {o.name: self.options.own.get(o.name) for o in options}
+        # a method may have an option of the same name that means something else
+        own = {o.name: self.options.own.get(o.name) if o in self.entry.options else None for o in options}
         return {o.name: o.default if own[o.name] is None else own[o.name] for o in options} | named[1]
 
     @property
@@ -171,6 +173,7 @@ def _assembled(
 ) -> Plan:
     """The plan with its method and its clients."""
     method = composed(entry, options, learner)
+    check_sense(method, learner)
     _check_embedding(method, learner)
     side = _client_side(data, learner, options, method)
     _check_resampling(method, side)

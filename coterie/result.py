@@ -163,7 +163,7 @@ class Result:
         as they are; for `fedrc` all classes should be about as frequent in y, or the weights follow the labels. Without
         y where the clusters know what their samples look like (fedgmm).
         """
-        placing = self._shared().newcomers
+        placing = self._shared().placing(self.config)
         if self._knows_features:
             density = self._density()
             own = self._components(density, x, y)

@@ -31,14 +31,19 @@ from coterie.planning import Plan
 from coterie.result import Result, load
 from coterie.server.before import BEFORE
 from coterie.server.clustering.choose import ClusterSettings
+from coterie.server.grouping_once import group_by_summaries, group_by_updates
 from coterie.server.loop import ServerState
 from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
 from coterie.server.one_shot import OneShot, Solver, one_shot
 from coterie.server.start import as_clusters, given_start, random_start
-from coterie.starts import MOMENT_DESCENT, ODCL, STARTS
+from coterie.starts import DECOMPOSED_COSINE, MOMENT_DESCENT, ODCL, PRINCIPAL_ANGLES, STARTS
+from coterie.tiers.distance import PrincipalAngles
 
 STABLE = 0.9
 """gamma: the automatic step size times the largest curvature of a client; below 1 every local step is stable."""
+
+LEAST_ANGLE = 7.0
+"""beta of PACFL in degrees: clients with digits of one turn are united at up to 5, those of two turns from 9 on."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def begin(plan: Plan) -> Begun:
         plan, clusters = WAYS[plan.beginning](plan, told)
     if told:
         told["beginning_seconds"] = round(time.perf_counter() - clock, 6)
-    state = ServerState.fresh(clusters, len(plan.data.clients), plan.method.adapts)
+    state = ServerState.fresh(clusters, len(plan.data.clients), plan.method.adapts and plan.method.weights.keeps)
     if plan.method.groups is not None and plan.method.groups.by == "one":
         plan = replace(plan, groups=torch.zeros(len(plan.data.clients), dtype=torch.int64))
     if _groups_found(plan) and plan.groups is not None:
@@ -180,6 +185,49 @@ def _one_shot(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
     return plan, as_clusters(found.models, plan.method)
 
 
+def _principal_angles(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    """Groups by what samples look like; the models of all start as FedAvg's does."""
+    settings = plan.beginning_settings
+    if not plan.method.weights.assigned:
+        raise ConfigError(
+            f"start={PRINCIPAL_ANGLES} finds groups and no models, but in {plan.entry.name} clients choose by models: "
+            "use method pacfl, or another start"
+        )
+    if settings["per_class"] and plan.learner.classes is None:
+        raise ConfigError("per_class needs labels that are classes, but the targets are numbers: leave it out")
+    beta, K = settings["beta"], None if "clusters" in plan.open else plan.options.clusters
+    if beta is None and K is None and settings["angle"] == "sum":
+        raise ConfigError("angle=sum needs beta, in degrees, or a number of clusters: sums depend on the data too much")
+    found = group_by_summaries(
+        plan.federation,
+        PrincipalAngles(settings["directions"], settings["per_class"], settings["angle"]),
+        settings["linkage"],
+        K=K,
+        limit=LEAST_ANGLE if beta is None else beta,
+    )
+    told["grouping"] = found.told
+    plan = replace(plan.settled(clusters=found.K), groups=found.labels)
+    return plan, random_start(plan.method, plan.learner, plan.options.seed, *_place(plan))
+
+
+def _decomposed_cosine(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
+    """Groups by what clients made of one model, and the mean of what its members made of it for each."""
+    settings = plan.beginning_settings
+    found = group_by_updates(
+        plan.federation,
+        _steps(plan, _one_model(plan), settings["pretrain_steps"]),
+        plan.options.clusters,
+        settings["measure"],
+        settings["founders"],
+        plan.options.client_weight == "samples",
+        plan.options.seed,
+    )
+    told["grouping"] = found.told
+    if plan.method.weights.assigned:
+        plan = replace(plan, groups=found.labels)
+    return plan, as_clusters(found.models, plan.method)
+
+
 def _cluster_oracle(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
     """The data of each true group in one place, which no federation can do: a yardstick."""
     if plan.data.truth is None:
@@ -225,6 +273,8 @@ WAYS: Mapping[str, Callable[[Plan, dict[str, Any]], tuple[Plan, Clusters]]] = {
     "gaussian": _gaussian,
     MOMENT_DESCENT: _moment_descent,
     ODCL: _one_shot,
+    PRINCIPAL_ANGLES: _principal_angles,
+    DECOMPOSED_COSINE: _decomposed_cosine,
     "cluster-oracle": _cluster_oracle,
     "near-truth": _near_truth,
 }
@@ -272,9 +322,14 @@ def _solver(plan: Plan, start: Params) -> Solver:
             )
         given = {key.removeprefix("sgd_"): value for key, value in settings.items() if key.startswith("sgd_")}
         return Solver("sgd", ProjectedSgd(**given).settings())
+    return _steps(plan, start, settings["solve_steps"])
+
+
+def _steps(plan: Plan, start: Params, steps: int | None) -> Solver:
+    """Plain local steps from one model, so many or as many as in a round."""
     work = replace(plan.method.work, prox=0.0, implicit=False)
-    if settings["solve_steps"] is not None:
-        work = replace(work, steps=settings["solve_steps"], epochs=None)
+    if steps is not None:
+        work = replace(work, steps=steps, epochs=None)
     return Solver("steps", work.settings(), start, plan.method.rate(0))
 
 

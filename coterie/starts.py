@@ -12,8 +12,10 @@ from typing import Any
 
 from coterie.config import Option, check_all
 from coterie.errors import ConfigError, unknown_name
+from coterie.tiers.distance import PrincipalAngles
 
 MOMENT_DESCENT, ODCL, RANDOM, GAUSSIAN = "moment-descent", "odcl", "random", "gaussian"
+PRINCIPAL_ANGLES, DECOMPOSED_COSINE = "principal-angles", "decomposed-cosine"
 
 MOMENT_OPTIONS = (
     Option("anchors", int, "anchor clients (n_H); unset: 3 k ln k, rounded up", None, low=1),
@@ -87,6 +89,40 @@ ODCL_OPTIONS = (
     *SOLVER_OPTIONS,
 )
 
+ANGLE_OPTIONS = (
+    Option("directions", int, "leading singular vectors of a client's samples that it tells (p)", 3, low=1),
+    Option("per_class", bool, "singular vectors of the samples of each class, instead of all together", False),
+    Option(
+        "angle",
+        str,
+        "how far two clients are apart, in degrees: the least principal angle, or the sum of all",
+        "least",
+        ("least", "sum"),
+    ),
+    Option("linkage", str, "distance of two clusters: the mean or the largest", "average", ("average", "complete")),
+    Option(
+        "beta",
+        float,
+        "clusters=auto: clusters are united while the nearest are at most so many degrees apart; unset: 7 for the "
+        "least angle, to be given for sums. It depends on the data: see last_unions of a first run",
+        None,
+        low=0,
+    ),
+)
+
+UPDATE_OPTIONS = (
+    Option("pretrain_steps", int, "local steps of every client before it is grouped", 50, low=1),
+    Option(
+        "measure",
+        str,
+        "how updates are compared: edc, k-means on the cosines with K leading directions; madc, complete linkage on "
+        "the mean difference of cosines with all others",
+        "edc",
+        ("edc", "madc"),
+    ),
+    Option("founders", int, "clients that make the groups (n), the others join the nearest; unset: 20 K", None, low=1),
+)
+
 
 @dataclass(frozen=True)
 class StartEntry:
@@ -124,6 +160,21 @@ STARTS: dict[str, StartEntry] = {
             {
                 "model": "its own model, as it would have it alone",
                 "losses": "how well each cluster fits it, if it has no solution of its own",
+            },
+        ),
+        StartEntry(
+            PRINCIPAL_ANGLES,
+            "groups by the angles between the clients' leading directions, all from one model (pacfl)",
+            ANGLE_OPTIONS,
+            dict(PrincipalAngles.reveals),
+        ),
+        StartEntry(
+            DECOMPOSED_COSINE,
+            "groups by what clients make of one model, and the means of what they made of it (fedgroup)",
+            UPDATE_OPTIONS,
+            {
+                "model": "what it made of the common model",
+                "losses": "how well each cluster fits it, if its own pretraining diverged",
             },
         ),
         StartEntry(

@@ -278,7 +278,8 @@ def check_replies(case: Case) -> None:
         heard: list[tuple[str, Reply]] = []
         case.run(case.plan(case.population([size] * 6)), partial(_Listening, heard=heard))
         shapes.append([(task, _shapes(reply)) for task, reply in heard])
-        declared = set(find_method(case.method).revealed(str(case.plan().start)))
+        plan = case.plan()
+        declared = set(plan.entry.revealed(str(plan.start), plan.options.own))
         for task, reply in heard:
             if task not in LOOKING:
                 extra = set(reply.rows) - declared

@@ -14,7 +14,7 @@ from tests.test_ifca import population
 def test_the_public_names_are_these_and_no_others():
     assert set(coterie.__all__) == {
         "ConfigError", "CoterieError", "InputError", "Population", "Result", "RunError", "TrainingError", "compare",
-        "fit", "from_arrays", "from_rows", "from_table", "load", "reproduce", "resume", "scenario", "sweep",
+        "compose", "fit", "from_arrays", "from_rows", "from_table", "load", "reproduce", "resume", "scenario", "sweep",
     }  # fmt: skip
     for name in coterie.__all__:
         assert getattr(coterie, name).__doc__

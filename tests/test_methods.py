@@ -39,12 +39,14 @@ VARIANTS = {
 SHARED = [("mlp", {"shared": "layer0"}), ("cnn", {"shared": "conv1,conv2"}), ("module", {"shared": "1."})]
 
 # what these do with a network they do through `odcl`, which is checked with a module, and the local work of the others
-LIKE_ODCL = {"one-shot", "local-erm", "naive-averaging", "oracle-averaging", "cluster-oracle"}
+LIKE_ODCL = {"one-shot", "local-erm", "naive-averaging", "oracle-averaging", "cluster-oracle", "pacfl", "fedgroup"}
+# networks are trained by these as by `cfl`, and `composed` is made of what the others are made of
+LIKE_CFL = {"icfl", "stocfl", "hcfl", "composed"}
 CASES = [
     Case(method, learner)
     for method in METHODS
     for learner in learners_of(method)
-    if method not in LIKE_ODCL or learner not in ("cnn", "module")
+    if method not in LIKE_ODCL | LIKE_CFL or learner not in ("cnn", "module")
 ]
 CASES += [
     Case(m, learner, options)
@@ -116,6 +118,24 @@ CASES += [Case("fedsoft", "linear", {"count_every": 3, "participation": 0.6, "cl
 CUT = {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}
 CASES += [Case("cfl", learner, options | CUT) for learner in ("linear", "mlp") for options in ({}, {"batch_size": 4})]
 CASES += [Case("cfl", "logistic", CUT | {"thresholds": "relative", "participation": 0.6, "max_clusters": 3})]
+CASES += [
+    Case("pacfl", "logistic", options)
+    for options in (
+        {"clusters": "auto", "beta": 30.0, "linkage": "complete"},
+        {"per_class": True, "directions": 1},
+        {"angle": "sum", "participation": 0.6},
+        {"per_class": True, "angle": "sum", "then": "fedprox", "mu": 0.3},
+    )
+]
+CASES += [
+    Case("fedgroup", "logistic", options)
+    for options in (
+        {"measure": "madc", "pretrain_steps": 5},
+        {"founders": 4, "batch_size": 4, "pretrain_steps": 6},
+        {"then": "fedprox", "mu": 0.3, "participation": 0.6},
+    )
+]
+CASES += [Case("ifca", "mlp", {"start": "decomposed-cosine:pretrain_steps=3"})]
 
 
 class Kept(Case):
@@ -146,6 +166,26 @@ CASES += [
 ]
 CASES += [Case("fedem", "mlp", {"shared": "body"}), Case("fedrc", "cnn", {"shared": "body", "order": "heads-first"})]
 
+SPECTRUM = {"alpha0": 0.3, "max_clusters": 5}
+CASES += [Case("icfl", "linear", SPECTRUM), Case("icfl", "mlp", SPECTRUM | {"batch_size": 4})]
+CASES += [Case("icfl", "logistic", SPECTRUM | {"participation": 0.6, "least": 3, "warmup": 1})]
+CASES += [
+    Case("stocfl", learner, options)
+    for learner in ("linear", "mlp")
+    for options in ({"tau": 0.6}, {"tau": 0.9, "lam": 0.0}, {"tau": 0.6, "batch_size": 4, "local_epochs": 2})
+]
+CASES += [Case("stocfl", "logistic", {"tau": 0.5, "participation": 0.6, "client_weight": "uniform", "server_lr": 0.7})]
+GROWING = {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1", "distance": "update-cosine", "clusters": 1}
+HALVED = GROWING | {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1,hard=false + remove-unclaimed"}
+CASES += [
+    Case("composed", "linear", GROWING | {"weights": "hard-by-loss"}),
+    Case("composed", "logistic", GROWING | {"weights": "assigned", "batch_size": 4}),
+    Case("composed", "logistic", HALVED | {"objective": "joint", "max_clusters": 4}),
+    Case("composed", "module", HALVED | {"objective": "ratio", "weights": "soft-by-em:mu=0.3", "max_clusters": 3}),
+    Case("composed", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
+    Case("composed", "mlp", {"weights": "soft-by-counts"}),
+]
+
 
 def label(case: Case) -> str:
     return "-".join([case.method, case.learner, *(f"{k}={v}" for k, v in case.options.items())])
@@ -153,6 +193,8 @@ def label(case: Case) -> str:
 
 # nine small clients rarely show their groups
 @pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-shot", "ignore:clusters=auto")
+# the suite asks some of the clients of methods that would rather see all
+@pytest.mark.filterwarnings("ignore:.*it may split by chance")
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_check_suite(case: Case, check: str) -> None:

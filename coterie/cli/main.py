@@ -21,6 +21,7 @@ from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
+from coterie.cli.tiers import tiers_command
 from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
 from coterie.errors import CoterieError
 from coterie.fitting import carry_out, resume
@@ -235,6 +236,7 @@ def describe(name: str) -> None:
     show.describe(out, name)
 
 
+cli.add_command(tiers_command)
 cli.add_command(data_commands)
 cli.add_command(reproduce_command)
 

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coterie.comparing import Job
 from coterie.comparing import Progress as OnProgress
+from coterie.report.descent import event_line
 from coterie.reproductions.base import Cell, Figures
 from coterie.reproductions.running import OnCell
 from coterie.reproductions.running import OnProgress as OnCellProgress
@@ -33,7 +34,7 @@ def _bars(console: Console, unit: str) -> Progress:
 
 @contextmanager
 def run_progress(console: Console, rounds: int, method: str) -> Iterator[Callable[[Record], None]]:
-    """One bar over the rounds, with the latest figures behind it."""
+    """One bar over the rounds, with the latest figures behind it, and a line for each change of K."""
     with _bars(console, "rounds") as bars:
         task = bars.add_task(method, total=rounds, note="")
 
@@ -43,6 +44,9 @@ def run_progress(console: Console, rounds: int, method: str) -> Iterator[Callabl
             }
             note = "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
             bars.update(task, completed=record["round"] + 1, note=note)
+            for event in record.get("events", ()) if console.is_terminal else ():
+                line = event_line(record["round"] + 1, event)
+                bars.print(line, highlight=False, markup=False, soft_wrap=True)
 
         yield on_round
 

@@ -60,8 +60,9 @@ def train_as_told(work: Work, places: Positions, judged: Block, block: Block) ->
     """Train the one model of each lane that the server sent."""
     assert work.broadcast.only is not None
     only = work.broadcast.only[torch.from_numpy(places)]
-    stepped = work.settings.work.full_batch_steps is None and not work.settings.each  # the loss comes with the steps
-    visit = _told(work.learner, work.broadcast.clusters, only, block, scored=not stepped)
+    clusters, batched = work.broadcast.clusters, work.settings.work.full_batch_steps is None
+    stepped = batched and not work.settings.each and not clusters.overall  # then the loss comes with the steps
+    visit = _told(work.learner, clusters, only, block, scored=not stepped)
     work.train(places, block, visit, visit.memo)
 
 
@@ -103,7 +104,7 @@ def _samples(
 
 def _copied_bytes(clusters: Clusters) -> int:
     """Memory a client's work takes for its copies of models: one a lane, and its change."""
-    return clusters.lanes * (clusters.slot_bytes + clusters.body_bytes)
+    return clusters.lanes * (clusters.slot_bytes + clusters.common_bytes)
 
 
 SHARED_BY = 8

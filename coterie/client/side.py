@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coterie.client.evaluate import evaluate, finetuned, score, weights
+from coterie.client.introduce import introduce
 from coterie.client.moments import anchor_step, moment_product
 from coterie.client.regression import curvature, meats, moments
 from coterie.client.round import local_round
 from coterie.client.solve import local_solve
+from coterie.client.summary import summary
 from coterie.core.blocks import Memory
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions, Shard
@@ -69,5 +71,7 @@ TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
     "regression-moments": lambda side, task, broadcast: moments(side.learner, side.train, broadcast),
     "regression-meats": lambda side, task, broadcast: meats(side.learner, side.train, broadcast),
     "local-solve": lambda side, task, broadcast: local_solve(side.learner, side.train, task, broadcast),
+    "introduce": lambda side, task, broadcast: introduce(side.learner, side.train, task, broadcast),
+    "summary": lambda side, task, broadcast: summary(side.learner, side.train, task),
     "curvature": lambda side, task, broadcast: curvature(side.learner, side.train),
 }

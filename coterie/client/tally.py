@@ -61,6 +61,7 @@ class Tally:
         self.slots = torch.arange(held) if clusters.slots is None else clusters.slots
         self.sums = {name: torch.zeros_like(p) for name, p in clusters.params.items()}
         self.body = {name: torch.zeros_like(p) for name, p in clusters.shared.items()}
+        self.overall = {name: torch.zeros_like(p) for name, p in (clusters.overall or {}).items()}
         self.slot_mass = torch.zeros(held, dtype=torch.float64)
         self.slot_count = torch.zeros(held, dtype=torch.int64)
         # by client and lane
@@ -138,6 +139,11 @@ class Tally:
             kept = torch.where((mass > 0).reshape(-1, *(1,) * (value.dim() - 1)), value, 0)
             self.body[name] += torch.tensordot(mass.to(value), kept, dims=1)[None].to(self.body[name])
 
+    def add_overall(self, change: Params) -> None:
+        """The sum {name: (1, ...)} of the weighted changes of the overall model by a block's clients. One lane."""
+        for name, value in change.items():
+            self.overall[name] += value
+
     def accept(self, places: Positions, lanes: Tensor, counted: Tensor) -> None:
         """In which of these lanes the work of a block's clients counts, (B, T)."""
         self.counted[torch.from_numpy(places)[:, None], lanes] |= counted
@@ -181,6 +187,9 @@ class Tally:
         if self.body and (self.adds or self.adds_body):
             changes = {f"change/{name}": value for name, value in self.body.items()}
             slotted["body"] = Slotted(torch.arange(self.clusters.lanes), changes, self.counted.sum(dim=0))
+        if self.overall:
+            changes = {f"change/{name}": value for name, value in self.overall.items()}
+            slotted["overall"] = Slotted(torch.arange(self.clusters.lanes), changes, self.counted.sum(dim=0))
         return slotted
 
     def _own(self) -> dict[str, Slotted]:

@@ -11,12 +11,12 @@ from torch import Tensor
 from coterie.client.own import as_vectors
 from coterie.client.tally import Tally, Turn, Visit
 from coterie.core.blocks import Block
-from coterie.core.clusters import take_rows
+from coterie.core.clusters import Params, take_rows
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
 from coterie.learners.base import Learner
-from coterie.learners.contribution import finite_models
+from coterie.learners.contribution import Contribution, add_by_row, finite_models
 from coterie.tiers.method import RoundSettings
 
 
@@ -64,6 +64,9 @@ class Work:
         if self.settings.each:
             self._train_each(places, block, visit, weight)
             return
+        if self.broadcast.clusters.overall:
+            self._train_beside(self.broadcast.clusters.overall, places, block, visit, weight)
+            return
         for turn in _turns(visit, weight, self.broadcast.clusters.K, self.settings.by_share):
             rows = torch.searchsorted(visit.slots, turn.slots).to(weight.device)
             part = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
@@ -71,16 +74,28 @@ class Work:
             self.tally.add(places, visit, turn, given)
 
     def _train_each(self, places: Positions, block: Block, visit: Visit, weight: Tensor) -> None:
-        """The same, with each client's own change in a row of its own; only that of a shared body is added up."""
-        body, vectors = self.broadcast.clusters.shared, []
+        """The same, with each client's own change in a row of its own; whole models only."""
+        vectors = []
         for turn in _turns(visit, weight, self.broadcast.clusters.K, self.settings.by_share):
             theta = take_rows(visit.models, torch.searchsorted(visit.slots, turn.slots))
             part = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
             change = self.learner.descend(theta, part, self.settings.work, self.lr)
             self.tally.accept(places, turn.lanes, (finite_models(change) & (turn.weight > 0)).cpu())
-            vectors.append(as_vectors({name: p for name, p in change.items() if name not in body}))
+            vectors.append(as_vectors(change))
         self.tally.paths.add("by-client")
         self.tally.note(places, {"change": torch.cat(vectors, dim=1)})
+
+    def _train_beside(self, overall: Params, places: Positions, block: Block, visit: Visit, weight: Tensor) -> None:
+        """The cluster's model, pulled to the overall one as it was sent; and the overall one itself, as in FedAvg."""
+        rows, first = torch.searchsorted(visit.slots, visit.chosen), torch.zeros_like(visit.chosen)
+        theta, omega, local = take_rows(visit.models, rows), take_rows(overall, first), self.settings.work
+        change = self.learner.descend(theta, block, local, self.lr, towards=omega)
+        common = self.learner.descend(omega, block, replace(local, prox=0.0), self.lr)
+        mass = torch.where(finite_models(change) & finite_models(common), weight, 0)
+        sums = {name: add_by_row(value, rows, mass, len(visit.slots)) for name, value in change.items()}
+        turn = Turn(torch.arange(1), visit.chosen, mass, mass)
+        self.tally.add(places, visit, turn, Contribution(sums, mass > 0, "by-client"))
+        self.tally.add_overall({name: add_by_row(value, first, mass, 1) for name, value in common.items()})
 
     def keep(self, places: Positions, rows: dict[str, Tensor]) -> None:
         """Keep these rows {name: (B, ...)} of the clients whose work counts."""

@@ -51,6 +51,9 @@ class Clusters:
     lanes: int = 1
     body: Params | None = None
     """{name: (R, ...)}, the parameters that all clusters of a lane share; None without weight sharing."""
+    overall: Params | None = None
+    """{name: (R, ...)}, a whole model that everybody trains beside its cluster's and that is part of none; None without
+    (omega of StoCFL)."""
     slots: Tensor | None = None
     """Which slots the rows are, ascending, shape (S,); None: all of them."""
 
@@ -68,6 +71,11 @@ class Clusters:
     def body_bytes(self) -> int:
         """Bytes of one lane's shared body."""
         return row_bytes(self.shared)
+
+    @property
+    def common_bytes(self) -> int:
+        """Bytes of what a lane has besides its clusters: the shared body, the overall model."""
+        return self.body_bytes + row_bytes(self.overall or {})
 
     def at(self, slots: Tensor) -> Params:
         """Whole models for the given slots, of any shape: {name: slots.shape + (...)}."""

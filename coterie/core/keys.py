@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     SOLVE = 11
     TRIAL = 12
     EMBEDDING = 13
+    INTRODUCTION = 14
 
 
 def _scramble(words: Words) -> Words:

@@ -63,7 +63,7 @@ class Broadcast:
     def bytes_for(self, count: int) -> int:
         """Bytes down if each of `count` clients gets its own message."""
         clusters = self.clusters
-        fixed = 8 * (1 + len(self.scalars)) + clusters.lanes * clusters.body_bytes + row_bytes(self.each)
+        fixed = 8 * (1 + len(self.scalars)) + clusters.lanes * clusters.common_bytes + row_bytes(self.each)
         fixed += sum(array.numel() * array.element_size() for array in self.common.values())
         every = clusters.lanes * clusters.K * clusters.slot_bytes
         if self.only is None:
@@ -181,7 +181,7 @@ def encode_broadcast(broadcast: Broadcast) -> bytes:
     c = broadcast.clusters
     header = {"round": broadcast.round, "K": c.K, "lanes": c.lanes, "scalars": dict(broadcast.scalars)}
     arrays = _named("params", c.params) | _named("body", c.shared) | _named("each", broadcast.each)
-    arrays |= _named("common", broadcast.common)
+    arrays |= _named("common", broadcast.common) | _named("overall", c.overall or {})
     if broadcast.only is not None and not bool((broadcast.only == ALL).all()):
         arrays["only"] = broadcast.only  # it also tells which slots are in the message
     return _pack(header, arrays)
@@ -196,6 +196,7 @@ def decode_broadcast(data: bytes) -> Broadcast:
         body=_under("body", arrays) or None,
         K=header["K"],
         lanes=header["lanes"],
+        overall=_under("overall", arrays) or None,
         slots=None if only is None or bool((only == ALL).any()) else torch.unique(only),
     )
     each, common = _under("each", arrays), _under("common", arrays)

@@ -58,7 +58,8 @@ class NewCluster:
     """Where one new cluster comes from."""
 
     parents: tuple[int, ...]
-    """Old clusters it descends from; none: newborn, it starts from the mean of all old models."""
+    """Old clusters it descends from; none: newborn, it starts from the overall model where there is one, else from the
+    mean of all old models."""
     how: How = "copy"
     """`copy` one parent, plain `average` of the parents, keep the parent with the `larger` size, or the mean of what
     its `members` made of the parent."""
@@ -98,12 +99,14 @@ class Regroup:
         for new in self.clusters:
             if any(not 0 <= parent < clusters.K for parent in new.parents):
                 raise ConfigError(f"parents {new.parents} do not all exist: clusters are 0 to {clusters.K - 1}")
-        rows = [self._row(clusters.params, sizes, new, changes) for new in self.clusters]
+        rows = [self._row(clusters, sizes, new, changes) for new in self.clusters]
         params = {name: torch.stack([row[name] for row in rows]) for name in clusters.params}
         return replace(clusters, params=params, K=self.K)
 
     @staticmethod
-    def _row(params: Params, sizes: Tensor, new: NewCluster, changes: Changes | None) -> Params:
+    def _row(clusters: Clusters, sizes: Tensor, new: NewCluster, changes: Changes | None) -> Params:
+        if not new.parents and clusters.overall:
+            return {name: p[0] for name, p in clusters.overall.items()}
         parents = list(new.parents) or list(range(len(sizes)))
         if new.how == "members" and changes is not None:
             made = changes.mean(parents[0], new.members or ())
@@ -111,7 +114,7 @@ class Regroup:
                 return made
         if new.how == "larger" and new.parents:
             parents = [max(parents, key=lambda k: (int(sizes[k]), -k))]
-        return {name: p[parents].mean(dim=0) for name, p in params.items()}
+        return {name: p[parents].mean(dim=0) for name, p in clusters.params.items()}
 
     def place(self, clients: Sequence[ClientId], choice: Tensor) -> Tensor:
         """The new cluster of each client (m,): where it is a named member of a hard regroup, else its old one's first

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,18 @@ class WithFeatures(Learner, HasFeatures, Protocol):
     """A learner that ends in one fully connected layer."""
 
 
+@runtime_checkable
+class StepsBody(Protocol):
+    """A learner that steps its body faster than autograd does."""
+
+    def descend_body(self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float) -> Params | None:
+        """The change of each client's body {name: (B, ...)} while its heads stay; None where it has no faster way.
+
+        What each sample counts for each head is in `block.shares`.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Heads:
     """K heads for each of B clients."""
@@ -31,11 +43,6 @@ class Heads:
     """(B, K, C, d)"""
     bias: Tensor
     """(B, K, C)"""
-
-    def outputs(self, z: Tensor) -> Tensor:
-        """From features (B, n, d) to (B, n, K, C)."""
-        flat = torch.baddbmm(self.bias.flatten(1)[:, None], z, self.weight.flatten(1, 2).transpose(1, 2))
-        return flat.reshape(*z.shape[:2], *self.bias.shape[1:])
 
     def params(self, head: str) -> Params:
         """By name, {name: (B, K, ...)}."""
@@ -50,34 +57,67 @@ def heads_of(learner: WithFeatures, params: Params, clients: int) -> Heads:
 
 def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Tensor:
     """The loss of every head on every sample, (B, n, K)."""
-    out = heads.outputs(z)
+    out = Top.of(heads, learner.classes).outputs(z)
     if learner.classes is None:
-        return (out.squeeze(-1) - y[..., None]) ** 2 / 2
-    return -torch.log_softmax(out, dim=-1).gather(3, y[:, :, None, None].expand(*out.shape[:3], 1)).squeeze(-1)
+        return (out[:, 0].transpose(1, 2) - y[..., None]) ** 2 / 2
+    where = y[:, None, None].expand(len(y), 1, *out.shape[2:])
+    return -torch.log_softmax(out.flatten(2), dim=1).reshape(out.shape).gather(1, where)[:, 0].transpose(1, 2)
 
 
 def descend_heads(
     learner: WithFeatures, heads: Heads, z: Tensor, block: Block, gamma: Tensor, work: LocalWork, lr: float
 ) -> Heads:
     """The heads after local steps on fixed features z (B, n, d), each sample counting by gamma (B, n, K)."""
-    weight, bias = heads.weight.clone().flatten(1, 2), heads.bias.clone().flatten(1)  # (B, K C, d), (B, K C)
-    shape = heads.bias.shape[1:]
+    top = Top.of(heads, learner.classes)
     still = replace(work, augment="none")
     for batch in _batches(replace(block, x=z), gamma, still):
-        out = torch.baddbmm(bias[:, None], batch.x, weight.transpose(1, 2)).reshape(*batch.y.shape, *shape)
-        delta = (_slope(out, batch.y, learner.classes) * _shares(batch)[..., None]).flatten(2)  # (B, b, K C)
-        weight.baddbmm_(delta.transpose(1, 2), batch.x, alpha=-lr)
-        bias.sub_(delta.sum(dim=1), alpha=lr)
-    return Heads(weight.reshape(heads.weight.shape), bias.reshape(heads.bias.shape))
+        delta = top.slope(batch.x, batch)
+        top.weight.baddbmm_(delta, batch.x, alpha=-lr)
+        top.bias.sub_(delta.sum(dim=2, keepdim=True), alpha=lr)
+    return top.heads()
 
 
-def _slope(out: Tensor, y: Tensor, classes: int | None) -> Tensor:
-    """d loss / d output, (B, b, K, C)."""
-    if classes is None:
-        return out - y[..., None, None]
-    slope = torch.softmax(out, dim=-1)
-    one = torch.ones((), dtype=slope.dtype, device=slope.device)
-    return slope.scatter_add(3, y[:, :, None, None].expand(*out.shape[:3], 1), -one.expand(*out.shape[:3], 1))
+@dataclass(frozen=True)
+class Top:
+    """All heads of a client as one layer, class by class and with samples last.
+
+    The softmax over classes then runs along K n numbers that lie side by side; class last it is ten times slower.
+    """
+
+    weight: Tensor
+    """(B, C K, d)"""
+    bias: Tensor
+    """(B, C K, 1)"""
+    K: int
+    classes: int | None
+
+    @classmethod
+    def of(cls, heads: Heads, classes: int | None) -> Top:
+        """A copy."""
+        weight = heads.weight.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        bias = heads.bias.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        return cls(weight.flatten(1, 2), bias.flatten(1)[..., None], heads.bias.shape[1], classes)
+
+    def heads(self) -> Heads:
+        """The inverse of `of`."""
+        shape = (len(self.weight), -1, self.K)
+        weight, bias = self.weight.reshape(*shape, self.weight.shape[2]), self.bias.reshape(shape)
+        return Heads(weight.transpose(1, 2), bias.transpose(1, 2))
+
+    def outputs(self, z: Tensor) -> Tensor:
+        """From features (B, n, d) to (B, C, K, n)."""
+        out = torch.baddbmm(self.bias, self.weight, z.transpose(1, 2))
+        return out.reshape(len(z), -1, self.K, z.shape[1])
+
+    def slope(self, z: Tensor, batch: Batch) -> Tensor:
+        """d loss / d outputs of all heads, (B, C K, b), from features z (B, b, d)."""
+        out, shares = self.outputs(z).flatten(2), _shares(batch).transpose(1, 2)  # (B, C, K b), (B, K, b)
+        if self.classes is None:
+            return (out.reshape(shares.shape) - batch.y[:, None]) * shares
+        where = batch.y[:, None].expand(shares.shape).reshape(len(z), 1, -1)
+        counted = shares.reshape(where.shape)
+        slope = torch.softmax(out, dim=1).mul_(counted).scatter_add_(1, where, -counted)
+        return slope.reshape(len(z), -1, z.shape[1])
 
 
 def _shares(batch: Batch) -> Tensor:
@@ -87,6 +127,7 @@ def _shares(batch: Batch) -> Tensor:
 
 
 def _batches(block: Block, gamma: Tensor, work: LocalWork) -> Iterator[Batch]:
+    """The steps of a round with what each sample counts for each head."""
     return batches(replace(block, focus=None, shares=gamma), work)
 
 
@@ -94,13 +135,22 @@ def descend_body(
     learner: WithFeatures, body: Params, heads: Heads, block: Block, gamma: Tensor, work: LocalWork, lr: float
 ) -> Params:
     """The change of each client's body {name: (B, ...)} by local steps while its heads stay as they are."""
+    part = replace(block, focus=None, shares=gamma)
+    fast = learner.descend_body(body, heads, part, work, lr) if isinstance(learner, StepsBody) else None
+    return descend_body_by_autograd(learner, body, heads, part, work, lr) if fast is None else fast
+
+
+def descend_body_by_autograd(
+    learner: WithFeatures, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float
+) -> Params:
+    """The same for any learner; what each sample counts for each head is in `block.shares`."""
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
         loss = (losses * _shares(batch)).sum(dim=(1, 2))
         return loss, loss
 
-    return descend_by_autograd(objective, body, replace(block, focus=None, shares=gamma), work, lr).change
+    return descend_by_autograd(objective, body, block, work, lr).change
 
 
 def descend_together(

@@ -17,8 +17,9 @@ from coterie.core.population import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Descent, LocalWork, descend_each_track, each_track
+from coterie.learners.heads import Heads
 from coterie.learners.network import Network, check_penalty
-from coterie.learners.perceptron import contribute_by_gram, descend_by_hand, gram_pays
+from coterie.learners.perceptron import contribute_by_gram, descend_body_by_hand, descend_by_hand, gram_pays
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,10 @@ class MLP(Network):
     def _plain(self, work: LocalWork) -> bool:
         """Several steps on the mean loss alone; after a single one autograd gives the gradient without a rounding."""
         return work.prox == 0 and self.l2 == 0 and work.steps != 1
+
+    def descend_body(self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float) -> Params | None:
+        """By hand where it can be."""
+        return descend_body_by_hand(body, heads, block, work, lr, self.classes) if self._plain(work) else None
 
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None

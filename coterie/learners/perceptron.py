@@ -1,6 +1,7 @@
 """Gradient steps of a perceptron by hand, for many clients at once; faster than autograd, and the same to rounding.
 
-Mini-batches step every layer (`descend_by_hand`). With full-batch steps the first layer need not be touched: a client's
+Mini-batches step every layer (`descend_by_hand`), or every layer below the heads of all clusters
+(`descend_body_by_hand`). With full-batch steps the first layer need not be touched: a client's
 inputs X (n x d) do not change, so its pre-activations Z = X W^T + b obey Z <- Z - lr (X X^T + 1) G, with G the gradient
 at Z and the 1 for the bias. X X^T is n x n. The weights move by -lr (sum of G)^T X, and since that is linear in G, the
 sum over the members of a cluster is one matrix product: no client's first layer is ever held (`contribute_by_gram`).
@@ -16,7 +17,8 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
 from coterie.learners.contribution import Contribution, all_finite, weigh
-from coterie.learners.descent import Descent, LocalWork, RunningLoss, batches
+from coterie.learners.descent import Batch, Descent, LocalWork, RunningLoss, batches
+from coterie.learners.heads import Heads, Top
 
 
 def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
@@ -43,6 +45,34 @@ def descend_by_hand(theta: Params, block: Block, work: LocalWork, lr: float, cla
             running.add(_mean_loss(fit, target, batch.share, classes), batch)
     change = {"layer0.weight": first.sub_(theta["layer0.weight"]), "layer0.bias": bias.sub_(theta["layer0.bias"])}
     return Descent(change | layers.change(theta), running.mean())
+
+
+def descend_body_by_hand(
+    body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, classes: int | None
+) -> Params:
+    """The change of the layers below the heads {name: (B, ...)}; what samples count for each head is in the block."""
+    depth = len(body) // 2
+    moved = {name: p.clone() for name, p in body.items()}
+    weights = [moved[f"layer{i}.weight"] for i in range(depth)]
+    biases = [moved[f"layer{i}.bias"][:, None] for i in range(depth)]
+    top = Top.of(heads, classes)
+    for batch in batches(block, work):
+        _step_body(weights, biases, top, batch, lr)
+    return {name: p.sub_(body[name]) for name, p in moved.items()}
+
+
+def _step_body(weights: list[Tensor], biases: list[Tensor], top: Top, batch: Batch, lr: float) -> None:
+    """One gradient step of the layers (B, out, in), (B, 1, out), in place."""
+    active = [batch.x.flatten(2)]
+    for weight, bias in zip(weights, biases, strict=True):
+        active.append(torch.relu(torch.baddbmm(bias, active[-1], weight.transpose(1, 2))))
+    back = torch.bmm(top.slope(active[-1], batch).transpose(1, 2), top.weight)
+    for i in range(len(weights) - 1, -1, -1):
+        delta = torch.ops.aten.threshold_backward(back, active[i + 1], 0)
+        if i:
+            back = torch.bmm(delta, weights[i])
+        weights[i].baddbmm_(delta.transpose(1, 2), active[i], alpha=-lr)
+        biases[i].sub_(delta.sum(dim=1, keepdim=True), alpha=lr)
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from coterie.errors import unknown_name
 from coterie.methods import (
     cfl,
+    composed,
     fedavg,
     fedem,
     fedgmm,
+    fedgroup,
     fedprox,
     fedrc,
     fedsoft,
     fesem,
     hcfl,
     hcfl_plus,
+    icfl,
     ifca,
     local,
     moment_descent,
@@ -21,13 +24,15 @@ from coterie.methods import (
     one_shot,
     one_shot_yardsticks,
     oracle,
+    pacfl,
+    stocfl,
     two_phase,
 )
 from coterie.methods.base import Entry
 
 FILES = (
-    *(local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot),
-    *(fesem, fedem, fedgmm, fedrc, fedsoft, cfl, hcfl_plus),
+    *(local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot, pacfl, fedgroup),
+    *(fesem, fedem, fedgmm, fedrc, fedsoft, cfl, icfl, stocfl, hcfl_plus, composed),
 )
 METHODS: dict[str, Entry] = {
     entry.name: entry for entry in (*(file.ENTRY for file in FILES), *one_shot_yardsticks.ENTRIES, *hcfl.ENTRIES)

@@ -52,17 +52,23 @@ class Entry:
     twin: str | None = None
     """The method it equals with K=1; None with the reason in `no_twin`."""
     no_twin: str = ""
-    reveals: Mapping[str, str] = field(default_factory=dict)
-    """Rows of its replies and what each tells the server about a single client."""
+    reveals: Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, str]] = field(default_factory=dict)
+    """Rows of its replies and what each tells the server about a single client; by its own options, if they decide."""
     groups: str = "found"
     """Where the clusters come from: found, one, truth, self."""
-    newcomers: Placing = "least-loss"
+    newcomers: Placing | Callable[[Mapping[str, Any]], Placing] = "least-loss"
     """By a few labelled samples to one model, or to weights for all of them; or by features alone."""
 
-    def revealed(self, start: str | None = None) -> Mapping[str, str]:
-        """Rows of the replies of a run that begins with `start`, or as the method does by itself."""
+    def revealed(self, start: str | None = None, own: Mapping[str, Any] | None = None) -> Mapping[str, str]:
+        """Rows of the replies of a run that begins with `start`, or as the method does by itself; `own` are its own
+        options, without which all rows are named that there could be."""
         begins = read_start(start or str(self.prefers({}).get("start", RANDOM)))
-        return {**({} if begins is None else STARTS[begins[0]].reveals), **self.reveals}
+        rows = self.reveals(own or {}) if callable(self.reveals) else self.reveals
+        return {**({} if begins is None else STARTS[begins[0]].reveals), **rows}
+
+    def placing(self, own: Mapping[str, Any]) -> Placing:
+        """How newcomers find their models in a run with these options of its own."""
+        return self.newcomers(own) if callable(self.newcomers) else self.newcomers
 
     @property
     def trains(self) -> bool:

@@ -12,6 +12,7 @@ A client counts in the cluster that weighs most for it, with its update of that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from coterie.config import Option, Options
@@ -56,6 +57,11 @@ def _composed(name: str, options: Options, shared: tuple[str, ...]) -> Method:
     )
 
 
+def begin_with_one(given: Mapping[str, object]) -> Mapping[str, object]:
+    """One cluster at first, however many groups the data has: they are to be found."""
+    return {} if "clusters" in given else {"clusters": 1}
+
+
 REVEALS = {
     "cluster": "which cluster weighs most for it",
     "change": "how it changed every model",
@@ -73,7 +79,9 @@ ENTRIES = (
         compose=hcfl,
         refuses=frozenset({"exchange", "shared", "restarts"}),
         options=(BACKBONE, *NORM_OPTIONS),
-        defaults=lambda given: {"clusters": 1, "client_weight": "samples", "averaging": "all"},
+        learners=("logistic", "mlp", "cnn", "module"),
+        defaults=lambda given: {"client_weight": "samples", "averaging": "all"},
+        prefers=begin_with_one,
         twin="fedavg",
         newcomers="mixture",
         reveals=REVEALS,
@@ -85,7 +93,8 @@ ENTRIES = (
         compose=hcfl_split,
         refuses=frozenset({"exchange", "shared", "restarts"}),
         options=(BACKBONE, replace(ORDER, default="heads-first"), *NORM_OPTIONS),
-        defaults=lambda given: {"clusters": 1, "client_weight": "samples", "averaging": "all"},
+        defaults=lambda given: {"client_weight": "samples", "averaging": "all"},
+        prefers=begin_with_one,
         learners=("mlp", "cnn"),
         twin="fedavg",
         newcomers="mixture",

@@ -23,6 +23,7 @@ from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.base import Entry, parts
 from coterie.methods.fedem import ORDER
+from coterie.methods.hcfl import begin_with_one
 from coterie.tiers.distance import Prototypes
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional, Objective, Ratio
@@ -81,7 +82,8 @@ ENTRY = Entry(
         Option("warmup", int, "rounds before the first split", 0, low=0),
         Option("max_clusters", int, "no more clusters than this", low=1),
     ),
-    defaults=lambda given: {"clusters": 1, "client_weight": "samples", "averaging": "all"},
+    defaults=lambda given: {"client_weight": "samples", "averaging": "all"},
+    prefers=begin_with_one,
     learners=("mlp", "cnn"),
     twin="fedavg",
     newcomers="mixture",

@@ -23,10 +23,23 @@ THEN = {module.ENTRY.name: module.ENTRY for module in (fedavg, fedprox)}
 """The methods that train one model."""
 
 
-def one_shot(options: Options) -> Method:
+THEN_OPTIONS = (
+    Option("then", str, "which method trains inside the clusters", "fedavg", tuple(THEN)),
+    *(option for entry in THEN.values() for option in entry.options),
+)
+IN_CLUSTERS = {"cluster": "which cluster the server put it into"}
+"""What the rounds reveal."""
+
+
+def inside_clusters(name: str, options: Options) -> Method:
     """The rounds of another method, with the clusters that the start found."""
     base: Method = THEN[options.own["then"]].compose(options)
-    return replace(base, name="one-shot", weights=Assigned(), procedure=Fixed(options.clusters), groups=Groups("start"))
+    return replace(base, name=name, weights=Assigned(), procedure=Fixed(options.clusters), groups=Groups("start"))
+
+
+def one_shot(options: Options) -> Method:
+    """Inside clusters of the clients' own solutions."""
+    return inside_clusters("one-shot", options)
 
 
 ENTRY = Entry(
@@ -35,13 +48,9 @@ ENTRY = Entry(
     paper="Ghosh, Hong, Yin, Ramchandran: Robust Federated Learning in a Heterogeneous Environment, 2019",
     compose=one_shot,
     refuses=frozenset({"start", "restarts"}),
-    options=(
-        Option("then", str, "which method trains inside the clusters", "fedavg", tuple(THEN)),
-        *(option for entry in THEN.values() for option in entry.options),
-        *ODCL_OPTIONS,
-    ),
+    options=(*THEN_OPTIONS, *ODCL_OPTIONS),
     defaults=lambda given: {"clusters": 2, "client_weight": "samples", "averaging": "members"},
     prefers=prefers,
     no_twin="its single cluster starts from the mean of the clients' own solutions, where no other method does",
-    reveals={"cluster": "which cluster the server put it into"},
+    reveals=IN_CLUSTERS,
 )

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from coterie.evaluate.metrics import SURE
 from coterie.methods.base import SEEN
-from coterie.report import choosing, coefficients, one_shot, sentences, tables
+from coterie.report import choosing, coefficients, descent, one_shot, sentences, tables
 from coterie.report.commands import is_named, own_learner, run_command
 from coterie.report.comparison import Comparison, MethodRuns, compare, contingency, curve, gains, pairs
 from coterie.report.figures.curves import Line, curves
@@ -101,8 +101,8 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "columns": columns,
         "clients": clients,
         "options": tables.option_rows(found.main.first),
-        "about": tables.method_words(found.main.name, _start(found.main)),
-        "others": [tables.method_words(method.name, _start(method)) for method in others],
+        "about": tables.method_words(found.main.name, found.main.first.config),
+        "others": [tables.method_words(method.name, method.first.config) for method in others],
         "returned": tables.returned_rows(found.main),
         "finetuned_known": any(method.over_seeds("finetuned") for method in found.methods),
         "newcomers_known": any(method.over_seeds("newcomers") for method in found.methods),
@@ -112,12 +112,8 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "coefficients": coefficients.section(found.main.first),
         "one_shot": one_shot.section(found.main.first),
         "choice": choosing.section(found.main.first),
+        "descent": descent.section(found.main.first),
     }
-
-
-def _start(runs: MethodRuns) -> str | None:
-    """How a method's runs began; None: in the method's own way."""
-    return runs.first.config.get("start")
 
 
 def _agreement(main: MethodRuns) -> dict[str, Any] | None:
@@ -153,6 +149,7 @@ def _figures(found: Comparison) -> dict[str, Any]:
         "formation": _formation(found.main),
         "formation_legend": [(k, colour(k), sum(row["cluster"] == k for row in first.clients)) for k in seen(first)],
         "strip": is_strip(first),
+        "always_one": max(descent.numbers_of_clusters(first)) == 1,
         "leads": leaders(first),
         "curve_figures": _curve_figures(found),
     }
@@ -174,7 +171,7 @@ def _gain_figure(found: Comparison, base: MethodRuns) -> dict[str, Any]:
 def _why_no_map(main: MethodRuns) -> str:
     if main.groups != "found":
         return f"{main.name} does not look for groups, so clients did not measure their loss under several models."
-    if int(main.first.config.get("clusters", 0)) == 1:
+    if descent.numbers_of_clusters(main.first)[-1] == 1:
         return "with one cluster there is one model, and nothing to tell clients apart by."
     return "the run does not hold the clients' losses under every cluster's model."
 
@@ -195,7 +192,7 @@ def _key(shape: str) -> Markup:
 
 
 def _formation(main: MethodRuns) -> Markup | None:
-    if main.groups != "found" or int(main.first.config.get("clusters", 2)) < 2:
+    if main.groups != "found" or max(descent.numbers_of_clusters(main.first)) < 2:
         return None
     return formation(main.first, f"Clusters of the clients of {main.name}, round by round")
 

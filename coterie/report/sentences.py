@@ -17,6 +17,7 @@ from coterie.report.comparison import (
     tally,
     trouble,
 )
+from coterie.report.descent import changes_clusters
 from coterie.report.formats import count, listed, plain, plural, score, signed
 from coterie.report.reading import RunData
 
@@ -235,7 +236,7 @@ def _unused_note(main: MethodRuns) -> Note | None:
     short = [
         f"{used} of {run.config['clusters']} (seed {run.seed})"
         for run, used in zip(main.runs, _used(main), strict=True)
-        if used < int(run.config.get("clusters", used))
+        if used < int(run.config.get("clusters", used)) and not changes_clusters(run.records)
     ]
     if not short:
         return None

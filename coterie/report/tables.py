@@ -269,8 +269,8 @@ def option_rows(run: RunData) -> list[tuple[str, str, str]]:
     return rows
 
 
-def method_words(name: str, start: str | None) -> dict[str, Any]:
-    """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals with this start."""
+def method_words(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals with these options."""
     entry = METHODS.get(name)
     if entry is None:
         return {"name": name, "sentence": "", "step": "", "paper": "", "reveals": {}, "trains": True}
@@ -283,7 +283,7 @@ def method_words(name: str, start: str | None) -> dict[str, Any]:
         "sentence": " ".join(opening.split()),
         "step": " ".join((inspect.getdoc(entry.compose) or "").split("\n\n")[0].split()),
         "paper": entry.paper,
-        "reveals": dict(entry.revealed(start)),
+        "reveals": dict(entry.revealed(config.get("start"), config)),
         "trains": entry.trains,
     }
 

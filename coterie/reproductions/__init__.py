@@ -10,6 +10,7 @@ from pathlib import Path
 from coterie.errors import unknown_name
 from coterie.reproductions import (
     grouped_regression,
+    hcfl_knobs,
     hcfl_reference,
     ifca_figure3,
     ifca_figure4,
@@ -57,6 +58,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         *odcl_rounds.REPRODUCTIONS,
         odcl_few_shot.REPRODUCTION,
         hcfl_reference.REPRODUCTION,
+        hcfl_knobs.REPRODUCTION,
         grouped_regression.REPRODUCTION,
     )
 }

@@ -16,7 +16,7 @@ from coterie.core.clusters import Clusters, Params
 from coterie.runs.files import tensor_bytes, write_atomically, write_json
 from coterie.server.loop import ServerState
 
-WHOLE = ("choice", "steady", "loss", "accepted", "flows")
+WHOLE = ("choice", "steady", "loss", "accepted", "flows", "portraits")
 """The parts of a state that are one array each."""
 KEEP = 3
 """Checkpoints kept, so that a damaged one has a predecessor."""
@@ -27,6 +27,7 @@ def save_checkpoint(folder: Path, state: ServerState) -> None:
     folder.mkdir(exist_ok=True)
     arrays = {f"params/{name}": p for name, p in state.clusters.params.items()}
     arrays |= {f"body/{name}": p for name, p in state.clusters.shared.items()}
+    arrays |= {f"overall/{name}": p for name, p in (state.clusters.overall or {}).items()}
     arrays |= {name: getattr(state, name) for name in WHOLE}
     arrays |= {f"tables/{name}": table for name, table in state.tables.items()}
     arrays |= {f"clients/{name}": kept for name, kept in state.clients.items()}
@@ -69,7 +70,8 @@ def _read(header: Path) -> ServerState:
         raise ValueError("its arrays do not match their digest")
     arrays = safetensors_load(data)
     params, body = _under("params/", arrays), _under("body/", arrays)
-    clusters = Clusters(params, int(facts["K"]), int(facts["lanes"]), body or None)
+    overall = _under("overall/", arrays)
+    clusters = Clusters(params, int(facts["K"]), int(facts["lanes"]), body or None, overall or None)
     whole = {name: arrays[name] for name in WHOLE}
     tables, clients = _under("tables/", arrays), _under("clients/", arrays)
     return ServerState(int(facts["round"]), clusters, tables=tables, clients=clients, **whole)

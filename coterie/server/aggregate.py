@@ -37,6 +37,9 @@ def aggregate(
     everybody = _everybody(method.averaging, by_lane, sizes)
     denominator = everybody.repeat_interleave(clusters.K) if method.averaging.over == "all" else mass
     params = _moved(clusters.params, sums, denominator, step)
+    if clusters.overall:
+        overall = _moved(clusters.overall, reply.slotted["overall"], by_lane, step)
+        return replace(clusters, params=params, overall=overall)
     if not clusters.shared:
         return replace(clusters, params=params)
     # the shared body is averaged over all who answered, whatever their cluster

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie.core.federation import Replies
-from coterie.core.messages import Reply
+import numpy as np
+import torch
+
+from coterie.core.clusters import Params
+from coterie.core.federation import Federation, Replies, positions_of
+from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.shard import Positions
 
 BEFORE = -1
 """The round number of everything that happens before the first round."""
@@ -25,3 +30,17 @@ class Cost:
         self.bytes_up += replies.bytes_up
         self.bytes_down += replies.bytes_down
         return replies.reply
+
+
+def ask_everybody(
+    federation: Federation, task: Task, broadcast: Broadcast, cost: Cost
+) -> tuple[Positions, Params, Positions]:
+    """Who answered (S,), their rows {name: (S, ...)}, and who answered but was rejected.
+
+    Clients come in the order of their hashes, so that the numbers of clusters found among them depend on nothing else.
+    """
+    reply = cost.count(federation.ask(task, broadcast, np.arange(len(federation.clients))))
+    answered = positions_of(federation, reply.clients)
+    order = np.argsort(federation.hashes[answered], kind="stable")
+    rows = {name: row.cpu()[torch.from_numpy(order)] for name, row in reply.rows.items()}
+    return answered[order], rows, positions_of(federation, reply.rejected)

@@ -17,6 +17,7 @@ from coterie.core.states import NEVER
 from coterie.core.threads import one_thread
 from coterie.errors import TrainingError
 from coterie.server.aggregate import aggregate, changes_of
+from coterie.server.greeting import Greeted, greet
 from coterie.server.regrouping import regroup, unmoved
 from coterie.server.sampling import choose
 from coterie.tiers.method import Method
@@ -45,6 +46,8 @@ class ServerState:
     """What the objective keeps of the clients' counts."""
     flows: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0, dtype=torch.float64))
     """(m, K then, K now) how a client's own weights go from when it was last accepted to now; empty while K stays."""
+    portraits: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    """(K, P) what the members of each cluster introduced themselves with, added up; empty where nobody does."""
     clients: Params = field(default_factory=dict)
     """What clients keep for themselves, only in checkpoints of a simulation: elsewhere it stays with them."""
 
@@ -85,6 +88,10 @@ def rounds(
     """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method."""
     while state.round < total:
         chosen = choose(federation.hashes, method.participation, seed, state.round)
+        greeted = Greeted(_before(state, federation))
+        if method.introduces:
+            greeted = greet(method, federation, greeted.view, chosen, seed)
+            state = _placed(state, greeted)
         told = state.choice[:, 0] if method.adapts and method.weights.assigned else groups
         # the server has no model for a client that it knows no cluster of: such a client is missing
         asked = chosen if told is None else chosen[(told[torch.from_numpy(chosen)] >= 0).numpy()]
@@ -98,7 +105,8 @@ def rounds(
         )
         replies = federation.ask(method.task(seed), broadcast, asked)
         reply = replies.reply
-        _refuse_failure(reply, len(asked), state.round, method)
+        rejected = (*greeted.rejected, *reply.rejected)
+        _refuse_failure(reply.clients, rejected, len(chosen), state.round, method)
         answered = positions_of(federation, reply.clients)
         with one_thread():
             averaged = aggregate(method, state.clusters, reply, federation.sizes, answered, rate)
@@ -118,28 +126,58 @@ def rounds(
         loss = reply.sums["loss"] / reply.sums["samples"]
         accepted = state.accepted.index_fill(0, torch.from_numpy(answered), state.round)
         state = ServerState(
-            state.round + 1, after.view.clusters, choice, steady, loss, accepted, after.tables, after.flows
+            state.round + 1,
+            after.view.clusters,
+            choice,
+            steady,
+            loss,
+            accepted,
+            after.tables,
+            after.flows,
+            after.view.portraits,
         )
         yield Round(
             state,
             moved=moved,
             answered=len(answered),
-            missing=_missing(federation.clients, chosen, reply),
-            rejected=reply.rejected,
-            bytes_up=replies.bytes_up if method.travels else 0,
-            bytes_down=replies.bytes_down if method.travels else 0,
+            missing=_missing(federation.clients, chosen, reply.clients, rejected),
+            rejected=rejected,
+            bytes_up=greeted.bytes_up + replies.bytes_up if method.travels else 0,
+            bytes_down=greeted.bytes_down + replies.bytes_down if method.travels else 0,
             path="+".join(reply.paths),
             likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
             shares=_shares(method, averaged, reply),
-            events=after.events,
+            events=(*greeted.events, *after.events),
         )
+
+
+def _before(state: ServerState, federation: Federation) -> View:
+    """What the server knows before a round."""
+    nobody = np.zeros(0, dtype=np.int64)
+    return View(
+        state.round,
+        state.clusters,
+        federation.clients,
+        state.choice[:, 0],
+        nobody,
+        federation.hashes,
+        portraits=state.portraits,
+    )
+
+
+def _placed(state: ServerState, greeted: Greeted) -> ServerState:
+    """The state with the clients that have introduced themselves."""
+    view = greeted.view
+    return replace(state, clusters=view.clusters, choice=view.choice[:, None], portraits=view.portraits)
 
 
 def _seen(method: Method, view: View, state: ServerState, reply: Reply, sizes: np.ndarray) -> View:
     """What the procedure may look at, besides who is where."""
     weights = reply.rows["weights"][:, 0] if "weights" in reply.rows else None
     changes = changes_of(method, state.clusters, reply, sizes, view.answered) if "change" in reply.rows else None
-    return replace(view, rows=reply.rows, weights=weights, changes=changes, distance=method.distance)
+    return replace(
+        view, rows=reply.rows, weights=weights, changes=changes, distance=method.distance, portraits=state.portraits
+    )
 
 
 def _accepted(flows: Tensor, answered: Positions, K: int) -> Tensor:
@@ -152,11 +190,13 @@ def _accepted(flows: Tensor, answered: Positions, K: int) -> Tensor:
     return grown
 
 
-def _missing(clients: tuple[ClientId, ...], chosen: Positions, reply: Reply) -> tuple[ClientId, ...]:
+def _missing(
+    clients: tuple[ClientId, ...], chosen: Positions, accepted: tuple[ClientId, ...], rejected: tuple[ClientId, ...]
+) -> tuple[ClientId, ...]:
     """Who was to take part and sent nothing at all."""
-    if len(reply.clients) + len(reply.rejected) == len(chosen):
+    if len(accepted) + len(rejected) == len(chosen):
         return ()
-    heard = {*reply.clients, *reply.rejected}
+    heard = {*accepted, *rejected}
     return tuple(clients[i] for i in chosen if clients[i] not in heard)
 
 
@@ -207,12 +247,14 @@ def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups:
     return torch.where((state.steady[rows] >= every)[:, None], slots, ALL)
 
 
-def _refuse_failure(reply: Reply, asked: int, round_: int, method: Method) -> None:
-    if reply.clients:
+def _refuse_failure(
+    accepted: tuple[ClientId, ...], rejected: tuple[ClientId, ...], asked: int, round_: int, method: Method
+) -> None:
+    if accepted:
         return
-    if reply.rejected:
+    if rejected:
         raise TrainingError(
-            f"round {round_}: the updates of all {len(reply.rejected)} clients that answered are not finite, so the "
+            f"round {round_}: the updates of all {len(rejected)} clients that answered are not finite, so the "
             f"training diverged: lower lr (now {method.rate(round_):g}) or scale the features"
         )
     raise TrainingError(f"round {round_}: none of the {asked} clients asked has answered; nothing was changed")

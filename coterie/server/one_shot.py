@@ -18,7 +18,7 @@ from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast, Plain, Task
 from coterie.core.shard import Positions
 from coterie.errors import TrainingError
-from coterie.server.before import BEFORE, Cost
+from coterie.server.before import BEFORE, Cost, ask_everybody
 from coterie.server.clustering.choose import ClusterSettings, cluster_points
 
 NOBODY = -1
@@ -73,7 +73,10 @@ def one_shot(
     whose model fits them best; those who never answer have none.
     """
     cost = Cost()
-    answered, rows, rejected = _ask(federation, solver, seed, cost)
+    answered, replies, rejected = ask_everybody(federation, solver.task(seed), solver.broadcast, cost)
+    if not len(answered):
+        raise _nobody(len(rejected))
+    rows = replies["model"]
     at = torch.from_numpy(answered)
     labels = torch.full((len(federation.clients),), NOBODY)
     told: dict[str, Any] = {}
@@ -86,30 +89,15 @@ def one_shot(
         labels[at] = groups[at]
     K = int(labels.max() if groups is None else groups.max()) + 1
     mass = torch.from_numpy(federation.sizes[answered]) if by_samples else torch.ones(len(answered))
-    means = unflat(_averages(rows, labels[at], mass, K), like)
+    means = unflat(averages(rows, labels[at], mass, K), like)
     models = {name: p.to(like[name].device, like[name].dtype) for name, p in means.items()}
     if len(rejected) and groups is None:
-        labels = _joined(federation, Clusters(models, K), labels, rejected, cost)
+        labels = join_by_loss(federation, Clusters(models, K), labels, rejected, cost)
     told |= {"solver": solver.name, "solved": len(answered), "without_solution": len(rejected), **asdict(cost)}
     return OneShot(models, labels, told)
 
 
-def _ask(federation: Federation, solver: Solver, seed: int, cost: Cost) -> tuple[Positions, Tensor, Positions]:
-    """Who has a solution (S,), the solutions (S, P), and who answered that it has none.
-
-    Clients come in the order of their hashes, so that the numbers of the clusters depend on nothing else.
-    """
-    everybody = np.arange(len(federation.clients))
-    reply = cost.count(federation.ask(solver.task(seed), solver.broadcast, everybody))
-    if not reply.clients:
-        raise _nobody(len(reply.rejected))
-    answered = positions_of(federation, reply.clients)
-    order = np.argsort(federation.hashes[answered], kind="stable")
-    rows = reply.rows["model"].cpu()[torch.from_numpy(order)]
-    return answered[order], rows, positions_of(federation, reply.rejected)
-
-
-def _averages(rows: Tensor, labels: Tensor, mass: Tensor, K: int) -> Tensor:
+def averages(rows: Tensor, labels: Tensor, mass: Tensor, K: int) -> Tensor:
     """(m, P) to (K, P), each the weighted mean of its members, in float64; of all, where a given group has nobody."""
     mass = mass.double()
     total = torch.zeros(K, dtype=torch.float64).index_add_(0, labels, mass)
@@ -118,7 +106,7 @@ def _averages(rows: Tensor, labels: Tensor, mass: Tensor, K: int) -> Tensor:
     return torch.where(total[:, None] > 0, sums / total[:, None], everybody)
 
 
-def _joined(federation: Federation, clusters: Clusters, labels: Tensor, places: Positions, cost: Cost) -> Tensor:
+def join_by_loss(federation: Federation, clusters: Clusters, labels: Tensor, places: Positions, cost: Cost) -> Tensor:
     """The labels with these clients, by least training loss, if they answer."""
     reply = cost.count(federation.ask(Task("score"), Broadcast(BEFORE, clusters), np.sort(places)))
     joined = labels.clone()

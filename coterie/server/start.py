@@ -62,7 +62,8 @@ def given_start(
 def as_clusters(params: Params, method: Method) -> Clusters:
     """Models {name: (R K, ...)}; shared parameters are put aside, once for each lane (those of its first model)."""
     if not method.shared:
-        return Clusters(params, method.procedure.K, method.lanes)
+        overall = {name: p[:1].clone() for name, p in params.items()} if method.overall else None
+        return Clusters(params, method.procedure.K, method.lanes, overall=overall)
     prefixes = tuple(prefix.removesuffix(".") + "." for prefix in method.shared)
     body = {n: p[:: method.procedure.K].clone() for n, p in params.items() if f"{n}.".startswith(prefixes)}
     heads = {n: p for n, p in params.items() if n not in body}

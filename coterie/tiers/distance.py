@@ -15,14 +15,19 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 
 Floats = npt.NDArray[np.float64]
+Needs = Literal["updates", "features", "labels", "inputs", "anchor"]
+NO_DIRECTION = 1e-12
+"""Eigenvalues of a Gram matrix below this share of the largest are rounding, and their directions arbitrary."""
 
 
 class Distance(Protocol):
     """What a client tells for it, and what the server makes of that."""
 
     name: ClassVar[str]
-    needs: ClassVar[Literal["updates", "features", "labels"]]
-    """updates: each client's change is sent as a row; features: a body that all clusters share; labels: classes."""
+    needs: ClassVar[Needs]
+    """updates: each client's change is sent as a row; features: a body that all clusters share; labels: classes;
+    inputs: samples as they are, so that clients can be asked before anything is trained; anchor: what a client
+    makes of a model that nobody trains, told once."""
     reveals: ClassVar[dict[str, str]]
     """The rows it needs and what they tell the server about a client."""
 
@@ -45,7 +50,7 @@ class UpdateCosine:
     """1 - cos of what two clients changed. (CFL)"""
 
     name: ClassVar[str] = "update-cosine"
-    needs: ClassVar[Literal["updates", "features", "labels"]] = "updates"
+    needs: ClassVar[Needs] = "updates"
     weighted: ClassVar[bool] = False
     reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
 
@@ -69,7 +74,7 @@ class Prototypes:
     """Over common classes."""
     weighted: bool = True
     name: ClassVar[str] = "prototypes"
-    needs: ClassVar[Literal["updates", "features", "labels"]] = "features"
+    needs: ClassVar[Needs] = "features"
     reveals: ClassVar[dict[str, str]] = {
         "prototypes": "the mean feature of each of its classes",
         "class_counts": "how many samples of each class it has",
@@ -106,18 +111,144 @@ class Prototypes:
         return found
 
 
+@dataclass(frozen=True)
+class PrincipalAngles:
+    """Degrees between the subspaces that hold most of two clients' samples. (PACFL)
+
+    Only p(x) counts: clients that label the same inputs in another way are in one place. Class by class, `least` takes
+    the least angle over all pairs of classes, so that a swap of labels is not seen either; `sum` compares like with
+    like, and sees it.
+    """
+
+    p: int = 3
+    """Directions of a subspace; fewer where the samples span fewer."""
+    per_class: bool = False
+    angle: Literal["least", "sum"] = "least"
+    """The least principal angle, or the sum of all; class by class the mean of that over the classes of both."""
+    name: ClassVar[str] = "principal-angles"
+    needs: ClassVar[Needs] = "inputs"
+    weighted: ClassVar[bool] = False
+    reveals: ClassVar[dict[str, str]] = {
+        "subspace": "the leading directions of its samples (of each class, with per_class): the first is nearly their "
+        "mean, and what few samples look like can be read off"
+    }
+
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+        """Row `subspace`: orthonormal columns for each of G parts, the classes or one, (B, G, d, p)."""
+        found = []
+        for x, y, size in zip(block.x.flatten(2), block.y, block.sizes.tolist(), strict=True):
+            own, labels = x[:size].double(), y[:size]
+            parts = [own[labels == c] for c in range(classes or 0)] if self.per_class else [own]
+            found.append(torch.stack([leading_directions(part, self.p) for part in parts]))
+        return {"subspace": torch.stack(found).to(block.x.dtype)}
+
+    def server_pairwise(self, rows: Params) -> Floats:
+        bases = rows["subspace"].double().cpu()  # (a, G, d, p)
+        compare = self._least if self.angle == "least" else self._sum
+        apart = torch.zeros(len(bases), len(bases), dtype=torch.float64)
+        for i in range(len(bases)):  # one client with those after it, which bounds the memory
+            apart[i, i:] = apart[i:, i] = compare(bases[i], bases[i:])
+        return cleaned(apart, 90.0 * self.p)
+
+    def _least(self, one: Tensor, others: Tensor) -> Tensor:
+        """Angles (b,) of bases (G, d, p) and (b, G, d, p): the least over all pairs of parts."""
+        cosines = torch.linalg.svdvals(torch.einsum("gdp,bhdq->bghpq", one, others))
+        return degrees(cosines.flatten(1).amax(dim=1))
+
+    def _sum(self, one: Tensor, others: Tensor) -> Tensor:
+        """Angles (b,) of bases (G, d, p) and (b, G, d, p): summed for each part, and the mean over parts of both."""
+        cosines = torch.linalg.svdvals(torch.einsum("gdp,bgdq->bgpq", one, others))
+        ranks = torch.minimum(dimensions(one), dimensions(others))  # (b, G): so many angles there are
+        there = torch.arange(self.p) < ranks[..., None]
+        sums = torch.where(there, degrees(cosines), 0.0).sum(dim=2)
+        both = (ranks > 0).sum(dim=1)
+        return torch.where(both > 0, sums.sum(dim=1) / both.clamp_min(1), 90.0 * self.p)
+
+
+@dataclass(frozen=True)
+class CosineGaps:
+    """Mean difference of two clients' update cosines with every third client. (FedGroup's MADC)"""
+
+    name: ClassVar[str] = "cosine-gaps"
+    needs: ClassVar[Needs] = "updates"
+    weighted: ClassVar[bool] = False
+    reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
+
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+        return {}
+
+    def server_pairwise(self, rows: Params) -> Floats:
+        cosines = 1 - torch.from_numpy(apart_by_angle(rows["own_change"]))
+        # z = i and z = j add |1 - cos| each to the sum over all z
+        gaps = torch.cdist(cosines, cosines, p=1) - 2 * (1 - cosines)
+        return cleaned(gaps / max(1, len(cosines) - 2))
+
+
+@dataclass(frozen=True)
+class AnchorCosine:
+    """1 - cos of what one epoch of two clients makes of the same frozen model, told once. (StoCFL)
+
+    Vectors of different rounds can be compared, which those of models in training cannot.
+    """
+
+    name: ClassVar[str] = "anchor-cosine"
+    needs: ClassVar[Needs] = "anchor"
+    weighted: ClassVar[bool] = False
+    reveals: ClassVar[dict[str, str]] = {"anchor": "how one epoch of its own changes a model that nobody trains, once"}
+
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+        return {}
+
+    def server_pairwise(self, rows: Params) -> Floats:
+        return apart_by_angle(rows["anchor"])
+
+
+def decomposed_cosines(updates: Tensor, K: int) -> Tensor:
+    """Cosines (n, K) of updates (n, P) with their K leading directions, K at most n. (FedGroup's EDC)
+
+    Clients become points, which k-means needs and pairwise distances are not; so this is no member of the tier.
+    """
+    directions = leading_directions(updates.double(), K)
+    return torch.nn.functional.normalize(updates.double(), dim=1) @ directions
+
+
+def leading_directions(x: Tensor, p: int) -> Tensor:
+    """The first p left singular vectors of the matrix with columns x (n, d), (d, p); zeros where its rank is less.
+
+    By the smaller Gram matrix, which for images is 2 to 10 times faster than a decomposition of x itself.
+    """
+    wide = len(x) < x.shape[1]
+    values, vectors = torch.linalg.eigh(x @ x.T if wide else x.T @ x)  # ascending
+    values, vectors = values.flip(0)[:p], vectors.flip(1)[:, :p]
+    vectors = vectors[:, values > NO_DIRECTION * values[:1]]
+    found = torch.nn.functional.normalize(x.T @ vectors, dim=0) if wide else vectors
+    return torch.nn.functional.pad(found, (0, p - found.shape[1]))
+
+
+def dimensions(bases: Tensor) -> Tensor:
+    """How many columns of (..., d, p) are directions and no zeros, (...)."""
+    return (bases != 0).any(dim=-2).sum(dim=-1)
+
+
+def degrees(cosines: Tensor) -> Tensor:
+    """Angles of cosines, those that rounding has put above 1 included."""
+    return torch.rad2deg(torch.arccos(cosines.clamp(0, 1)))
+
+
 def apart_by_angle(vectors: Tensor) -> Floats:
     """1 - cos between rows (a, P); a row of zeros is at 1 from everything."""
     unit = torch.nn.functional.normalize(vectors.double(), dim=1)
     return cleaned(1 - unit @ unit.T)
 
 
-def cleaned(apart: Tensor) -> Floats:
-    """Symmetric, within [0, 2], with an exact zero diagonal."""
+def cleaned(apart: Tensor, most: float = 2.0) -> Floats:
+    """Symmetric, within [0, most], with an exact zero diagonal."""
     found: Floats = apart.double().cpu().numpy()
-    found = np.clip((found + found.T) / 2, 0, 2)
+    found = np.clip((found + found.T) / 2, 0, most)
     np.fill_diagonal(found, 0)
     return found
 
 
-DISTANCES: dict[str, Callable[..., Distance]] = {m.name: m for m in (UpdateCosine, Prototypes)}
+DISTANCES: dict[str, Callable[..., Distance]] = {
+    m.name: m for m in (UpdateCosine, Prototypes, PrincipalAngles, CosineGaps, AnchorCosine)
+}

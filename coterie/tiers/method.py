@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
 from coterie.core.messages import Plain, Task
@@ -32,10 +32,10 @@ class Averaging:
 
 @dataclass(frozen=True)
 class Groups:
-    """Who tells an assigned client its cluster: the known truth, what the start found, each is one of its own, or all
-    begin in one."""
+    """Who tells an assigned client its cluster: the known truth, what the start found, each is one of its own, all
+    begin in one, or nobody has one until it has introduced itself."""
 
-    by: Literal["truth", "start", "self", "one"]
+    by: Literal["truth", "start", "self", "one", "introduction"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Method:
     """How the lanes become one; None: all are trained to the end."""
     shared: tuple[str, ...] = ()
     """Parameters whose names start with one of these are common to all clusters."""
+    overall: bool = False
+    """Whether everybody trains one more model, for all, to which `work.prox` pulls the clusters' models."""
     groups: Groups | None = None
     """For assigned weights: where the clusters come from."""
     stable_after: int | None = None
@@ -104,6 +106,16 @@ class Method:
         """Whether clients send what they changed one by one, and not only for the sum."""
         by_updates = self.distance is not None and self.distance.needs == "updates"
         return by_updates or any(step.splits for step in self.procedure.steps)
+
+    @property
+    def introduces(self) -> bool:
+        """Whether clients introduce themselves before they first train, and are placed by that."""
+        return self.groups is not None and self.groups.by == "introduction"
+
+    def introduction(self, seed: int) -> Task:
+        """What a client is asked for once: what one epoch makes of a model that everybody can draw from the seed."""
+        work = replace(self.work, steps=None, epochs=1, prox=0.0)
+        return Task("introduce", {"work": work.settings(), "seed": seed})
 
     def rate(self, round_: int) -> float:
         """The step size of a round."""
@@ -168,7 +180,7 @@ class RoundSettings:
             resample=None if plain["resample"] is None else int(str(plain["resample"])),
             by_share=bool(plain["by_share"]),
             each=bool(plain["each"]),
-            distance=None if plain["distance"] is None else _read_member(DISTANCES, plain["distance"]),
+            distance=None if plain["distance"] is None else read_distance(plain["distance"]),
         )
 
 
@@ -180,6 +192,11 @@ def plain_member(member: Objective | Weights | Distance) -> dict[str, Plain]:
 def read_objective(plain: Plain) -> Objective:
     """The member of tier 1 that `plain_member` gave."""
     return _read_member(OBJECTIVES, plain)
+
+
+def read_distance(plain: Plain) -> Distance:
+    """The member of tier 4 that `plain_member` gave."""
+    return _read_member(DISTANCES, plain)
 
 
 M = TypeVar("M")

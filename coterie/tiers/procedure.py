@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
@@ -149,13 +151,15 @@ class SplitByGap:
     warmup: int = 0
     max_clusters: int | None = None
     least: int = 2
+    most: int = 1000
+    """So many members of a cluster are compared in a round, others in the next; all with `hard`, which places each."""
     name: ClassVar[str] = "split-by-gap"
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
         if view.round < self.warmup or (self.max_clusters is not None and self.max_clusters <= view.K):
             return None
-        found = [(k, *view.pairwise(k)) for k in range(view.K)]
+        found = [(k, *view.pairwise(k, None if self.hard else self.most)) for k in range(view.K)]
         widest = max((one for one in found if len(one[1]) >= self.least), key=lambda one: one[2].max(), default=None)
         if widest is None:
             return None
@@ -177,9 +181,127 @@ class RemoveUnclaimed:
 
     def server_propose(self, view: View) -> Regroup | None:
         sizes = view.sizes()
-        claimed = [k for k in range(view.K) if sizes[k] > 0]
+        claimed = [k for k in range(view.K) if sizes[k] > 0 or view.shares_first_rank(k)]
         if len(claimed) == view.K or not claimed:
             return None
         gone = sorted(set(range(view.K)) - set(claimed))
         why = f"nobody ranks {', '.join(map(str, gone))} first"
         return Regroup(tuple(NewCluster((k,)) for k in claimed), "remove", why)
+
+
+def two_means(points: Floats) -> tuple[Positions, Positions]:
+    """Two parts of points (n, d) that are not all equal, by Lloyd's steps from the two that are farthest apart.
+
+    Nothing is drawn, and neither part can become empty: each centre is nearer to some point of its own part.
+    """
+    from scipy.cluster.vq import kmeans2  # slow to import
+    from scipy.spatial.distance import cdist
+
+    apart = cdist(points, points)
+    ends = np.unravel_index(int(apart.argmax()), apart.shape)
+    _, labels = kmeans2(points, points[list(ends)], iter=100, minit="matrix", missing="raise")
+    first = labels == labels[0]  # the part of the first client keeps the number
+    return np.flatnonzero(first), np.flatnonzero(~first)
+
+
+@dataclass(frozen=True)
+class SplitBySpectrum:
+    """ICFL: a cluster whose updates do not point one way is cut in two by the leading eigenvectors of their cosines.
+
+    A_ij = cos of the updates of members i and j who answered, alpha = its largest eigenvalue / n: 1 if all point the
+    same way, 1/n if each goes its own. The cut is by 2-means on the rows of the n x 2 matrix of the two leading
+    eigenvectors, where alpha < alpha*(t) = 1 - (e/eps1)^(t/eps2), eps2 = ln(1 - alpha0) / (1 - ln eps1), t = round.
+
+    alpha*(t) rises to 1 for all alpha0 and eps1, and alpha is below 1 unless all updates point the same way: K runs
+    towards the number of clients unless it is capped.
+    """
+
+    alpha0: float
+    """Between 0 and 1: the larger, the slower alpha* rises."""
+    eps1: float = 4.0
+    warmup: int = 0
+    """No split before this round."""
+    least: int = 2
+    """No cluster with fewer members who answered is split."""
+    max_clusters: int | None = None
+    hard: bool = True
+    name: ClassVar[str] = "split-by-spectrum"
+    splits: ClassVar[bool] = True
+
+    def server_threshold(self, round_: int) -> float:
+        """alpha*(t)."""
+        eps2 = math.log(1 - self.alpha0) / (1 - math.log(self.eps1))
+        return 1 - float((math.e / self.eps1) ** (round_ / eps2))
+
+    def server_propose(self, view: View) -> Regroup | None:
+        if view.round < self.warmup:
+            return None
+        cuts = [cut for k in range(view.K) if (cut := self._cut(view, k)) is not None]
+        room = None if self.max_clusters is None else max(0, self.max_clusters - view.K)
+        return split(view, cuts[:room], self.hard)
+
+    def _cut(self, view: View, k: int) -> Cut | None:
+        members, apart = view.pairwise(k)
+        if len(members) < max(2, self.least):
+            return None
+        values, vectors = np.linalg.eigh(1 - apart)  # ascending
+        alpha, threshold = float(values[-1]) / len(members), self.server_threshold(view.round)
+        if alpha >= threshold:
+            return None
+        first, second = two_means(vectors[:, -2:])  # orthonormal columns, so the rows are not all equal
+        why = f"alpha {alpha:.3g} is below {threshold:.3g}"
+        return Cut(k, (members[first], members[second]), why)
+
+
+@dataclass(frozen=True)
+class MergeAbove:
+    """StoCFL: every client begins as a cluster of its own; clusters whose portraits are alike unite, and none splits.
+
+    A portrait is the sum of what members introduced themselves with, which has the direction of their mean. Pairs with
+    cos >= tau unite, from the largest cosine on; a chain of such pairs makes one cluster, with the model of its largest
+    part (ties: the oldest). Clients that come for the first time have no model yet: the overall one is theirs if no
+    older cluster joins them. So no model is held for a client that finds its like in the round it comes.
+    """
+
+    tau: float
+    name: ClassVar[str] = "merge-above"
+    splits: ClassVar[bool] = False
+
+    def server_propose(self, view: View) -> Regroup | None:
+        if "anchor" not in view.rows:
+            return None
+        assert view.distance is not None, "checked when the method is built"
+        sizes = view.sizes()
+        old = [k for k in range(view.K) if sizes[k] > 0]
+        vectors = torch.cat([view.portraits[old], view.rows["anchor"]])
+        if not len(vectors):
+            return None
+        cosines = 1 - view.distance.server_pairwise({"anchor": vectors})
+        parts = united(cosines >= self.tau)
+        if len(parts) == view.K and not len(view.answered):
+            return None
+        new = tuple(self._cluster(view, old, part) for part in parts)
+        unions = [self._reason(cosines, old, part) for part in parts if (part < len(old)).sum() > 1]
+        why = "; ".join([*([f"{len(view.answered)} clients came"] if len(view.answered) else []), *unions])
+        return Regroup(new, "merge" if unions else "arrival", f"{why}; tau {self.tau:g}", hard=True)
+
+    @staticmethod
+    def _reason(cosines: Floats, old: list[int], part: Positions) -> str:
+        """Which old clusters become one, and the largest cosine in it."""
+        inside = cosines[np.ix_(part, part)] - 2 * np.eye(len(part))
+        return f"{', '.join(str(old[place]) for place in part if place < len(old))} unite, cosine {inside.max():.3g}"
+
+    @staticmethod
+    def _cluster(view: View, old: list[int], part: Positions) -> NewCluster:
+        """From places among the old clusters that have members, and the clients that came, after them."""
+        parents = tuple(old[place] for place in part if place < len(old))
+        return NewCluster(parents, "larger", view.ids(part[part >= len(old)] - len(old)))
+
+
+def united(alike: npt.NDArray[np.bool_]) -> list[Positions]:
+    """The parts that pairs (n, n) which are alike make, in the order of their first places."""
+    from scipy.sparse.csgraph import connected_components  # slow to import
+
+    count, labels = connected_components(alike, directed=False)
+    parts = [np.flatnonzero(labels == label) for label in range(count)]
+    return sorted(parts, key=lambda part: int(part[0]))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
-from coterie.core.keys import Words
+from coterie.core.keys import Words, fold
 from coterie.core.regroup import Changes, Regroup, renormalised
 from coterie.core.shard import ClientId, Positions
 from coterie.tiers.distance import Distance
@@ -39,6 +39,9 @@ class View:
     """(a, K) where clients belong to several clusters."""
     changes: Changes | None = None
     distance: Distance | None = None
+    portraits: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    """(K, P) what the members of each cluster introduced themselves with, added up; empty where nobody has. Before a
+    round, those who answered with the row `anchor` have no cluster yet."""
 
     @property
     def K(self) -> int:
@@ -47,6 +50,11 @@ class View:
     def sizes(self) -> Tensor:
         """(K,) the clients of each cluster."""
         return torch.bincount(self.choice[self.choice >= 0], minlength=self.K)
+
+    def shares_first_rank(self, k: int) -> bool:
+        """Whether somebody who answered gives k as much weight as any other: so do both parts of a soft split at first,
+        though `choice` names one."""
+        return self.weights is not None and bool((self.weights[:, k] == self.weights.amax(dim=1)).any())
 
     def members(self, k: int) -> Positions:
         """Those of cluster k who answered, as places among them, in the order of their hashes."""
@@ -59,22 +67,37 @@ class View:
         if weights is not None:
             flows = regroup.flows([self.clients[i] for i in self.answered], self.K)
             weights = renormalised(torch.einsum("ak,akj->aj", weights.double(), flows))
+        choice = regroup.place(self.clients, self.choice)
         return replace(
             self,
             clusters=regroup.apply(self.clusters, self.sizes(), self.changes),
-            choice=regroup.place(self.clients, self.choice),
+            choice=choice,
             weights=weights,
+            portraits=self._portraits_after(regroup, choice) if len(self.portraits) else self.portraits,
             changes=None if self.changes is None else self.changes.after(regroup),
         )
+
+    def _portraits_after(self, regroup: Regroup, choice: Tensor) -> Tensor:
+        """Clusters that unite add theirs up, and so do clients placed only now; choice (m,) is the new one."""
+        after = regroup.flows([""], self.K)[0].to(self.portraits).T @ self.portraits
+        at = torch.from_numpy(self.answered)
+        placed = (self.choice[at] < 0) & (choice[at] >= 0)
+        return after.index_add(0, choice[at][placed], self.rows["anchor"][placed]) if bool(placed.any()) else after
 
     def ids(self, places: Sequence[int] | Positions) -> tuple[ClientId, ...]:
         """Of some who answered."""
         return tuple(self.clients[self.answered[place]] for place in places)
 
-    def pairwise(self, k: int) -> tuple[Positions, Floats]:
-        """The members of cluster k who answered, and the distances between them, weighed by what k counts for both."""
+    def pairwise(self, k: int, most: int | None = None) -> tuple[Positions, Floats]:
+        """The members of cluster k who answered, and the distances between them, weighed by what k counts for both.
+
+        With `most` only so many of them, others in every round: distances of all pairs grow with the square.
+        """
         assert self.distance is not None, "checked when the method is built"
         members = self.members(k)
+        if most is not None and len(members) > most:
+            drawn = np.argsort(fold(self.hashes[self.answered[members]], self.round))[:most]
+            members = members[np.sort(drawn)]
         at = torch.from_numpy(members)
         rows = {name: value[at] for name, value in self.rows.items()}
         if self.changes is not None:

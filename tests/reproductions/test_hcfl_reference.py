@@ -1,11 +1,13 @@
 """Diverse shifts: figures by hand, verdicts that can fail, one cell from end to end."""
 
 import pytest
+import torch
 
 from coterie.datasets import store
 from coterie.reproductions import find_reproduction
-from coterie.reproductions.hcfl_reference import EVERY, FEDEM, ROWS, cells, claims, tables, take
+from coterie.reproductions.hcfl_reference import EVERY, FEDEM, ROWS, SCENARIOS, SWAPPED, cells, claims, tables, take
 from coterie.result import Result
+from coterie.scenarios import scenario
 from tests.datasets.make import images
 
 NAME = "hcfl-reference"
@@ -24,7 +26,14 @@ GOOD = {
     "B IFCA": {0: figures(test=79.5, ari=100), 1: figures(test=79.5, ari=100)},
     "B oracle": {0: figures(test=80)},
     "B FedRC, averaging by responsibility": {0: figures(ari=85), 1: figures(ari=95)},
+    "A HCFL+(FedRC)": {0: figures(test=67.6, clusters=3), 1: figures(test=67.6, clusters=5)},
+    "A HCFL+(FedEM)": {0: figures(val=83, clusters=5), 1: figures(val=84, clusters=15)},
+    "B CFL": {0: figures(test=79)},
+    "B HCFL+(FedRC)": {0: figures(test=76.5, clusters=3), 1: figures(test=76.5, clusters=6)},
+    "C FedAvg": {0: figures(test=30)},
+    "C HCFL+(FedRC)": {0: figures(test=65)},
 }
+BARS = 20
 
 
 def verdicts(found) -> list:
@@ -32,29 +41,40 @@ def verdicts(found) -> list:
 
 
 def test_verdicts_by_hand():
-    assert verdicts(GOOD) == [True] * 8
-    assert verdicts({}) == [None] * 8
+    assert verdicts(GOOD) == [True] * BARS
+    assert verdicts({}) == [None] * BARS
 
 
 @pytest.mark.parametrize(
     ("cell", "worse", "failing"),
     [
         ("A oracle", figures(test=74.4), [0]),
-        ("A FedAvg", figures(test=60.6), [1]),
+        ("A FedAvg", figures(test=60.6), [1, 9]),
         ("A IFCA", figures(val=74, test=59), [2, 3]),
         ("A FedEM", figures(test=63.5), [4]),
         ("B IFCA", figures(test=78.9, ari=94), [5, 6]),
         ("B oracle", figures(test=78.4), [6]),
         ("B FedRC, averaging by responsibility", figures(ari=89), [7]),
+        ("A HCFL+(FedRC)", figures(test=67.4, clusters=6), [8, 10, 11]),
+        ("A HCFL+(FedRC)", figures(test=64.4, clusters=2), [8, 9, 10, 11]),
+        ("A HCFL+(FedEM)", figures(val=82.9, clusters=16), [12, 13, 14]),
+        ("B CFL", figures(test=78.9), [15]),
+        ("B HCFL+(FedRC)", figures(test=76.4, clusters=7), [16, 17, 18]),
+        ("C HCFL+(FedRC)", figures(test=64.9), [19]),
     ],
 )
 def test_every_bar_can_be_missed(cell, worse, failing):
-    assert verdicts({**GOOD, cell: {0: worse}}) == [index not in failing for index in range(8)]
+    assert verdicts({**GOOD, cell: {0: worse}}) == [index not in failing for index in range(BARS)]
 
 
 def test_one_seed_with_a_wrong_group_is_enough_to_miss_all_groups_right():
     found = {**GOOD, "B IFCA": {0: figures(test=80, ari=100), 1: figures(test=80, ari=94)}}
     assert verdicts(found)[5] is False
+
+
+def test_one_seed_with_too_many_clusters_shows_though_the_mean_is_right():
+    found = {**GOOD, "A HCFL+(FedRC)": {seed: figures(test=68, clusters=count) for seed, count in enumerate((3, 3, 6))}}
+    assert verdicts(found)[10:12] == [True, False]
 
 
 def test_figures_are_those_of_the_best_and_of_the_last_round_in_percent():
@@ -71,23 +91,33 @@ def test_figures_are_those_of_the_best_and_of_the_last_round_in_percent():
 
 def test_a_row_has_the_reference_beside_each_figure():
     found = {FEDEM.cell("B"): {0: figures(70, 71, 50, 2), 1: figures(72, 73, 60, 3)}}
-    first, second = tables(found, False)
+    first, second, third = tables(found, False)
     row = next(row for row in second.rows if row[0] == "FedEM")
     val, test, ari = "71.0 ± 1.4 (2)", "72.0 ± 1.4 (2)", "55.0 ± 7.1 (2)"
     assert row == ["FedEM", "74.6 (2.6)", val, val, "73.2 (4.2)", test, test, "77 (26)", ari, "3", "2-3"]
-    assert {len(row) for table in (first, second) for row in table.rows} == {len(first.header)}
-    assert len(first.rows) == len(ROWS)
+    assert {len(row) for table in (first, second, third) for row in table.rows} == {len(first.header)}
+    assert (len(first.rows), len(third.rows)) == (len(ROWS), len(SWAPPED))
 
 
 def test_every_cell_is_there_once_for_each_recipe_and_seed():
     made = cells(2, False)
-    assert len({(cell.name, cell.seed) for cell in made}) == len(made) == 2 * 2 * len(ROWS)
+    assert len({(cell.name, cell.seed) for cell in made}) == len(made) == 2 * (2 * len(ROWS) + len(SWAPPED))
     assert {cell.options["evaluate_every"] for cell in made} == {EVERY}
     assert {cell.work for cell in made if cell.method != "local"} == {60}
     assert {cell.work for cell in made if cell.method == "local"} == {30}
 
 
-@pytest.mark.parametrize("method", ["local", "fedrc"])
+def test_recipe_c_is_recipe_a_with_more_labels_swapped(tmp_path, monkeypatch):
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
+    store.save(images("fashion-mnist", 48 * 220, 100), "test")
+    a, c = (scenario(name, seed=3, **options) for name, options in (SCENARIOS["A"], SCENARIOS["C"]))
+    assert torch.equal(a.train.x, c.train.x)
+    assert not torch.equal(a.train.y, c.train.y)
+    assert torch.equal(*(data.train.y[data.train.starts[0] : data.train.stops[0]] for data in (a, c)))
+    assert a.recommended == c.recommended
+
+
+@pytest.mark.parametrize("method", ["local", "fedrc", "hcfl+"])
 def test_a_cell_from_end_to_end(tmp_path, monkeypatch, method):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     store.save(images("fashion-mnist", 48 * 220, 100), "test")

@@ -1,0 +1,90 @@
+"""A round of HCFL+ against one of FedAvg, for more heads and for more clients.
+
+    python benchmarks/adaptive.py            # K from 1 to 50, against FedAvg
+    python benchmarks/adaptive.py --clients  # 100 to 10,000 small clients: what comparing them costs
+
+Random data, 2 local epochs, batches of 20, one thread. K is held by a rho that no distance reaches and by removing
+nothing. What is compared runs in turns in one process, round by round; the medians of the processor time count.
+FedAvg does not score with mini-batches; `scored` is its round with a pass that scores its model on all training
+samples. With --clients all are in one cluster, which is the worst case, and every case runs in a process of its own: a
+round in which nobody is compared, one with the default bound, and one that compares all pairs. Memory is the peak
+beyond what was held before the first round.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+
+import torch
+from linear_round import forget_peak, peak_memory
+from soft import GROWTH, WORKLOADS, FedAvgScored, Ours, Workload, in_turns, plan_of
+
+from coterie.planning import Plan
+from coterie.tiers.procedure import Adaptive, SplitByGap
+
+ROUNDS, FEW_ROUNDS, WARM = 21, 3, 2
+CLIENTS = (100, 300, 1000, 3000, 10_000)
+ALL_PAIRS = 3000
+"""Up to so many clients; the distances of all pairs of 10,000 take tens of gigabytes."""
+NEVER = 1e9
+RECIPE = WORKLOADS[0]
+LARGE = replace(RECIPE, clients=max(GROWTH))
+"""Where there are more heads than clients of the recipe."""
+SMALL = replace(RECIPE, samples=20)
+BOUNDS: dict[str, tuple[SplitByGap, ...]] = {
+    "nobody": (SplitByGap(NEVER, warmup=sys.maxsize),),
+    "bounded": (SplitByGap(NEVER),),
+    "all": (SplitByGap(NEVER, most=sys.maxsize),),
+}
+
+
+def plus(work: Workload, K: int, backbone: str) -> Plan:
+    """HCFL+ with K heads that stay."""
+    return plan_of(work, "hcfl+", clusters=K, backbone=backbone, rho=NEVER, remove=False)
+
+
+def compare(backbone: str, K: int) -> None:
+    """Print a round with K heads over one of FedAvg, bare and with its model scored."""
+    work = RECIPE if RECIPE.clients >= K else LARGE
+    single = plan_of(work, "fedavg")
+    bare, scored, ours = in_turns([Ours(single), FedAvgScored(single), Ours(plus(work, K, backbone))], ROUNDS, WARM)
+    print(f"{backbone:<8} {K:>3} {1e3 * bare:>10.1f} {1e3 * ours:>8.1f} {ours / bare:>9.2f} {ours / scored:>9.2f}")
+
+
+def grow(clients: int, bound: str) -> None:
+    """Print milliseconds a round and megabytes of one case."""
+    plan = plus(replace(SMALL, clients=clients), 1, "fedrc")
+    ours = Ours(replace(plan, method=replace(plan.method, procedure=Adaptive(1, BOUNDS[bound]))))
+    forget_peak()
+    held = peak_memory()
+    seconds = in_turns([ours], FEW_ROUNDS, WARM)[0]
+    print(f"{clients:>7} {bound:<9} {1e3 * seconds:>10.1f} {(peak_memory() - held) / 1e6:>8.0f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", action="store_true", help="more clients instead")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    if chosen.one:
+        return grow(int(chosen.one[0]), chosen.one[1])
+    if chosen.clients:
+        print(f"{'clients':>7} {'compared':<9} {'ms/round':>10} {'MB':>8}", flush=True)
+        for clients in CLIENTS:
+            for bound in BOUNDS if clients <= ALL_PAIRS else ("nobody", "bounded"):
+                subprocess.run([sys.executable, __file__, "--one", str(clients), bound], check=True)
+        return None
+    print(f"{'backbone':<8} {'K':>3} {'fedavg, ms':>10} {'ours':>8} {'x fedavg':>9} {'x scored':>9}")
+    for backbone in ("fedem", "fedrc"):
+        for K in GROWTH:
+            compare(backbone, K)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""How the number of clusters changed: who descends from whom, each change with its reason, K over the rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coterie.report.figures.family import Life, family_figure
+from coterie.report.figures.growth import Change, growth_figure
+from coterie.report.formats import listed, plural
+from coterie.report.reading import RunData
+
+COLUMNS = ("after round", "what", "clusters", "why")
+MOST_LINES = 200
+"""Clusters in a drawing of their descent; more could not be told apart."""
+
+
+def lives_of(records: Sequence[Mapping[str, Any]]) -> list[Life]:
+    """Every cluster there ever was, in the order in which they began."""
+    changes = list(_changes(records))
+    first = changes[0][1]["before"] if changes else records[-1]["K"]
+    lives = [Life(0) for _ in range(first)]
+    now = list(range(first))
+    for round_, event in changes:
+        now = _carried_over(lives, now, event["parents"], round_)
+    sizes = records[-1].get("sizes")
+    for number, life in enumerate(now):
+        lives[life] = replace(lives[life], number=number, size=None if sizes is None else sizes[number])
+    return lives
+
+
+def _changes(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(round counted from one, event), in the order in which they happened."""
+    return ((record["round"] + 1, event) for record in records for event in record.get("events", ()))
+
+
+def _carried_over(lives: list[Life], now: Sequence[int], parents: Sequence[Sequence[int]], round_: int) -> list[int]:
+    """The life of each new cluster, from those of the old ones; lives that begin or end are written into `lives`."""
+    taken: set[int] = set()
+    after: list[int] = []
+    for old in parents:
+        free = [now[k] for k in old if now[k] not in taken]
+        if not free:
+            lives.append(Life(round_, parent=now[old[0]] if old else None))
+            free = [len(lives) - 1]
+        taken.add(free[0])
+        after.append(free[0])
+    heirs = {now[k]: new for old, new in zip(parents, after, strict=True) for k in old}
+    for life in set(now) - taken:
+        lives[life] = replace(lives[life], ends=round_, joins=heirs.get(life))
+    return after
+
+
+def section(run: RunData) -> dict[str, Any] | None:
+    """What the page says about it; None where the method never changes K."""
+    if not changes_clusters(run.records):
+        return None
+    happened = list(_changes(run.records))
+    lives = lives_of(run.records)
+    drawn = bool(happened) and len(lives) <= MOST_LINES
+    label = "Which cluster descends from which, round by round"
+    return {
+        "answer": f"{answer(run.records)}.",
+        "columns": COLUMNS,
+        "rows": [_row(round_, event) for round_, event in happened],
+        "growth": _growth(run.records) if happened else None,
+        "tree": family_figure(lives, len(run.records), label) if drawn else None,
+        "many": len(lives) if happened and not drawn else None,
+    }
+
+
+def changes_clusters(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these records are of a method that may change K."""
+    return bool(records) and "K" in records[-1]
+
+
+def numbers_of_clusters(run: RunData) -> list[int]:
+    """K after every round where it may change, else once as it was given."""
+    if changes_clusters(run.records):
+        return [record["K"] for record in run.records]
+    return [int(run.config.get("clusters", 2))]
+
+
+def answer(records: Sequence[Mapping[str, Any]]) -> str:
+    """`from 1 to 4 clusters by 4 splits and 1 removal, the last after round 31`."""
+    happened = list(_changes(records))
+    if not happened:
+        return f"{plural(records[-1]['K'], 'cluster')} from the first round to the last: no step changed that"
+    kinds: Counter[str] = Counter()
+    for _, event in happened:
+        kinds.update(_what_happened(event))
+    told = listed([plural(count, kind) for kind, count in kinds.items() if count])
+    first, last = happened[0][1]["before"], records[-1]["K"]
+    return f"from {first} to {plural(last, 'cluster')} by {told}, the last after round {happened[-1][0]}"
+
+
+def _what_happened(event: Mapping[str, Any]) -> dict[str, int]:
+    """How many clusters were split off, were removed, went into others or are new; an event may do several."""
+    parents = event["parents"]
+    children = Counter(old for each in parents for old in each)
+    return {
+        "split": sum(count - 1 for count in children.values()),
+        "removal": event["before"] - len(children),
+        "merger": sum(len(each) - 1 for each in parents if each),
+        "newborn cluster": sum(not each for each in parents),
+    }
+
+
+def event_line(round_: int, event: Mapping[str, Any]) -> str:
+    """One change in one line, for the terminal; rounds counted from one."""
+    after = plural(len(event["parents"]), "cluster")
+    return f"round {round_}: {event['kind']}, {event['before']} to {after} ({event['reason']})"
+
+
+def _row(round_: int, event: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """The texts under `COLUMNS`."""
+    return str(round_), event["kind"], f"{event['before']} to {len(event['parents'])}", event["reason"]
+
+
+def _growth(records: Sequence[Mapping[str, Any]]) -> object:
+    changes = [
+        Change(round_, event["kind"], len(event["parents"]), event["reason"]) for round_, event in _changes(records)
+    ]
+    return growth_figure([record["K"] for record in records], changes, "Number of clusters, by round")

@@ -1,0 +1,75 @@
+"""The list of members, and mixes of them on the command line."""
+
+import io
+import tomllib
+
+import pytest
+from rich.console import Console
+
+from coterie.cli.progress import run_progress
+from coterie.cli.tiers import default_method, users_of_members
+from coterie.methods import METHODS
+from coterie.planning import prepare
+from coterie.testing import LEARNERS, learners_of, small_population
+from coterie.tiers.members import TIERS
+
+
+def test_every_member_is_listed_with_its_settings_and_methods(coterie):
+    code, out, _ = coterie("tiers")
+    assert code == 0
+    names = {line.split()[0] for line in out.splitlines() if line.strip()}
+    for facts in TIERS.values():
+        assert set(facts.members) <= names
+    about = out[out.index("\nsoft-by-em ") :]
+    assert about.index("settings: mu=0.0") < about.index("methods: fedem") < about.index("\nsoft-by-counts ")
+    assert "settings: rho=needed, hard=false" in out
+
+
+def test_methods_are_listed_by_what_they_are_made_of():
+    users = users_of_members()
+    assert users["distance", "update-cosine"][:1] == ["cfl"]
+    assert "fedrc" in users["objective", "ratio"]
+    assert "ifca" in users["weights", "hard-by-loss"]
+    assert "ifca" in users["procedure", "fixed"]
+    assert {name for used in users.values() for name in used} == set(METHODS) - {"composed"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_default_method_is_the_one_that_a_run_has(method):
+    learner = "logistic" if "logistic" in learners_of(method) else learners_of(method)[0]
+    learner = "linear" if METHODS[method].prefers({}).get("start") == "moment-descent" else learner
+    planned = prepare(small_population(learner), method, LEARNERS[learner], None, {}).method
+    listed = default_method(METHODS[method])
+    assert (listed.objective, listed.weights, listed.distance) == (planned.objective, planned.weights, planned.distance)
+    assert listed.procedure.steps == planned.procedure.steps
+
+
+def test_a_mix_is_run_from_the_command_line_and_from_its_config(coterie, tmp_path):
+    procedure = "split-by-norm:eps1=10,eps2=0,warmup=1"
+    mix = ["--weights", "assigned", "--procedure", procedure, "--distance", "update-cosine", "--max-clusters", "3"]
+    code, out, _ = coterie(
+        "run", "rotated-digits", "--method", "composed", *mix, "--clients", 8, "--rounds", 3, "--out", "one"
+    )
+    assert code == 0
+    assert "from 1 to 3 clusters by 2 splits, the last after round 3" in out
+    config = tomllib.loads((tmp_path / "one" / "config.toml").read_text())
+    assert config["procedure"] == procedure
+    assert coterie("run", "--config", "one/config.toml", "--out", "two")[0] == 0
+    models = [(tmp_path / run / "models.safetensors").read_bytes() for run in ("one", "two")]
+    assert models[0] == models[1]
+
+
+def test_a_mix_that_makes_no_sense_is_one_line_and_leaves_nothing(coterie, tmp_path):
+    code, _, err = coterie("run", "rotated-digits", "--method", "composed", "--procedure", "split-by-gap:rho=0.3")
+    assert code == 2
+    assert "split-by-gap parts clients by a distance, but none was chosen" in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_changes_are_told_as_they_happen_on_a_terminal(terminal):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
+    event = {"kind": "split", "reason": "because", "before": 1, "parents": [[0], [0]]}
+    with run_progress(console, 3, "cfl") as on_round:
+        on_round({"round": 1, "loss": 0.5, "events": [event]})
+    assert ("round 2: split, 1 to 2 clusters (because)" in console.file.getvalue()) == terminal

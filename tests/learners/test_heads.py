@@ -1,0 +1,88 @@
+"""Heads on one body: the fast steps equal autograd's, and the heads of all clusters those of one after the other."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coterie.core.population import Profile
+from coterie.learners import make_learner
+from coterie.learners.descent import LocalWork, batches
+from coterie.learners.heads import descend_body, descend_body_by_autograd, descend_heads, head_losses, heads_of
+from tests.core.make import class_data, make_block, regression_data
+
+SIZES, K, LR = [3, 9, 1, 6, 12], 3, 0.3
+CASES = {
+    "mlp": ("mlp:hidden=7", class_data(SIZES, (20,), 3), 3),
+    "deep mlp": ("mlp:hidden=7-5-4", class_data(SIZES, (20,), 3), 3),
+    "mlp for numbers": ("mlp:hidden=7-5", regression_data(SIZES, 20), None),
+}
+WORK = {
+    "5 steps": LocalWork(steps=5),
+    "batches": LocalWork(steps=None, epochs=2, batch_size=4),
+}
+
+
+def case(name):
+    """A learner, a block of clients of several sizes, a body and three heads for each, and what samples count."""
+    spec, data, classes = CASES[name]
+    learner, block = make_learner(spec, Profile((20,), classes)), make_block(data)
+    drawn = learner.start([1, 2, 3], torch.float64)
+    heads = heads_of(learner, drawn, len(block.y))
+    body = {n: p[:1].expand(len(block.y), *p.shape[1:]) for n, p in drawn.items() if not n.startswith(learner.head)}
+    gamma = torch.rand(*block.y.shape, K, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return learner, block, body, heads, gamma / gamma.sum(dim=2, keepdim=True)
+
+
+def one_head(learner, heads, body, k):
+    """The whole model of every client with head k, {name: (B, ...)}."""
+    return body | {f"{learner.head}.weight": heads.weight[:, k], f"{learner.head}.bias": heads.bias[:, k]}
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("name", CASES)
+def test_the_body_stepped_by_hand_is_the_one_stepped_by_autograd(name, work):
+    learner, block, body, heads, gamma = case(name)
+    part = replace(block, shares=gamma)
+    by_hand = learner.descend_body(body, heads, part, work, LR)
+    by_autograd = descend_body_by_autograd(learner, body, heads, part, work, LR)
+    assert by_hand.keys() == by_autograd.keys() == body.keys()
+    for layer, change in by_autograd.items():
+        assert change.abs().max() > 1e-3, "there must be a change to see"
+        torch.testing.assert_close(by_hand[layer], change, rtol=1e-12, atol=1e-12)
+
+
+def test_what_cannot_be_stepped_by_hand_goes_by_autograd():
+    learner, block, body, heads, gamma = case("mlp")
+    work = LocalWork(steps=4, prox=0.5)
+    assert learner.descend_body(body, heads, replace(block, shares=gamma), work, LR) is None
+    pulled = descend_body(learner, body, heads, block, gamma, work, LR)
+    free = descend_body(learner, body, heads, block, gamma, replace(work, prox=0.0), LR)
+    assert pulled["layer0.weight"].norm() < free["layer0.weight"].norm()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_of_all_heads_are_those_of_one_after_the_other(name):
+    learner, block, body, heads, _ = case(name)
+    found = head_losses(learner, heads, learner.features(body, block.x), block.y)
+    for k in range(K):
+        expected = learner.losses(one_head(learner, heads, body, k), block.x, block.y)
+        torch.testing.assert_close(found[..., k], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("name", CASES)
+def test_heads_stepped_at_once_are_those_stepped_one_after_the_other(name, work):
+    """Autograd on the whole model of one client and one head, of which only the head moves."""
+    learner, block, body, heads, gamma = case(name)
+    found = descend_heads(learner, heads, learner.features(body, block.x), block, gamma, work, LR)
+    for k in range(K):
+        theta = {n: p.clone() for n, p in one_head(learner, heads, body, k).items()}
+        names = [f"{learner.head}.weight", f"{learner.head}.bias"]
+        for batch in batches(replace(block, shares=gamma), work):
+            leaves = theta | {n: theta[n].detach().requires_grad_() for n in names}
+            loss = (learner.losses(leaves, batch.x, batch.y) * batch.share * batch.shares[..., k]).sum()
+            for n, gradient in zip(names, torch.autograd.grad(loss, [leaves[n] for n in names]), strict=True):
+                theta[n] = theta[n] - LR * gradient
+        torch.testing.assert_close(found.weight[:, k], theta[names[0]], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.bias[:, k], theta[names[1]], rtol=1e-10, atol=1e-12)
