@@ -19,7 +19,7 @@ PAGES = [
         ROOT / "docs" / name
         for name in (
             *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
-            *("choosing-clusters.md", "tiers.md"),
+            *("choosing-clusters.md", "tiers.md", "adaptive.md"),
         )
     ),
 ]
@@ -29,6 +29,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.filterwarnings("ignore:the group of")  # which a page is about
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

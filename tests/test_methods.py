@@ -40,13 +40,15 @@ SHARED = [("mlp", {"shared": "layer0"}), ("cnn", {"shared": "conv1,conv2"}), ("m
 
 # what these do with a network they do through `odcl`, which is checked with a module, and the local work of the others
 LIKE_ODCL = {"one-shot", "local-erm", "naive-averaging", "oracle-averaging", "cluster-oracle", "pacfl", "fedgroup"}
+# networks are trained by these as by `fedavg` or `fedem`
+LIKE_FEDAVG = {"fedprox", "fesem", "fedgmm", "fedrc"}
 # networks are trained by these as by `cfl`, and `composed` is made of what the others are made of
 LIKE_CFL = {"icfl", "stocfl", "hcfl", "composed"}
 CASES = [
     Case(method, learner)
     for method in METHODS
     for learner in learners_of(method)
-    if method not in LIKE_ODCL | LIKE_CFL or learner not in ("cnn", "module")
+    if method not in LIKE_ODCL | LIKE_CFL | LIKE_FEDAVG or learner not in ("cnn", "module")
 ]
 CASES += [
     Case(m, learner, options)
@@ -100,11 +102,10 @@ CASES += [
     for options in RESAMPLED
     for learner in ("linear", "mlp")
 ]
-# validation takes samples away from those that train
+# validation takes samples away from those that train, before any method sees them; these differ in what is kept
 CASES += [
     Case(method, learners_of(method)[0], {"validation": 0.3, "patience": 2})
-    for method in METHODS
-    if "patience" not in METHODS[method].refuses
+    for method in ("local", "fedavg", "ifca", "two-phase", "one-shot", "fedem", "fedsoft", "cfl", "stocfl", "hcfl+")
 ]
 EM = [{"averaging": "responsibility"}, {"batch_size": 4, "local_epochs": 2}, {"restarts": 2}, {"participation": 0.6}]
 CASES += [Case("fedem", "mlp", options) for options in EM]
@@ -178,8 +179,6 @@ CASES += [Case("stocfl", "logistic", {"tau": 0.5, "participation": 0.6, "client_
 GROWING = {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1", "distance": "update-cosine", "clusters": 1}
 HALVED = GROWING | {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1,hard=false + remove-unclaimed"}
 CASES += [
-    Case("composed", "linear", GROWING | {"weights": "hard-by-loss"}),
-    Case("composed", "logistic", GROWING | {"weights": "assigned", "batch_size": 4}),
     Case("composed", "logistic", HALVED | {"objective": "joint", "max_clusters": 4}),
     Case("composed", "module", HALVED | {"objective": "ratio", "weights": "soft-by-em:mu=0.3", "max_clusters": 3}),
     Case("composed", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
