@@ -12,6 +12,7 @@ import coterie
 from coterie.core.keys import hash_ids
 from coterie.core.population import Population
 from coterie.fitting import execute
+from coterie.methods import find_method
 from coterie.planning import prepare
 from coterie.starting import begin
 from coterie.testing import small_population
@@ -234,3 +235,10 @@ def test_clients_that_were_away_carry_their_weights_over():
 def test_a_learner_without_a_body_is_refused():
     with pytest.raises(coterie.errors.ConfigError, match="logistic"):
         coterie.fit(small_population("logistic"), "hcfl+", learner="logistic")
+
+
+def test_methods_that_need_each_clients_work_do_not_say_that_sums_could_hide_it():
+    for name in ("cfl", "icfl", "hcfl", "hcfl-split", "hcfl+", "fedsoft"):
+        assert "could not hide" in find_method(name).seen(), name
+    for name in ("fedavg", "ifca", "fedem", "fedrc", "stocfl", "odcl"):
+        assert "could hide them" in find_method(name).seen(), name

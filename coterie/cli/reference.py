@@ -12,7 +12,7 @@ from coterie.cli.show import shown_options, suggestions
 from coterie.config import Option
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
-from coterie.methods.base import SEEN, Entry
+from coterie.methods.base import Entry
 from coterie.scenarios import SCENARIOS
 from coterie.starts import STARTS
 
@@ -75,7 +75,7 @@ def _method(entry: Entry) -> str:
     lines.append(f"    {(entry.compose.__doc__ or '').strip()}\n")
     lines.append(f"{twin}\n")
     lines.append("What the server gets to see of each client:\n")
-    lines += [f"- update: {SEEN}"] * entry.trains
+    lines += [f"- update: {entry.seen()}"] * entry.trains
     lines += [f"- {row}: {meaning}" for row, meaning in entry.revealed().items()]
     defaults = {k: v for k, v in entry.defaults({}).items() if k not in {o.name for o in entry.options} | entry.refuses}
     if defaults:

@@ -15,7 +15,7 @@ from coterie.config import Option
 from coterie.errors import unknown_name
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
-from coterie.methods.base import SEEN, Entry
+from coterie.methods.base import Entry
 from coterie.report import choosing, descent
 from coterie.report.coefficients import table_rows
 from coterie.report.comparison import Comparison, compare
@@ -325,7 +325,7 @@ def _describe_method(console: Console, entry: Entry) -> None:
     console.print(f"twin: {twin}", highlight=False)
     console.print("\nWhat the server gets to see of each client", style="bold")
     if entry.trains:
-        console.print(f"  update: {SEEN}", highlight=False)
+        console.print(f"  update: {entry.seen()}", highlight=False)
     for row, meaning in entry.revealed().items():
         console.print(f"  {row}: {meaning}", highlight=False)
     if entry.options:

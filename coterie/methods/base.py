@@ -15,7 +15,12 @@ SEEN = (
     "the change of the models it trained and its training loss; only sums over clients are used, so secure aggregation "
     "could hide them"
 )
-"""What every method lets the server see of a client, besides the rows it declares."""
+"""What a method lets the server see of a client's training, besides the rows it declares."""
+SEEN_ROW_BY_ROW = (
+    "its training loss, and its change of what all clusters share, which are only added up; what it made of a "
+    "cluster's model is a row of its own (below), which secure aggregation could not hide"
+)
+"""The same of methods that need each client's own work."""
 
 Placing = Literal["least-loss", "mixture", "density"]
 """How somebody who did not train finds its models, see `coterie/evaluate/placing.py`."""
@@ -65,6 +70,11 @@ class Entry:
         begins = read_start(start or str(self.prefers({}).get("start", RANDOM)))
         rows = self.reveals(own or {}) if callable(self.reveals) else self.reveals
         return {**({} if begins is None else STARTS[begins[0]].reveals), **rows}
+
+    def seen(self, own: Mapping[str, Any] | None = None) -> str:
+        """What the server sees of a client's training in a run with these options of its own, besides the rows."""
+        rows = self.reveals(own or {}) if callable(self.reveals) else self.reveals
+        return SEEN_ROW_BY_ROW if {"change", "model"} & rows.keys() else SEEN
 
     def placing(self, own: Mapping[str, Any]) -> Placing:
         """How newcomers find their models in a run with these options of its own."""

@@ -14,7 +14,6 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from coterie.evaluate.metrics import SURE
-from coterie.methods.base import SEEN
 from coterie.report import choosing, coefficients, descent, one_shot, sentences, tables
 from coterie.report.commands import is_named, own_learner, run_command
 from coterie.report.comparison import Comparison, MethodRuns, compare, contingency, curve, gains, pairs
@@ -48,7 +47,6 @@ def render(found: Comparison, unfinished: int = 0) -> str:
         # only this very script may run: whatever slipped into the page as text stays text
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         data=embedded({"clients": tables.client_facts(found)}),
-        seen=SEEN,
         **_words(found, unfinished),
         **_figures(found),
         **_tables(found),

@@ -284,6 +284,7 @@ def method_words(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "step": " ".join((inspect.getdoc(entry.compose) or "").split("\n\n")[0].split()),
         "paper": entry.paper,
         "reveals": dict(entry.revealed(config.get("start"), config)),
+        "seen": entry.seen(config),
         "trains": entry.trains,
     }
 
