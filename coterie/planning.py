@@ -24,6 +24,7 @@ from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import HasFeatures, Learner
 from coterie.learners.linear import Linear
+from coterie.learners.network import Network
 from coterie.methods import find_method
 from coterie.methods.base import Entry
 from coterie.result import Result
@@ -195,6 +196,10 @@ def composed(entry: Entry, options: Options, learner: Learner) -> Method:
         raise ConfigError(
             "a shared body needs a network that ends in one layer, such as mlp or cnn, but the learner is "
             f"{learner.spec}"
+        )
+    if method.weights.way == "respond" and isinstance(learner, Network) and learner.l2 > 0:
+        raise ConfigError(
+            f"heads on a shared body are trained without a penalty, but the learner is {learner.spec}: leave l2 at 0"
         )
     names = learner.start([0], learner.dtype)
     return replace(method, shared=tuple(name for name in names if not name.startswith(f"{learner.head}.")))

@@ -232,6 +232,11 @@ def test_clients_that_were_away_carry_their_weights_over():
     assert torch.isfinite(torch.tensor(result.weights)).all()
 
 
+def test_a_penalty_that_heads_would_ignore_is_refused():
+    with pytest.raises(coterie.errors.ConfigError, match="leave l2 at 0"):
+        coterie.fit(small_population("mlp"), "hcfl+", learner="mlp:hidden=6,l2=0.1")
+
+
 def test_a_learner_without_a_body_is_refused():
     with pytest.raises(coterie.errors.ConfigError, match="logistic"):
         coterie.fit(small_population("logistic"), "hcfl+", learner="logistic")

@@ -12,8 +12,8 @@ tier            option       such as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from coterie.config import Option, Options
 from coterie.errors import ConfigError
@@ -80,10 +80,10 @@ def _distance(text: str) -> Distance | None:
 
 def _capped(step: Step, most: int | None) -> Step:
     """The step with the greatest K of the run, unless it has one of its own."""
-    takes = {field.name for field in fields(step)}  # type: ignore[arg-type]
-    if most is None or "max_clusters" not in takes or step.max_clusters is not None:  # type: ignore[attr-defined]
+    if most is None or getattr(step, "max_clusters", most) is not None:  # a step without a limit has none to set
         return step
-    return replace(step, max_clusters=most)  # type: ignore[type-var]
+    capped: Step = replace(cast(Any, step), max_clusters=most)
+    return capped
 
 
 def _merges(steps: Sequence[Step]) -> bool:

@@ -130,7 +130,10 @@ def _row(found: Found, knob: Knob, row: Row) -> list[str]:
 
 def claims(found: Found, quick: bool) -> list[Claim]:
     """How the settings move the figures, in the mean over seeds; only what is well beyond the spread."""
-    more: Callable[[float], bool] = lambda gap: gap > 0  # noqa: E731
+
+    def more(gap: float) -> bool:
+        return gap > 0
+
     return [
         _moves(found, PLUS_FEDRC, FINE, "clusters", "there are more clusters", more),
         _moves(found, PLUS_FEDRC, FINEST, "val", "Val is higher", more),

@@ -45,17 +45,22 @@ class Distance(Protocol):
         ...
 
 
+class _NothingOfItsOwn:
+    """What distances share whose rows clients send anyway, or in an exchange of its own."""
+
+    weighted: ClassVar[bool] = False
+
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+        return {}
+
+
 @dataclass(frozen=True)
-class UpdateCosine:
+class UpdateCosine(_NothingOfItsOwn):
     """1 - cos of what two clients changed. (CFL)"""
 
     name: ClassVar[str] = "update-cosine"
     needs: ClassVar[Needs] = "updates"
-    weighted: ClassVar[bool] = False
     reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
-
-    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
-        return {}
 
     def server_pairwise(self, rows: Params) -> Floats:
         return apart_by_angle(rows["own_change"])
@@ -166,16 +171,12 @@ class PrincipalAngles:
 
 
 @dataclass(frozen=True)
-class CosineGaps:
+class CosineGaps(_NothingOfItsOwn):
     """Mean difference of two clients' update cosines with every third client. (FedGroup's MADC)"""
 
     name: ClassVar[str] = "cosine-gaps"
     needs: ClassVar[Needs] = "updates"
-    weighted: ClassVar[bool] = False
     reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
-
-    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
-        return {}
 
     def server_pairwise(self, rows: Params) -> Floats:
         cosines = 1 - torch.from_numpy(apart_by_angle(rows["own_change"]))
@@ -185,7 +186,7 @@ class CosineGaps:
 
 
 @dataclass(frozen=True)
-class AnchorCosine:
+class AnchorCosine(_NothingOfItsOwn):
     """1 - cos of what one epoch of two clients makes of the same frozen model, told once. (StoCFL)
 
     Vectors of different rounds can be compared, which those of models in training cannot.
@@ -193,11 +194,7 @@ class AnchorCosine:
 
     name: ClassVar[str] = "anchor-cosine"
     needs: ClassVar[Needs] = "anchor"
-    weighted: ClassVar[bool] = False
     reveals: ClassVar[dict[str, str]] = {"anchor": "how one epoch of its own changes a model that nobody trains, once"}
-
-    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
-        return {}
 
     def server_pairwise(self, rows: Params) -> Floats:
         return apart_by_angle(rows["anchor"])

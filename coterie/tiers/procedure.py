@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -83,6 +83,12 @@ def split(view: View, cuts: Sequence[Cut], hard: bool) -> Regroup | None:
     return Regroup(tuple(new), "split", "; ".join(f"{cut.k}: {cut.why}" for cut in cuts), hard)
 
 
+def split_each(view: View, cut: Callable[[View, int], Cut | None], most: int | None, hard: bool) -> Regroup | None:
+    """Every cluster that `cut` would have in two, the first ones where there is room for no more than `most`."""
+    cuts = [found for k in range(view.K) if (found := cut(view, k)) is not None]
+    return split(view, cuts if most is None else cuts[: max(0, most - view.K)], hard)
+
+
 def bipartition(apart: Floats) -> tuple[Positions, Positions]:
     """Two parts by complete linkage, which makes the least distance between them as large as can be."""
     from scipy.cluster.hierarchy import cut_tree, linkage  # slow to import
@@ -120,12 +126,10 @@ class SplitByNorm:
     def server_propose(self, view: View) -> Regroup | None:
         if view.round < self.warmup:
             return None
-        cuts = [cut for k in range(view.K) if (cut := self._cut(view, k)) is not None]
-        room = None if self.max_clusters is None else max(0, self.max_clusters - view.K)
-        return split(view, cuts[:room], self.hard)
+        return split_each(view, self._cut, self.max_clusters, self.hard)
 
     def _cut(self, view: View, k: int) -> Cut | None:
-        members, apart = view.pairwise(k)
+        members = view.members(k)
         if len(members) < self.least or view.changes is None:
             return None
         updates = own_updates(view.changes, members, k)
@@ -133,6 +137,7 @@ class SplitByNorm:
         largest = float(updates.norm(dim=1).max())
         if not (mean < (self.eps1 * largest if self.relative else self.eps1) and largest > self.eps2):
             return None
+        _, apart = view.pairwise(k)  # of the same members; only now, since most rounds end above
         parts = bipartition(apart)
         across = 1 - float(apart[np.ix_(*parts)].min())
         if self.gate is not None and self.gate >= math.sqrt(max(0.0, (1 - across) / 2)):
@@ -236,9 +241,7 @@ class SplitBySpectrum:
     def server_propose(self, view: View) -> Regroup | None:
         if view.round < self.warmup:
             return None
-        cuts = [cut for k in range(view.K) if (cut := self._cut(view, k)) is not None]
-        room = None if self.max_clusters is None else max(0, self.max_clusters - view.K)
-        return split(view, cuts[:room], self.hard)
+        return split_each(view, self._cut, self.max_clusters, self.hard)
 
     def _cut(self, view: View, k: int) -> Cut | None:
         members, apart = view.pairwise(k)
