@@ -16,7 +16,7 @@ from coterie.errors import unknown_name
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import Entry
-from coterie.report import choosing, descent
+from coterie.report import choosing, descent, one_shot
 from coterie.report.coefficients import table_rows
 from coterie.report.comparison import Comparison, compare
 from coterie.report.formats import plain
@@ -73,8 +73,8 @@ def result(console: Console, found: Result) -> None:
         lines["anchors"] = _anchors(m["moment_descent"])
     if "one_shot" in m:
         lines |= _one_shot(m["one_shot"])
-    if "grouping" in m:
-        lines["grouped"] = _grouping(m["grouping"])
+    if told := one_shot.grouped(m):
+        lines["grouped"] = told
     if descent.changes_clusters(found.records):
         lines["K"] = descent.answer(found.records)
     if "chosen" in m:
@@ -124,15 +124,6 @@ def _one_shot(found: Mapping[str, Any]) -> dict[str, str]:
         apart = "" if alpha is None else f"; centres {alpha:.1f} times as far apart as clusters are wide"
         lines["found by"] = f"{found['clustering']} clustering{how}{apart}"
     return lines
-
-
-def _grouping(found: Mapping[str, Any]) -> str:
-    """How clients were grouped before the first round, in a line."""
-    nearest = found.get("nearest")
-    apart = "" if nearest is None else f", those of two groups at least {nearest:.1f} degrees apart"
-    diverged = found.get("diverged")
-    joined = f", {diverged} that diverged joined by their loss" if diverged else ""
-    return f"{found['answered']} clients by {found['by']}{apart}{joined}; {found['bytes_up'] / 1e6:.2f} MB up"
 
 
 def _choice(console: Console, found: Mapping[str, Any] | None) -> None:

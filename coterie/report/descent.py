@@ -97,14 +97,17 @@ def answer(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _what_happened(event: Mapping[str, Any]) -> dict[str, int]:
-    """How many clusters were split off, were removed, went into others or are new; an event may do several."""
+    """How many clusters were split off, were removed, went into others or are new; an event may do several.
+
+    What goes when clients arrive is only the empty cluster that held the place of the first ones.
+    """
     parents = event["parents"]
     children = Counter(old for each in parents for old in each)
     return {
         "split": sum(count - 1 for count in children.values()),
-        "removal": event["before"] - len(children),
+        "removal": event["before"] - len(children) if event["kind"] != "arrival" else 0,
         "merger": sum(len(each) - 1 for each in parents if each),
-        "newborn cluster": sum(not each for each in parents),
+        "newcomers' cluster": sum(not each for each in parents),
     }
 
 

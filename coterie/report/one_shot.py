@@ -91,3 +91,15 @@ def _picture(found: Mapping[str, Any]) -> str:
         np.array(path["tree"]), path["lambdas"], path["K"], path["selected"], path["labels"], path["clients"]
     )
     return "data:image/svg+xml;base64," + base64.b64encode(drawn.encode()).decode()
+
+
+def grouped(metrics: Mapping[str, Any]) -> str | None:
+    """How clients were grouped before the first round, in a line; None if they were not."""
+    found = metrics.get("grouping")
+    if not found:
+        return None
+    nearest = found.get("nearest")
+    apart = "" if nearest is None else f", those of two groups at least {nearest:.1f} degrees apart"
+    diverged = found.get("diverged")
+    joined = f", {diverged} that diverged joined by their loss" if diverged else ""
+    return f"{found['answered']} clients by {found['by']}{apart}{joined}; {found['bytes_up'] / 1e6:.2f} MB up"

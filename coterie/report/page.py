@@ -109,6 +109,7 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "agreement": _agreement(found.main),
         "coefficients": coefficients.section(found.main.first),
         "one_shot": one_shot.section(found.main.first),
+        "grouped": one_shot.grouped(found.main.first.metrics),
         "choice": choosing.section(found.main.first),
         "descent": descent.section(found.main.first),
     }

@@ -104,3 +104,14 @@ def test_a_run_of_an_adaptive_method_that_never_changes_says_so():
     page = render(compare([run_from_parts(result.config, result.records, result.summary())]))
     assert "1 cluster from the first round to the last" in page
     assert "K is 1, so every client was in the one cluster" in page
+
+
+def test_clients_that_arrive_remove_nothing():
+    told = descent.answer([record(0, 2, [3, 2], event("arrival", 1, [[], []]))])
+    assert told == "from 1 to 2 clusters by 2 newcomers' clusters, the last after round 1"
+
+
+def test_the_page_tells_how_clients_were_grouped_before_training():
+    done = coterie.fit(small_population("logistic"), "pacfl", clusters=2, rounds=1)
+    page = render(compare([run_from_parts(done.config, done.records, done.summary())]))
+    assert re.search(r"grouped once, before the first round: 9 clients by principal-angles, .* degrees apart", page)
