@@ -1,6 +1,6 @@
 """Do methods that find the number of clusters find the true one?
 
-    python benchmarks/groups_found.py [--seeds 5] [--only cfl]
+    python benchmarks/groups_found.py [--seeds 5] [--first 0] [--only cfl]
 
 Rotated digits (4 groups), the digits of one rotation alone (1 group), opposite labels (2 groups; labels contradict each
 other and images are alike). Prints K and the adjusted Rand index of every seed. Settings are those of docs/adaptive.md.
@@ -26,6 +26,8 @@ SETTINGS: Mapping[str, dict[str, object]] = {
     "cfl with a gate": {"warmup": 10, "thresholds": "relative", "eps1": 0.5, "eps2": 0.0, "gate": 0.6, "rounds": 40},
     "hcfl+": {"backbone": "fedem", "rounds": 40},
     "hcfl+ with rho 0.2": {"backbone": "fedem", "rho": 0.2, "averaging": "responsibility", "rounds": 80},
+    "stocfl with tau 0.55": {"tau": 0.55, "rounds": 10},
+    "stocfl with tau 0.5": {"tau": 0.5, "rounds": 10},
     "pacfl": {"rounds": 10},
 }
 
@@ -45,6 +47,7 @@ def main() -> None:
     """Print a line for each setting and data set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--only", default="", help="only settings whose name begins so")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -53,7 +56,7 @@ def main() -> None:
             continue
         for data, (make, more) in DATA.items():
             found = []
-            for seed in range(arguments.seeds):
+            for seed in range(arguments.first, arguments.first + arguments.seeds):
                 options = COMMON | more | settings | {"evaluate_every": settings["rounds"], "seed": seed}
                 result = coterie.fit(make(seed), name.split()[0], **options)
                 found.append(f"{len(result.models)} ({result.metrics['ari']:.2f})")
