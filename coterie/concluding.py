@@ -24,6 +24,7 @@ from coterie.measuring import (
     newcomer_figures,
     score_figures,
     score_name,
+    subspace_figures,
     validation_figures,
     with_test_samples,
     with_validation_samples,
@@ -319,4 +320,4 @@ def _metrics(
         weights = clusters.params["weight"].double().cpu().numpy()
         if weights.shape[1:] == plan.data.true_models.shape[1:]:
             metrics["parameter_error"] = parameter_error(plan.data.true_models, weights)
-    return metrics
+    return metrics | subspace_figures(plan, clusters)
