@@ -33,8 +33,8 @@ class LocalWork:
     learners that can solve it."""
     order: Literal["together", "heads-first", "solved-heads"] = "together"
     """Where clusters share a body and clients train all heads: steps on both at once, or on the heads first, with
-    features as they are, and then on the body. `solved-heads`: no steps, clients only pool what the server needs to solve
-    for the heads and to step on the body; for a learner that can (`learners/representation.py`)."""
+    features as they are, and then on the body. `solved-heads`: no steps, clients only pool what the server needs to
+    solve for the heads and to step on the body; for a learner that can (`learners/representation.py`)."""
     augment: str = "none"
     """Random changes of the images in every step, names separated by commas; `none`: they are taken as they are."""
 

@@ -77,9 +77,7 @@ def representation(profile: Profile, *, width: int = 4) -> Representation:
     """Linear regression through `width` common directions: y = theta^T B^T x, (1/2) squared loss."""
     features = int(np.prod(profile.features))
     if profile.classes is not None:
-        raise ConfigError(
-            "representation predicts numbers but the labels are classes: use mlp, or pass float targets"
-        )
+        raise ConfigError("representation predicts numbers but the labels are classes: use mlp, or pass float targets")
     if not 1 <= width <= features:
         raise ConfigError(f"representation: width must be between 1 and the {features} features, got {width}")
     spec = f"representation:width={width}"

@@ -60,8 +60,8 @@ PAPER = (
     "2025 (appendix B)"
 )
 SEES = (
-    "X^T X B and X^T y of its samples, and its training loss; only sums over the clients of a cluster are used, so secure "
-    "aggregation could hide them. As B moves from round to round they tell more and more of X^T X"
+    "X^T X B and X^T y of its samples, and its training loss; only sums over the clients of a cluster are used, so "
+    "secure aggregation could hide them. As B moves from round to round they tell more and more of X^T X"
 )
 
 

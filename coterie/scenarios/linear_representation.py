@@ -30,7 +30,7 @@ def linear_representation(
     samples: int = 100,
     dimension: int = 30,
     width: int = 4,
-    groups: int = 4,
+    groups: int = 8,
     noise: float = 0.0,
     drift: float = 0.0,
     imbalance: float = 1.0,
@@ -88,7 +88,7 @@ def linear_representation(
 def _sizes(truth: np.ndarray, samples: int, imbalance: float) -> np.ndarray:
     """(m,) n_i, the same in a group; between groups from `imbalance` down to 1, with a mean of `samples`."""
     shares = np.geomspace(imbalance, 1, int(truth.max()) + 1)[truth]
-    sizes = np.rint(shares / shares.mean() * samples).astype(np.int64)
+    sizes: np.ndarray = np.rint(shares / shares.mean() * samples).astype(np.int64)
     if sizes.min() < 1:
         raise ConfigError(
             f"imbalance={imbalance:g} would leave clients of the last group without samples: give more than "

@@ -41,7 +41,7 @@ def least_squares_heads(basis: Tensor, gram: Tensor, cross: Tensor) -> Tensor:
     With fewer samples than directions the shortest of many solutions.
     """
     inner = basis.T @ gram
-    inverse = torch.linalg.pinv((inner + inner.transpose(1, 2)) / 2, hermitian=True)
+    inverse: Tensor = torch.linalg.pinv((inner + inner.transpose(1, 2)) / 2, hermitian=True)
     return (inverse @ (cross @ basis)[..., None])[..., 0]
 
 
