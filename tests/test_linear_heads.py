@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -29,13 +31,32 @@ def test_one_round_by_hand():
 
     A step of 0.75 gives (1, 0.75) = 1.25 (0.8, 0.6), and the head in the new basis is 1.25 x 2.
     """
-    params = {"head.weight": torch.zeros(1, 1, 1).double(), "head.bias": torch.zeros(1, 1).double()}
+    params = {"head.weight": torch.zeros(1, 1, 1).double(), "head.bias": torch.ones(1, 1).double()}
     clusters = Clusters(params, 1, body={"body.weight": torch.tensor([[[1.0, 0.0]]]).double()})
     arrays = {"gram": torch.tensor([[[1.0], [0.0]]]), "cross": torch.tensor([[2.0, 1.0]]), "mass": torch.tensor([2.0])}
     pooled = Slotted(torch.arange(1), {name: a.double() for name, a in arrays.items()}, torch.tensor([2]))
     after = solve_heads(clusters, pooled, 0.75)
     assert after.shared["body.weight"].flatten().tolist() == pytest.approx([0.8, 0.6], abs=1e-12)
     assert after.params["head.weight"].item() == pytest.approx(2.5, abs=1e-12)
+    assert after.params["head.bias"].item() == 0  # the intercept that the start brought is gone
+
+
+def test_starts_side_by_side_do_not_mix():
+    """Two lanes of two clusters, of which nobody joined slot 1: each lane is solved as it is alone."""
+    random = torch.Generator().manual_seed(1)
+    heads, bias, body, gram, cross = (
+        torch.randn(*shape, generator=random).double() for shape in ((4, 1, 2), (4, 1), (2, 2, 5), (3, 5, 2), (3, 5))
+    )
+    arrays = {"gram": gram, "cross": cross, "mass": torch.tensor([3.0, 2.0, 4.0]).double()}
+    slots, counts = torch.tensor([0, 2, 3]), torch.ones(3, dtype=torch.int64)
+    clusters = Clusters({"head.weight": heads, "head.bias": bias}, 2, 2, {"body.weight": body})
+    both = solve_heads(clusters, Slotted(slots, arrays, counts), 0.3)
+    for lane, held in enumerate(([0], [1, 2])):
+        own = Slotted(slots[held] - 2 * lane, {n: a[held] for n, a in arrays.items()}, counts[held])
+        alone = solve_heads(clusters.lane(lane), own, 0.3)
+        assert torch.equal(both.lane(lane).shared["body.weight"], alone.shared["body.weight"])
+        assert torch.equal(both.lane(lane).params["head.weight"], alone.params["head.weight"])
+    assert torch.equal(both.params["head.weight"][1], heads[1])
 
 
 def test_the_step_on_the_basis_is_its_gradient():
@@ -91,6 +112,9 @@ def test_rounds_against_a_plain_loop(method, options):
     distance = np.linalg.norm((np.eye(5) - basis @ basis.T) @ data.true_basis, ord=2)
     assert result.records[-1]["subspace_distance"] == pytest.approx(distance, abs=1e-9)
     assert result.metrics["subspace_distance"] == result.records[-1]["subspace_distance"]
+    apart = np.linalg.norm(data.true_models[:, None] - np.stack(heads) @ basis.T, axis=2)
+    error = min(max(apart[k, at] for k, at in enumerate(matched)) for matched in permutations(range(3)))
+    assert result.metrics["parameter_error"] == pytest.approx(error, abs=1e-9)
 
 
 def test_subspace_distance_by_hand():

@@ -140,7 +140,6 @@ CASES += [
     )
 ]
 CASES += [Case("ifca", "mlp", {"start": "decomposed-cosine:pretrain_steps=3"})]
-CASES += [Case("linear-heads-found", "representation", {"restarts": 2, "client_weight": "uniform"})]
 
 
 class Kept(Case):

@@ -58,6 +58,10 @@ class Representation(PlainNetwork):
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
         return (self.features(theta, x) @ theta[HEAD].transpose(1, 2) + theta[BIAS][:, None]).squeeze(-1)
 
+    def coefficients(self, models: Params) -> Tensor:
+        """B theta of each model {name: (S, ...)}, (S, d); the intercept is left out."""
+        return (models[HEAD] @ models[BASIS])[:, 0]
+
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
     ) -> Contribution:

@@ -14,17 +14,18 @@ from torch import Tensor
 
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Slotted
-from coterie.learners.representation import BASIS, CROSS, GRAM, HEAD
+from coterie.learners.representation import BASIS, BIAS, CROSS, GRAM, HEAD
 
 
 def solve_heads(clusters: Clusters, pooled: Slotted, rate: float) -> Clusters:
     """The next basis of every lane and the next head of every cluster that somebody contributed to."""
-    body, heads = clusters.shared[BASIS].clone(), clusters.params[HEAD].clone()
+    body, heads, bias = (p.clone() for p in (clusters.shared[BASIS], clusters.params[HEAD], clusters.params[BIAS]))
+    bias[pooled.slots] = 0  # solved heads have none, whatever the start brought
     for lane in range(clusters.lanes):
         own = torch.nonzero(torch.div(pooled.slots, clusters.K, rounding_mode="floor") == lane).flatten()
-        gram, cross = pooled.arrays[GRAM][own], pooled.arrays[CROSS][own]
-        if not len(own):
+        if not len(own):  # every client failed in this lane
             continue
+        gram, cross = pooled.arrays[GRAM][own], pooled.arrays[CROSS][own]
         basis = body[lane].T
         theta = least_squares_heads(basis, gram, cross)
         stepped = basis - rate * basis_gradient(theta, gram, cross, float(pooled.arrays["mass"][own].sum()))
@@ -32,7 +33,7 @@ def solve_heads(clusters: Clusters, pooled: Slotted, rate: float) -> Clusters:
         body[lane] = basis.T
         # B theta = B-hat (R theta): in the new basis, the head of the same predictions
         heads[pooled.slots[own]] = (theta @ turn.T)[:, None]
-    return replace(clusters, params={**clusters.params, HEAD: heads}, body={**clusters.shared, BASIS: body})
+    return replace(clusters, params={HEAD: heads, BIAS: bias}, body={BASIS: body})
 
 
 def least_squares_heads(basis: Tensor, gram: Tensor, cross: Tensor) -> Tensor:
