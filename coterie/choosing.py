@@ -208,7 +208,7 @@ def _own_samples(plan: Plan) -> Population:
     """The samples that the run itself trains on and nothing else: no test data, no validation samples, no truth."""
     share, seed = plan.options.validation, plan.options.seed
     data = plan.data if share is None else hold_out(plan.data, share, seed)
-    return replace(data, test=None, newcomers=None, truth=None, true_models=None, sample_truth=None)
+    return replace(data, test=None, newcomers=None, truth=None, true_models=None, true_basis=None, sample_truth=None)
 
 
 def _trial(plan: Plan, data: Population, K: int, s: int, rounds: int) -> Plan:

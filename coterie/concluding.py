@@ -18,12 +18,14 @@ from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_ten
 from coterie.evaluate.regression import memberships, regression_report
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
 from coterie.learners.linear import Linear
+from coterie.learners.representation import Representation
 from coterie.measuring import (
     finite,
     kept_by_clients,
     newcomer_figures,
     score_figures,
     score_name,
+    subspace_figures,
     validation_figures,
     with_test_samples,
     with_validation_samples,
@@ -315,8 +317,16 @@ def _metrics(
         metrics["sure"] = int((found.margin >= SURE).sum())
     if plan.data.truth is not None:
         metrics |= agreement(plan.data.truth[positions], known)
-    if plan.data.true_models is not None and set(clusters.params) == {"weight"}:
-        weights = clusters.params["weight"].double().cpu().numpy()
+    coefficients = _coefficients(plan, clusters)
+    if plan.data.true_models is not None and coefficients is not None:
+        weights = coefficients.double().cpu().numpy()
         if weights.shape[1:] == plan.data.true_models.shape[1:]:
             metrics["parameter_error"] = parameter_error(plan.data.true_models, weights)
-    return metrics
+    return metrics | subspace_figures(plan, clusters)
+
+
+def _coefficients(plan: Plan, clusters: Clusters) -> Tensor | None:
+    """The coefficients (K, d) of models that are linear in the features and nothing else."""
+    if isinstance(plan.learner, Representation):
+        return plan.learner.coefficients(clusters.all_models())
+    return clusters.params["weight"] if set(clusters.params) == {"weight"} else None

@@ -148,7 +148,7 @@ COMMON: tuple[Option, ...] = (
     Option(
         "dtype",
         str,
-        "floating type; by default float64 for linear and logistic, float32 for networks",
+        "floating type; by default float64 for linear, logistic and representation, float32 for networks",
         None,
         ("float32", "float64"),
     ),

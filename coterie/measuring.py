@@ -14,7 +14,9 @@ from coterie.evaluate.clients import Own, Scores, scores
 from coterie.evaluate.metrics import agreement, worst_tenth
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
 from coterie.evaluate.placing import Density
+from coterie.evaluate.subspace import subspace_distance
 from coterie.learners.base import Learner
+from coterie.learners.representation import BASIS
 from coterie.planning import Plan
 from coterie.runs.folder import Record
 from coterie.server.loop import Round, ServerState, best_lane
@@ -71,6 +73,7 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
             record |= score_figures(plan, found)
         if plan.entry.groups != "self":  # a model for each client: only at the end
             record |= newcomer_figures(plan, models, float(done.state.loss[lane]), by)
+    record |= subspace_figures(plan, done.state.clusters.lane(lane))
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
@@ -101,6 +104,15 @@ def newcomer_figures(plan: Plan, clusters: Clusters, usual: float, by: Own | Non
         density = _density(plan, by, clusters.K) if placing == "density" and by is not None else None
         found = newcomer_scores(plan.learner, models, newcomers, placing, usual, density)
     return {"newcomers": finite(np.sqrt(found).mean() if regression else found.mean())}
+
+
+def subspace_figures(plan: Plan, clusters: Clusters) -> dict[str, float | None]:
+    """How far the one basis of a linear representation is from the true one, where both are known; one lane."""
+    found, true = {**clusters.params, **clusters.shared}.get(BASIS), plan.data.true_basis
+    if true is None or found is None or len(found) != 1 or found.shape[2] != len(true):
+        return {}
+    basis = found[0].T.double().cpu().numpy()
+    return {"subspace_distance": subspace_distance(basis, true) if np.isfinite(basis).all() else None}
 
 
 def _density(plan: Plan, by: Own, K: int) -> Density:

@@ -57,21 +57,26 @@ def small_module() -> nn.Module:
 LEARNERS: Mapping[str, LearnerChoice] = {
     "linear": "linear",
     "logistic": "logistic:l2=0.01",
+    "representation": "representation:width=2",
     "mlp": "mlp:hidden=6",
     "cnn": "cnn:channels=2,hidden=4",
     "module": small_module,
 }
 
 
+NUMBERS = ("linear", "representation")
+"""The learners that predict numbers."""
+
+
 def small_population(learner: str, sizes: Sequence[int] = RAGGED, order: Sequence[int] | None = None) -> Population:
-    """Two groups of clients with ragged sizes; 4x4 features; three classes, or numbers for `linear`."""
+    """Two groups of clients with ragged sizes; 4x4 features; three classes, or numbers for those that predict some."""
     random = np.random.default_rng(5)
     clients, tests, truth = {}, {}, {}
     teachers = random.standard_normal((2, 16, 3))
     for index, size in enumerate(sizes):
         x = random.standard_normal((size + 7, 4, 4))
         scores = x.reshape(len(x), 16) @ teachers[index % 2]
-        y = scores[:, 0] + 0.1 * random.standard_normal(len(x)) if learner == "linear" else scores.argmax(axis=1)
+        y = scores[:, 0] + 0.1 * random.standard_normal(len(x)) if learner in NUMBERS else scores.argmax(axis=1)
         name = f"site-{index}"
         clients[name], tests[name] = (x[:size], y[:size]), (x[size:], y[size:])
         truth[name] = "even" if index % 2 == 0 else "odd"

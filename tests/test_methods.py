@@ -52,6 +52,7 @@ CASES = [
     for learner in learners_of(method)
     if method not in LIKE_ODCL | LIKE_CFL | LIKE_FEDAVG or learner not in ("cnn", "module")
     if method not in OTHERWISE_LOGISTIC or learner != "logistic"
+    if learner != "representation" or METHODS[method].learners is not None  # any other goes by autograd, as modules do
 ]
 CASES += [
     Case(m, learner, options)

@@ -69,6 +69,8 @@ def result(console: Console, found: Result) -> None:
         lines["samples"] = f"{m['sample_ari']:.3f} agreement of single samples with the truth; {right}"
     if "parameter_error" in m:
         lines["error"] = f"{m['parameter_error']:.4f} largest distance to a true model"
+    if m.get("subspace_distance") is not None:
+        lines["subspace"] = f"{m['subspace_distance']:.2e} from the true subspace, the sine of the largest angle"
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
     if "one_shot" in m:

@@ -62,6 +62,7 @@ class Tally:
         self.sums = {name: torch.zeros_like(p) for name, p in clusters.params.items()}
         self.body = {name: torch.zeros_like(p) for name, p in clusters.shared.items()}
         self.overall = {name: torch.zeros_like(p) for name, p in (clusters.overall or {}).items()}
+        self.pooled: Params = {}
         self.slot_mass = torch.zeros(held, dtype=torch.float64)
         self.slot_count = torch.zeros(held, dtype=torch.int64)
         # by client and lane
@@ -110,8 +111,11 @@ class Tally:
         """What a block's clients contributed in a turn."""
         self.adds = True
         rows, lanes = torch.searchsorted(self.slots, visit.slots), visit.slots // self.clusters.K
+        if given.pooled and not self.pooled:
+            self.pooled = {name: v.new_zeros(len(self.slots), *v.shape[1:]) for name, v in given.sums.items()}
+        by_slot = self.pooled if given.pooled else self.sums
         for name, value in given.sums.items():
-            total, index = (self.body[name], lanes) if name in self.body else (self.sums[name], rows)
+            total, index = (self.body[name], lanes) if name in self.body else (by_slot[name], rows)
             total.index_add_(0, index.to(total.device), value)
         counted = (given.finite & (turn.weight > 0)).cpu()
         mass = torch.where(given.finite, turn.mass, 0)
@@ -183,6 +187,8 @@ class Tally:
 
     def _slotted(self) -> dict[str, Slotted]:
         """The sums of the slots that somebody contributed to; nothing where clients send models of their own."""
+        if self.pooled:
+            return {"pooled": self._filled(self.pooled)}
         slotted = self._own() if self.adds else {}
         if self.body and (self.adds or self.adds_body):
             changes = {f"change/{name}": value for name, value in self.body.items()}
@@ -193,7 +199,11 @@ class Tally:
         return slotted
 
     def _own(self) -> dict[str, Slotted]:
+        return {"clusters": self._filled({f"change/{name}": value for name, value in self.sums.items()})}
+
+    def _filled(self, sums: Params) -> Slotted:
+        """Sums {name: (S, ...)} and their mass, of the slots that somebody contributed to."""
         used = torch.nonzero(self.slot_count).flatten()
         kept = used if len(used) < len(self.slots) else slice(None)  # `local` holds a model a client: no second copy
-        arrays = {f"change/{name}": value[kept] for name, value in self.sums.items()} | {"mass": self.slot_mass[used]}
-        return {"clusters": Slotted(self.slots[used], arrays, self.slot_count[used])}
+        arrays = {name: value[kept] for name, value in sums.items()} | {"mass": self.slot_mass[used]}
+        return Slotted(self.slots[used], arrays, self.slot_count[used])

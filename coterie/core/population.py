@@ -47,6 +47,8 @@ class Population:
     """The true group of each client, shape (m,)."""
     true_models: npt.NDArray[np.float64] | None = None
     """The true parameters of each group, shape (groups, d), for synthetic data."""
+    true_basis: npt.NDArray[np.float64] | None = None
+    """Orthonormal directions (d, c) that the true parameters of all groups lie in, where there are some."""
     options: Mapping[str, object] = field(default_factory=dict)
     """The scenario's options, so that it can be made again; empty for a user's own arrays."""
     recommended: Mapping[str, object] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from coterie.learners.module import Factory, module
 from coterie.learners.networks.mobilenet import mobilenet_v2
 from coterie.learners.networks.resnet import resnet18
 from coterie.learners.networks.stored import StoredWeights
+from coterie.learners.representation import representation
 
 LearnerChoice = str | Factory
 """What a user passes: `"mlp"`, `"mlp:hidden=200-100"`, or a function that returns a torch.nn.Module."""
@@ -30,6 +31,7 @@ Reader = Callable[[str], Mapping[str, Tensor]]
 LEARNERS: dict[str, Callable[..., Learner]] = {
     "linear": linear,
     "logistic": logistic,
+    "representation": representation,
     "mlp": mlp,
     "cnn": cnn,
     "resnet18": resnet18,

@@ -32,6 +32,8 @@ class Contribution:
     """The way the learner took, for the record: the same result to rounding, at another cost."""
     loss: Tensor | None = None
     """(B, R) mean loss of the samples stepped on, each when it was stepped on; None for full-batch steps."""
+    pooled: bool = False
+    """Whether the sums are moments of the samples, from which the server makes the models, and no changes of them."""
 
 
 def weigh(

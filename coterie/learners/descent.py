@@ -31,9 +31,10 @@ class LocalWork:
     implicit: bool = False
     """One proximal step, argmin of the loss plus ||theta - theta_received||^2 / (2 lr), instead of gradient steps; for
     learners that can solve it."""
-    order: Literal["together", "heads-first"] = "together"
+    order: Literal["together", "heads-first", "solved-heads"] = "together"
     """Where clusters share a body and clients train all heads: steps on both at once, or on the heads first, with
-    features as they are, and then on the body."""
+    features as they are, and then on the body. `solved-heads`: no steps, clients only pool what the server needs to
+    solve for the heads and to step on the body; for a learner that can (`learners/representation.py`)."""
     augment: str = "none"
     """Random changes of the images in every step, names separated by commas; `none`: they are taken as they are."""
 

@@ -18,6 +18,7 @@ from coterie.methods import (
     hcfl_plus,
     icfl,
     ifca,
+    linear_heads,
     local,
     moment_descent,
     odcl,
@@ -34,8 +35,10 @@ FILES = (
     *(local, fedavg, fedprox, ifca, oracle, two_phase, moment_descent, odcl, one_shot, pacfl, fedgroup),
     *(fesem, fedem, fedgmm, fedrc, fedsoft, cfl, icfl, stocfl, hcfl_plus, composed),
 )
+SEVERAL = (one_shot_yardsticks, hcfl, linear_heads)
 METHODS: dict[str, Entry] = {
-    entry.name: entry for entry in (*(file.ENTRY for file in FILES), *one_shot_yardsticks.ENTRIES, *hcfl.ENTRIES)
+    entry.name: entry
+    for entry in (*(file.ENTRY for file in FILES), *(entry for file in SEVERAL for entry in file.ENTRIES))
 }
 
 

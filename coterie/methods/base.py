@@ -59,6 +59,8 @@ class Entry:
     no_twin: str = ""
     reveals: Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, str]] = field(default_factory=dict)
     """Rows of its replies and what each tells the server about a single client; by its own options, if they decide."""
+    sees: str = SEEN
+    """What the server sees of a client's training where it is only added up."""
     groups: str = "found"
     """Where the clusters come from: found, one, truth, self."""
     newcomers: Placing | Callable[[Mapping[str, Any]], Placing] = "least-loss"
@@ -74,7 +76,7 @@ class Entry:
     def seen(self, own: Mapping[str, Any] | None = None) -> str:
         """What the server sees of a client's training in a run with these options of its own, besides the rows."""
         rows = self.reveals(own or {}) if callable(self.reveals) else self.reveals
-        return SEEN_ROW_BY_ROW if {"change", "model"} & rows.keys() else SEEN
+        return SEEN_ROW_BY_ROW if {"change", "model"} & rows.keys() else self.sees
 
     def placing(self, own: Mapping[str, Any]) -> Placing:
         """How newcomers find their models in a run with these options of its own."""

@@ -12,6 +12,7 @@ from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Reply, Slotted
 from coterie.core.regroup import Changes
 from coterie.core.shard import Positions
+from coterie.server.solved_heads import solve_heads
 from coterie.tiers.method import Averaging, Method
 
 
@@ -27,6 +28,8 @@ def aggregate(
     if method.weights.way == "personal":
         count = sizes[answered] if method.averaging.client_weight == "samples" else np.ones(len(answered))
         return _from_models(clusters, reply, torch.from_numpy(count).double(), step)
+    if "pooled" in reply.slotted:
+        return solve_heads(clusters, reply.slotted["pooled"], method.server_lr * rate)
     if "change" in reply.rows:
         sums = _added_up(clusters, changes_of(method, clusters, reply, sizes, answered))
     else:

@@ -68,7 +68,7 @@ def test_settings_are_read_by_their_type():
     ("spec", "words"),
     [
         ("mpl", "unknown learner 'mpl': did you mean 'mlp'?"),
-        ("zzzzz", "choose one of cnn, linear, logistic, mlp, mobilenet-v2, resnet18"),
+        ("zzzzz", "choose one of cnn, linear, logistic, mlp, mobilenet-v2, representation, resnet18"),
         ("mlp:hiden=3", "unknown setting of learner mlp 'hiden': did you mean 'hidden'?"),
         ("mlp:hidden=a", "learner mlp: hidden must be"),
         ("mlp:hidden", "learner mlp: hidden must be"),
@@ -118,7 +118,7 @@ def test_options_list_types_and_defaults():
     options = learner_options("mlp")
     assert list(options) == ["hidden", "l2"]
     assert (options["hidden"].default, options["l2"].annotation) == ((64,), float)
-    assert set(LEARNERS) == {"linear", "logistic", "mlp", "cnn", "resnet18", "mobilenet-v2"}
+    assert set(LEARNERS) == {"linear", "logistic", "representation", "mlp", "cnn", "resnet18", "mobilenet-v2"}
 
 
 # ---- starts --------------------------------------------------------------------------------------------------
