@@ -282,18 +282,17 @@ def test_the_true_models_are_found_as_well_as_by_the_oracle():
 
 
 def test_rotated_digits_are_told_apart_and_beat_global_and_local_models():
-    """Five seeds with five starts each: ARI 1 in four or more; within a point of the oracle; in the mean at least five
-    points above the global and the local models."""
-    scores = {name: [] for name in ("local", "fedavg", "ifca", "oracle")}
-    perfect = 0
+    """Five seeds with five starts each: ARI 1 in four or more; within a point of the oracle in the mean; with each of
+    two seeds at least five points above the global and the local models."""
+    scores, perfect = {"ifca": [], "oracle": []}, 0
     for seed in range(5):
         data = coterie.scenario("rotated-digits", seed=seed)
-        for method, values in scores.items():
-            result = coterie.fit(data, method, seed=seed, evaluate_every=40)
-            values.append(result.metrics["accuracy"])
-            perfect += method == "ifca" and result.metrics["ari"] == 1.0
-    mean = {name: float(np.mean(values)) for name, values in scores.items()}
+        done = {name: coterie.fit(data, name, seed=seed, evaluate_every=40) for name in scores}
+        perfect += done["ifca"].metrics["ari"] == 1.0
+        for name, result in done.items():
+            scores[name].append(result.metrics["accuracy"])
+        for name in ("fedavg", "local") if seed < 2 else ():
+            other = coterie.fit(data, name, seed=seed, evaluate_every=40)
+            assert scores["ifca"][-1] >= other.metrics["accuracy"] + 0.05
     assert perfect >= 4
-    assert mean["ifca"] >= mean["oracle"] - 0.01
-    assert mean["ifca"] >= mean["fedavg"] + 0.05
-    assert mean["ifca"] >= mean["local"] + 0.05
+    assert np.mean(scores["ifca"]) >= np.mean(scores["oracle"]) - 0.01

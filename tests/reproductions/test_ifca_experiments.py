@@ -212,22 +212,6 @@ def test_table_two_verdicts_by_hand():
 # ---- all of it --------------------------------------------------------------------------------------------
 
 
-def test_reproduce_runs_what_is_missing_and_says_what_holds(tmp_path):
-    seen = []
-    findings = reproduce(
-        "ifca-figure3",
-        quick=True,
-        seeds=1,
-        only="(c)",
-        on_cell=lambda cell, figures, seconds: seen.append(cell.name),
-    )
-    assert len(seen) == 2
-    assert not findings.failed
-    by_text = {claim.text: claim.holds for claim in findings.claims}
-    assert by_text["(c) n=25: more clients help"] is True
-    assert by_text["(d) n=25: more clients help"] is None
-
-
 def test_missing_data_is_a_line_for_each_cell_and_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "none"))
     findings = reproduce(
