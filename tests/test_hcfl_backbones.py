@@ -140,7 +140,7 @@ def test_hard_clients_against_a_plain_loop(share: float):
             x, y = plain.clients[i]
             z[i] = features(plain.body, x)
             losses = {k: loss(plain.heads[k], z[i], y) for k in range(K)}
-            begin = min(may_be[i] or losses, key=lambda k: (losses[k], k))  # noqa: B023 - used at once
+            begin = min(may_be[i] or losses, key=lambda k: (losses[k], k))
             trained[i] = head_steps(plain.heads[begin], z[i], y, lr)
             bodies.append(body_steps(plain.body, trained[i], x, y, lr))
             far = [sum(((trained[i][n] - head[n]) ** 2).sum() for n in HEAD) for head in plain.heads]
@@ -268,3 +268,25 @@ def test_rows_and_newcomers_follow_the_backbone():
     assert "change" not in plus.revealed(own={"backbone": "fedsoft"})
     assert [plus.placing({"backbone": b}) for b in ("fesem", "fedsoft")] == ["least-loss", "mixture"]
     assert find_method("hcfl").placing({"backbone": "fedsoft"}) == "least-loss"
+
+
+@pytest.mark.parametrize(
+    ("backbone", "floats_up", "numbers_up"),
+    [
+        # body 6 x 16 + 6, K = 2 heads of 3 x 6 + 3, K weights, K C class counts, C + 1 means of d = 6, C counts
+        ("fedrc", 102 + 2 * 21 + 2 + 2 * 3 + 4 * 6 + 3, 5),
+        ("fedem", 102 + 2 * 21 + 2 + 4 * 6 + 3, 5),
+        # one head each; no weights where a client has one cluster
+        ("fesem", 102 + 21 + 4 * 6 + 3, 4),
+        ("fedsoft", 102 + 21 + 2 + 4 * 6 + 3, 4),
+    ],
+)
+def test_a_round_costs_one_body_and_the_heads(backbone: str, floats_up: int, numbers_up: int):
+    """Besides, each sends its loss, samples, cluster and the body's index, and mixtures their likelihood; and gets one
+    body, K heads, the flow of its weights and 3 numbers; mixtures the loss before, those of fedrc K C shares."""
+    options = {"backbone": backbone, "clusters": 2, "rho": 1e9, "remove": False, "rounds": 2}
+    _, result = run(small_population("mlp"), "hcfl+", "mlp:hidden=6", **options)
+    last = result.records[-1]
+    assert last["bytes_up"] == 9 * 8 * (floats_up + numbers_up)
+    common = {"fedrc": 1 + 2 * 3, "fedem": 1}.get(backbone, 0)
+    assert last["bytes_down"] == 9 * 8 * (102 + 2 * 21 + 2 * 2 + 3 + common)

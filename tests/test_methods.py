@@ -161,7 +161,7 @@ CASES += [Case("hcfl", "logistic", CUT | {"backbone": "fesem"})]
 CASES += [Case("hcfl-split", "mlp", CUT | {"max_clusters": 4, "backbone": "fedsoft"})]
 GAP = {"rho": 0.05, "max_clusters": 4, "clusters": 1}
 CASES += [
-    Case("hcfl+", "mlp", options | GAP)
+    Case("hcfl+", "mlp", GAP | options)
     for options in (
         {"backbone": "fedem", "batch_size": 4},
         {"mu": 0.0, "split": "hard"},

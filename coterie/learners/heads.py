@@ -180,15 +180,14 @@ def descend_together(
 ) -> tuple[Params, Heads]:
     """The change of body and heads by steps on both at once; with `towards`, `work.prox` pulls the heads to those."""
     named = heads.params(learner.head)
-    centre = {} if towards is None else towards.params(learner.head)
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         now = Heads(*(theta[name] for name in named))
         losses = head_losses(learner, now, learner.features(theta, batch.x), batch.y)
         loss = (losses * _shares(batch)).sum(dim=(1, 2))
-        pulls = (work.prox / 2 * ((theta[name] - p) ** 2).flatten(1).sum(dim=1) for name, p in centre.items())
-        return sum(pulls, start=loss), loss
+        return loss, loss
 
     part = replace(block, focus=None, shares=gamma)
-    change = descend_by_autograd(objective, body | named, part, replace(work, prox=0.0), lr).change
+    centre = None if towards is None else towards.params(learner.head)
+    change = descend_by_autograd(objective, body | named, part, work, lr, centre).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))

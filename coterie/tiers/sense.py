@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 from coterie.errors import ConfigError
 from coterie.learners.base import HasFeatures, Learner
-from coterie.tiers.distance import AnchorCosine
+from coterie.tiers.distance import AnchorCosine, FeatureNorm, LabelHistogram, Parameters
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Joint, Ratio
-from coterie.tiers.procedure import MergeAbove, SplitByNorm, Step
+from coterie.tiers.procedure import MergeAbove, SplitByNorm, SplitBySpectrum, Step
 from coterie.tiers.weights import OneCluster, PersonalByEM, SoftByEM, SoftByLoss, Weights
 
 Check = Callable[[Method, Learner], str | None]
@@ -225,11 +225,23 @@ def split_heads_of_hard_clients(method: Method, learner: Learner) -> str | None:
     return None
 
 
+def lengths_for_cosines(method: Method, learner: Learner) -> str | None:
+    """Some steps read 1 - distance as a cosine."""
+    if not isinstance(method.distance, Parameters | FeatureNorm | LabelHistogram):
+        return None
+    for step in method.procedure.steps:
+        gated = isinstance(step, SplitByNorm) and step.gate is not None
+        if gated or isinstance(step, SplitBySpectrum):
+            what = f"the gate of {step.name}" if gated else step.name
+            return f"{what} looks at cosines, which distance {method.distance.name} has not: use distance=update-cosine"
+    return None
+
+
 def classes_of_numbers(method: Method, learner: Learner) -> str | None:
     """Class by class needs classes."""
     if method.distance is None or learner.classes is not None:
         return None
-    if method.distance.needs in ("features", "labels") or getattr(method.distance, "per_class", False):
+    if method.distance.needs == "labels" or getattr(method.distance, "per_class", False):
         return (
             f"distance {method.distance.name} compares classes, but the targets are numbers: use distance=update-cosine"
         )
@@ -252,6 +264,7 @@ REFUSED: tuple[Check, ...] = (
     merging_what_is_split,
     split_without_distance,
     merging_without_introduction,
+    lengths_for_cosines,
     classes_of_numbers,
     distance_nobody_tells,
     features_without_a_body,
