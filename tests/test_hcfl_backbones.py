@@ -12,10 +12,12 @@ import coterie
 from coterie.client.own import KEPT_CLUSTER, kept_clusters
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
-from coterie.core.messages import Broadcast
+from coterie.core.messages import Broadcast, Reply
 from coterie.core.states import States
 from coterie.errors import ConfigError
 from coterie.methods import find_method
+from coterie.planning import prepare
+from coterie.server.aggregate import changes_of
 from coterie.server.sampling import choose
 from coterie.testing import small_population
 from coterie.tiers.weights import HardByDistance
@@ -290,3 +292,39 @@ def test_a_round_costs_one_body_and_the_heads(backbone: str, floats_up: int, num
     assert last["bytes_up"] == 9 * 8 * (floats_up + numbers_up)
     common = {"fedrc": 1 + 2 * 3, "fedem": 1}.get(backbone, 0)
     assert last["bytes_down"] == 9 * 8 * (102 + 2 * 21 + 2 * 2 + 3 + common)
+
+
+NEVER_SPLIT = {"hcfl+": {"rho": 1e9, "remove": False}, "hcfl": {"warmup": 99}}
+
+
+@pytest.mark.parametrize(
+    ("method", "backbone", "other", "options"),
+    [
+        ("hcfl", "fesem", "fesem", {}),
+        ("hcfl", "fedsoft", "fedsoft", {}),
+        ("hcfl+", "fesem", "composed", {"weights": "hard-by-distance", "shared": "body", "order": "heads-first"}),
+        ("hcfl+", "fedsoft", "composed", {"weights": "personal-by-em", "shared": "body", "order": "heads-first"}),
+    ],
+)
+def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: str, options: dict[str, object]):
+    """Each client's work in a row of its own, or added up by the clients: the same."""
+    data, common = small_population("mlp"), {"clusters": 2, "rounds": 3, "batch_size": 4}
+    _, one = run(data, method, "mlp:hidden=6", backbone=backbone, **common, **NEVER_SPLIT[method])
+    _, two = run(data, other, "mlp:hidden=6", **common, **options)
+    for a, b in zip(one.models, two.models, strict=True):
+        for name, value in b.items():
+            assert a[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
+    assert one.assignments == two.assignments
+
+
+def test_a_model_of_ones_own_is_a_change_of_every_clusters():
+    """Models 1 and 4, of 1 and 3 samples; weights (1, 0) and (1/4, 3/4); clusters at 0 and 2."""
+    method = prepare(small_population("mlp"), "fedsoft", "mlp:hidden=6", None, {"clusters": 2}).method
+    clusters = Clusters({"w": torch.tensor([[0.0], [2.0]], dtype=torch.float64)}, K=2)
+    weights = torch.tensor([[[1.0, 0.0]], [[0.25, 0.75]]], dtype=torch.float64)
+    rows = {"model": torch.tensor([[[1.0]], [[4.0]]], dtype=torch.float64), "weights": weights}
+    found = changes_of(method, clusters, Reply(("a", "b"), rows=rows), np.array([1, 3]), np.arange(2))
+    assert found.vectors[..., 0].tolist() == [[1, -1], [4, 2]]
+    # (1 1 + 3/4 4) / (1 + 3/4), and all of the second client's own
+    assert found.mean(0, ("a", "b"))["w"].item() == pytest.approx(4 / 1.75)
+    assert found.mean(1, ("b",))["w"].item() == pytest.approx(4)

@@ -31,14 +31,22 @@ PULL = 0.1
 LAM = Option(
     "lam", float, f"with backbone fedsoft, strength of the pull to the mixture (lambda), {PULL:g} unless set", low=0
 )
+NO_TWIN = "but not with order=heads-first, nor with backbone fedsoft, whose clients go on from heads of their own"
 AVERAGING = {"fedem": "all", "fedrc": "all", "fesem": "members", "fedsoft": "responsibility"}
-WEIGHS = "which cluster weighs most for it"
-ROWS: dict[str, dict[str, str]] = {
-    "fedem": {"cluster": WEIGHS, "change": "how it changed all clusters' models", "weights": "what each counts for it"},
-    "fesem": {"cluster": "which cluster it is in", "change": "how far it is from its cluster's model"},
-    "fedsoft": {"cluster": WEIGHS, "weights": "what each cluster counts for it", "model": "its own model"},
+WEIGHS, OWN = "which cluster weighs most for it", "its own model"
+LABELS = "how many samples of each class it counts in each cluster"
+SOFT = {
+    "cluster": WEIGHS,
+    "change": "how it changed the clusters' models",
+    "weights": "what each cluster counts for it",
 }
-ROWS["fedrc"] = ROWS["fedem"] | {"labels": "how many samples of each class it counts in each cluster"}
+ROWS: Mapping[str, Mapping[str, str]] = {
+    "fedem": SOFT,
+    "fedrc": {**SOFT, "labels": LABELS},
+    "fesem": {"cluster": "which cluster it is in", "change": "how far what it trained is from its cluster's model"},
+    "fedsoft": {"cluster": WEIGHS, "weights": SOFT["weights"], "model": OWN},
+}
+"""What clients send in rows of their own."""
 
 
 def backbone_of(given: Mapping[str, Any]) -> str:
@@ -78,11 +86,7 @@ def backbone_parts(name: str, options: Options, shared: tuple[str, ...]) -> dict
 
 
 def backbone_rows(own: Mapping[str, Any]) -> Mapping[str, str]:
-    """What clients send in rows of their own; without options, of every backbone."""
+    """The rows of the backbone among a method's own options; without options those of any."""
     if own:
         return ROWS[backbone_of(own)]
-    found: dict[str, str] = {}
-    for backbone, rows in ROWS.items():
-        for row, words in rows.items():
-            found.setdefault(row, words if row in ROWS[DEFAULT] and row != "labels" else f"{words} ({backbone})")
-    return found
+    return {**SOFT, "labels": f"with backbone fedrc, {LABELS}", "model": f"with backbone fedsoft, {OWN}"}

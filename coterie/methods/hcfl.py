@@ -26,6 +26,7 @@ from coterie.errors import ConfigError
 from coterie.methods.backbones import (
     BACKBONE,
     LAM,
+    NO_TWIN,
     backbone_defaults,
     backbone_of,
     backbone_parts,
@@ -93,6 +94,7 @@ ENTRIES = (
         defaults=backbone_defaults,
         prefers=begin_with_one,
         twin="fedavg",
+        no_twin="but not with backbone fedsoft, whose clients go on from models of their own",
         newcomers=_newcomers,
         reveals=backbone_rows,
     ),
@@ -107,6 +109,7 @@ ENTRIES = (
         prefers=begin_with_one,
         learners=("mlp", "cnn"),
         twin="fedavg",
+        no_twin=NO_TWIN,
         newcomers=_newcomers,
         reveals=backbone_rows,
     ),

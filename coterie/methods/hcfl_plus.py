@@ -37,6 +37,7 @@ from coterie.errors import ConfigError
 from coterie.methods.backbones import (
     BACKBONE,
     LAM,
+    NO_TWIN,
     backbone_defaults,
     backbone_of,
     backbone_parts,
@@ -134,6 +135,7 @@ ENTRY = Entry(
     prefers=begin_with_one,
     learners=("mlp", "cnn"),
     twin="fedavg",
+    no_twin=NO_TWIN,
     newcomers=_newcomers,
     reveals=lambda own: {**backbone_rows(own), **Prototypes.reveals},
 )
