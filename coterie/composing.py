@@ -17,12 +17,29 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from coterie.errors import ConfigError
-from coterie.tiers.distance import AnchorCosine, Distance, Prototypes, UpdateCosine
+from coterie.tiers.distance import (
+    AnchorCosine,
+    Distance,
+    FeatureNorm,
+    LabelHistogram,
+    Parameters,
+    Prototypes,
+    UpdateCosine,
+)
 from coterie.tiers.members import FIXED, TIERS, Member, Tier, read_member, read_steps, text_of
 from coterie.tiers.objective import Conditional, Joint, Objective, Ratio
 from coterie.tiers.procedure import MergeAbove, RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, Step
 from coterie.tiers.sense import OWN_MIX
-from coterie.tiers.weights import Assigned, HardByDistance, HardByLoss, SoftByCounts, SoftByEM, SoftByLoss, Weights
+from coterie.tiers.weights import (
+    Assigned,
+    HardByDistance,
+    HardByLoss,
+    PersonalByEM,
+    SoftByCounts,
+    SoftByEM,
+    SoftByLoss,
+    Weights,
+)
 
 COMPOSED = OWN_MIX
 """The registered method that a composition is."""
@@ -146,6 +163,11 @@ def counts(every: int = 1, least: float = 1e-4) -> Weights:
     return SoftByCounts(every, least)
 
 
+def personal() -> Weights:
+    """A client has a model of its own, near its mixture by EM. (HCFL+ with FedSoft)"""
+    return PersonalByEM()
+
+
 def assigned() -> Weights:
     """The server says which cluster a client is in. (CFL)"""
     return Assigned()
@@ -194,6 +216,21 @@ def remove() -> Steps:
 def update_cosine() -> Distance:
     """1 - cos of what two clients changed. (CFL)"""
     return UpdateCosine()
+
+
+def parameters() -> Distance:
+    """How far apart two clients' models are after training. (FeSEM's, between clients)"""
+    return Parameters()
+
+
+def feature_norm(*, weighted: bool = True) -> Distance:
+    """By how much the lengths of two clients' mean features differ; needs shared="body"."""
+    return FeatureNorm(weighted)
+
+
+def label_histogram(*, weighted: bool = True) -> Distance:
+    """Total variation of two clients' shares of the classes."""
+    return LabelHistogram(weighted)
 
 
 def anchor_cosine() -> Distance:

@@ -158,14 +158,20 @@ class Kept(Case):
 
 CASES += [Case("hcfl", "logistic", CUT | options) for options in ({}, {"backbone": "fedem", "participation": 0.6})]
 CASES += [Case("hcfl-split", "mlp", CUT | {"max_clusters": 4, "batch_size": 4})]
+CASES += [Case("hcfl", "logistic", CUT | {"backbone": "fesem"})]
+CASES += [Case("hcfl-split", "mlp", CUT | {"max_clusters": 4, "backbone": "fedsoft"})]
 GAP = {"rho": 0.05, "max_clusters": 4, "clusters": 1}
 CASES += [
-    Case("hcfl+", "mlp", options | GAP)
+    Case("hcfl+", "mlp", GAP | options)
     for options in (
         {"backbone": "fedem", "batch_size": 4},
         {"mu": 0.0, "split": "hard"},
         {"participation": 0.6, "averaging": "responsibility"},
         {"order": "together", "clusters": 2},
+        {"backbone": "fesem", "clusters": 3, "order": "together"},
+        {"backbone": "fesem", "clusters": 3, "batch_size": 4, "participation": 0.6},
+        {"backbone": "fedsoft", "batch_size": 4},
+        {"backbone": "fedsoft", "order": "together", "participation": 0.6},
     )
 ]
 CASES += [Case("fedem", "mlp", {"shared": "body"}), Case("fedrc", "cnn", {"shared": "body", "order": "heads-first"})]

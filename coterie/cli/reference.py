@@ -70,10 +70,9 @@ def _table(options: tuple[Option, ...] | list[Option]) -> str:
 
 
 def _method(entry: Entry) -> str:
-    twin = f"Equals {entry.twin} with one cluster." if entry.twin else f"No twin with one cluster: {entry.no_twin}."
     lines = [f"### {entry.name}\n", f"{entry.summary[0].upper()}{entry.summary[1:]}. ({entry.paper})\n"]
     lines.append(f"    {(entry.compose.__doc__ or '').strip()}\n")
-    lines.append(f"{twin}\n")
+    lines.append(f"{entry.equals()}\n")
     lines.append("What the server gets to see of each client:\n")
     lines += [f"- update: {entry.seen()}"] * entry.trains
     lines += [f"- {row}: {meaning}" for row, meaning in entry.revealed().items()]

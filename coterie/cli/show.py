@@ -314,8 +314,7 @@ def _describe_method(console: Console, entry: Entry) -> None:
     console.print(f"{entry.name}: {entry.summary}", style="bold", highlight=False)
     console.print(entry.paper, highlight=False)
     console.print(f"\n{_composition(entry)}", highlight=False)
-    twin = f"with one cluster it equals {entry.twin}" if entry.twin else f"no twin: {entry.no_twin}"
-    console.print(f"twin: {twin}", highlight=False)
+    console.print(entry.equals(), highlight=False)
     console.print("\nWhat the server gets to see of each client", style="bold")
     if entry.trains:
         console.print(f"  update: {entry.seen()}", highlight=False)

@@ -153,7 +153,8 @@ Objective = Callable[[Params, Batch], tuple[Tensor, Tensor]]
 def descend_by_autograd(
     objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
 ) -> Descent:
-    """Gradient descent for every client at once, from `theta` {name: (B, ...)}; `prox` pulls to it, or to `towards`.
+    """Gradient descent for every client at once, from `theta` {name: (B, ...)}; `prox` pulls to it, or to `towards`,
+    and then only those that are named there.
 
     Clients are independent, so one backward pass through the sum of their objectives gives each its own
     gradient. After a single step the change is exactly -lr times the gradient.
@@ -161,13 +162,14 @@ def descend_by_autograd(
     moved = {name: p.clone() for name, p in theta.items()}
     change: Params | None = None
     running = RunningLoss(work)
+    centre = theta if towards is None else towards
     for step, batch in enumerate(batches(block, work)):
         gradients, loss = _gradients(objective, moved, batch)
         if running.wanted:
             running.add(loss, batch)
         for name, gradient in gradients.items():
-            if work.prox and (step or towards is not None):
-                gradient.add_(moved[name] - (towards or theta)[name], alpha=work.prox)
+            if work.prox and name in centre and (step or towards is not None):
+                gradient.add_(moved[name] - centre[name], alpha=work.prox)
             if not batch.everybody:
                 gradient.mul_((batch.counts > 0).reshape(-1, *(1,) * (gradient.dim() - 1)))
             moved[name].sub_(gradient, alpha=lr)

@@ -57,6 +57,7 @@ class Entry:
     twin: str | None = None
     """The method it equals with K=1; None with the reason in `no_twin`."""
     no_twin: str = ""
+    """Why there is none; or with which options it does not equal the one there is."""
     reveals: Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, str]] = field(default_factory=dict)
     """Rows of its replies and what each tells the server about a single client; by its own options, if they decide."""
     sees: str = SEEN
@@ -81,6 +82,12 @@ class Entry:
     def placing(self, own: Mapping[str, Any]) -> Placing:
         """How newcomers find their models in a run with these options of its own."""
         return self.newcomers(own) if callable(self.newcomers) else self.newcomers
+
+    def equals(self) -> str:
+        """What it equals with one cluster, in words."""
+        if self.twin is None:
+            return f"No twin with one cluster: {self.no_twin}."
+        return f"Equals {self.twin} with one cluster{f', {self.no_twin}' if self.no_twin else ''}."
 
     @property
     def trains(self) -> bool:

@@ -26,7 +26,7 @@ from coterie.tiers.method import Averaging, Groups, Method
 from coterie.tiers.objective import Joint, Objective
 from coterie.tiers.procedure import Adaptive, Fixed, MergeAbove, Step
 from coterie.tiers.sense import OWN_MIX
-from coterie.tiers.weights import OneCluster, Weights
+from coterie.tiers.weights import OneCluster, PersonalByEM, Weights
 
 NO_DISTANCE = "none"
 BEFORE_TRAINING = "inputs"
@@ -134,8 +134,9 @@ def _prefers(given: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def _newcomers(own: Mapping[str, Any]) -> Placing:
-    if _weights_of(own).way != "respond":
-        return "least-loss"
+    weights = _weights_of(own)
+    if weights.way != "respond":
+        return "mixture" if isinstance(weights, PersonalByEM) else "least-loss"
     return "density" if str(own.get("objective", "")).startswith(Joint.name) else "mixture"
 
 
@@ -145,7 +146,7 @@ ANY_ROW = {
     "change": CHANGE,
     "weights": "what each cluster counts for it",
     "labels": f"with objective ratio, {LABELS}",
-    "model": "with weights soft-by-counts, its own model",
+    "model": "with weights soft-by-counts or personal-by-em, its own model",
 }
 
 
@@ -155,13 +156,16 @@ def _reveals(own: Mapping[str, Any]) -> Mapping[str, str]:
         return ANY_ROW | {row: words for member in DISTANCES.values() for row, words in _rows(member).items()}
     weights, distance = _weights_of(own), _distance(str(own.get("distance") or NO_DISTANCE))
     names = ["cluster"]
-    if _grows(own) and not isinstance(distance, AnchorCosine):
-        names += ["change", "weights"] if weights.way == "respond" else ["change"]
     if weights.way == "personal":
         names += ["weights", "model"]
+    elif _grows(own) and not isinstance(distance, AnchorCosine):
+        names += ["change", "weights"] if weights.way == "respond" else ["change"]
     if str(own.get("objective", "")).startswith("ratio"):
         names.append("labels")
-    return {name: ANY_ROW[name] for name in names} | ({} if distance is None else distance.reveals)
+    told = {} if distance is None else distance.reveals
+    if weights.way == "personal":  # the server finds the changes of those who send their models
+        told = {row: words for row, words in told.items() if row != "change"}
+    return {name: ANY_ROW[name] for name in names} | told
 
 
 def _rows(member: Any) -> Mapping[str, str]:
@@ -193,7 +197,8 @@ ENTRY = Entry(
         Option(
             "pull",
             float,
-            "strength of the pull to the mixture (weights soft-by-counts) or to the model for all (merge-above)",
+            "strength of the pull to the mixture (weights soft-by-counts, personal-by-em) or to the model for all "
+            "(merge-above)",
             0.1,
             low=0,
         ),

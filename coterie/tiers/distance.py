@@ -78,6 +78,7 @@ class Prototypes:
     reduce: Literal["max", "mean"] = "max"
     """Over common classes."""
     weighted: bool = True
+    per_class: ClassVar[bool] = True
     name: ClassVar[str] = "prototypes"
     needs: ClassVar[Needs] = "features"
     reveals: ClassVar[dict[str, str]] = {
@@ -89,9 +90,7 @@ class Prototypes:
     def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
         assert features is not None, "checked when the method is built"
         z = features.double()
-        one_hot = torch.nn.functional.one_hot(block.y, classes or 0).double()
-        if block.mask is not None:
-            one_hot = one_hot * block.mask[..., None]
+        one_hot = labels_of(block, classes)
         counts = one_hot.sum(dim=1)
         sums = one_hot.transpose(1, 2) @ z
         means = sums / counts.clamp_min(1)[..., None]
@@ -114,6 +113,73 @@ class Prototypes:
         if self.principle == "ascp":
             found = np.maximum(found, apart_by_angle(rows["mean_feature"]))
         return found
+
+
+@dataclass(frozen=True)
+class Parameters(_NothingOfItsOwn):
+    """|W_i - W_j|, of what two clients have made of the parameters of their cluster: the whole model, or its head where
+    all clusters share the body.
+
+    Both began with the same model, so their changes are as far apart as what they are changes of. It is a length that
+    depends on the model, the step size and the local work, so that a threshold made for another distance says nothing.
+    """
+
+    name: ClassVar[str] = "parameters"
+    needs: ClassVar[Needs] = "updates"
+    reveals: ClassVar[dict[str, str]] = {
+        "change": "how it changed the models it trained, and so its model, since the server knows what it began with"
+    }
+
+    def server_pairwise(self, rows: Params) -> Floats:
+        vectors = rows["own_change"].double()
+        return cleaned(torch.cdist(vectors, vectors), np.inf)
+
+
+@dataclass(frozen=True)
+class FeatureNorm:
+    """The difference of the lengths of two clients' mean features, under the body that all clusters share.
+
+    Lengths see how strongly features answer and nothing of their direction, so that clients whose classes are swapped
+    are in one place.
+    """
+
+    weighted: bool = True
+    name: ClassVar[str] = "feature-norm"
+    needs: ClassVar[Needs] = "features"
+    reveals: ClassVar[dict[str, str]] = {"feature_norm": "the length of the mean feature of all its samples"}
+
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+        """Row `feature_norm`, (B, 1)."""
+        assert features is not None, "checked when the method is built"
+        return {"feature_norm": block.mean(features).double().norm(dim=1, keepdim=True)}
+
+    def server_pairwise(self, rows: Params) -> Floats:
+        lengths = rows["feature_norm"]  # (a, 1)
+        return cleaned((lengths - lengths.T).abs(), np.inf)
+
+
+@dataclass(frozen=True)
+class LabelHistogram:
+    """Total variation of two clients' shares of the classes, sum_c |p_c - q_c| / 2: what part of one's labels would
+    have to be others for the shares to be equal.
+
+    It is 1 where no class is common, and follows the shares linearly. Hellinger's distance takes their roots, by which
+    a rare class that one of two small clients lacks by chance counts for much. Only p(y) is seen.
+    """
+
+    weighted: bool = True
+    name: ClassVar[str] = "label-histogram"
+    needs: ClassVar[Needs] = "labels"
+    reveals: ClassVar[dict[str, str]] = {"class_counts": "how many samples of each class it has"}
+
+    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+        """Row `class_counts`, (B, C)."""
+        return {"class_counts": labels_of(block, classes).sum(dim=1)}
+
+    def server_pairwise(self, rows: Params) -> Floats:
+        counts = rows["class_counts"]  # (a, C)
+        shares = counts / counts.sum(dim=1, keepdim=True)
+        return cleaned(torch.cdist(shares, shares, p=1) / 2)
 
 
 @dataclass(frozen=True)
@@ -200,6 +266,12 @@ class AnchorCosine(_NothingOfItsOwn):
         return apart_by_angle(rows["anchor"])
 
 
+def labels_of(block: Block, classes: int | None) -> Tensor:
+    """(B, n, C) in float64: 1 for the class of each sample, 0 for padding."""
+    one_hot = torch.nn.functional.one_hot(block.y, classes or 0).double()
+    return one_hot if block.mask is None else one_hot * block.mask[..., None]
+
+
 def decomposed_cosines(updates: Tensor, K: int) -> Tensor:
     """Cosines (n, K) of updates (n, P) with their K leading directions, K at most n. (FedGroup's EDC)
 
@@ -247,5 +319,15 @@ def cleaned(apart: Tensor, most: float = 2.0) -> Floats:
 
 
 DISTANCES: dict[str, Callable[..., Distance]] = {
-    m.name: m for m in (UpdateCosine, Prototypes, PrincipalAngles, CosineGaps, AnchorCosine)
+    m.name: m
+    for m in (
+        UpdateCosine,
+        Parameters,
+        Prototypes,
+        FeatureNorm,
+        LabelHistogram,
+        PrincipalAngles,
+        CosineGaps,
+        AnchorCosine,
+    )
 }

@@ -142,7 +142,7 @@ class SplitByNorm:
         across = 1 - float(apart[np.ix_(*parts)].min())
         if self.gate is not None and self.gate >= math.sqrt(max(0.0, (1 - across) / 2)):
             return None
-        why = f"mean update {mean:.3g}, largest {largest:.3g}; largest cosine across {across:.3g}"
+        why = f"mean update {mean:.3g}, largest {largest:.3g}; least distance across {1 - across:.3g}"
         return Cut(k, (members[parts[0]], members[parts[1]]), why)
 
 

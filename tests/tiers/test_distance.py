@@ -1,0 +1,72 @@
+"""Distances by hand: models, lengths of mean features, shares of classes; and runs that split by them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coterie import composing as c
+from coterie.errors import ConfigError
+from coterie.testing import CHECKS, Case
+from coterie.tiers.distance import FeatureNorm, LabelHistogram, Parameters
+from tests.tiers.test_tiers import a_block
+
+
+def test_parameters_by_hand():
+    changes = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 0.0]], dtype=torch.float64)  # legs 3 and 4
+    assert Parameters().server_pairwise({"own_change": changes}).tolist() == [[0, 5, 0], [5, 0, 5], [0, 5, 0]]
+
+
+def test_feature_norm_by_hand():
+    """Means (3, 4) and (0, 1), of lengths 5 and 1; the padding of the second does not count."""
+    z = torch.tensor([[[2.0, 4], [4, 4]], [[0, 1], [9, 9]]], dtype=torch.float64)
+    rows = FeatureNorm().client_summary(z, a_block([[0, 1], [0, 0]], z, sizes=[2, 1]), None)
+    assert rows["feature_norm"].flatten().tolist() == pytest.approx([5, 1])
+    assert FeatureNorm().server_pairwise(rows)[0].tolist() == pytest.approx([0, 4])
+
+
+def test_label_histogram_by_hand():
+    """Shares (1/2, 1/2, 0), (1, 0, 0) and (0, 0, 1): half of the first's labels would have to be the second's."""
+    x = torch.zeros(3, 4, 1, dtype=torch.float64)
+    block = a_block([[0, 0, 1, 1], [0, 0, 0, 1], [2, 2, 2, 2]], x, sizes=[4, 3, 4])
+    rows = LabelHistogram().client_summary(None, block, 3)
+    assert rows["class_counts"].tolist() == [[2, 2, 0], [3, 0, 0], [0, 0, 4]]
+    expected = [[0, 0.5, 1], [0.5, 0, 1], [1, 1, 0]]
+    assert LabelHistogram().server_pairwise(rows) == pytest.approx(torch.tensor(expected).numpy())
+
+
+@pytest.mark.parametrize(
+    ("learner", "mine"),
+    [
+        ("logistic", c.compose(weights=c.nearest(), procedure=c.split(0.01, hard=True), distance=c.parameters())),
+        ("mlp", c.compose(procedure=c.split(0.001), distance=c.feature_norm(), shared="body")),
+        ("logistic", c.compose(weights=c.assigned(), procedure=c.split(0.1, hard=True), distance=c.label_histogram())),
+        ("mlp", c.compose(weights=c.personal(), procedure=c.split(0.01), distance=c.parameters(), shared="body")),
+    ],
+    ids=["parameters", "feature-norm", "label-histogram", "personal"],
+)
+def test_clusters_are_split_by_them_and_rows_are_declared(learner: str, mine: c.Composition):
+    case = Case("composed", learner, {"clusters": 1, "max_clusters": 3, **mine.options})
+    assert case.run().records[-1]["K"] == 3
+    CHECKS["replies"](case)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"procedure": "split-by-spectrum:alpha0=0.3", "distance": "parameters"}, "split-by-spectrum looks at cosines"),
+        (
+            {"procedure": "split-by-norm:eps1=1,eps2=0,gate=0.1", "distance": "label-histogram"},
+            "the gate of split-by-norm looks at cosines, which distance label-histogram has not",
+        ),
+        ({"procedure": "split-by-gap:rho=0.1", "distance": "feature-norm"}, "set shared=body"),
+    ],
+)
+def test_what_they_cannot_do_is_refused(options: dict[str, str], message: str):
+    with pytest.raises(ConfigError, match=message):
+        Case("composed", "mlp", options).plan()
+
+
+def test_label_shares_of_numbers_are_refused():
+    with pytest.raises(ConfigError, match="compares classes, but the targets are numbers"):
+        Case("composed", "linear", {"procedure": "split-by-gap:rho=0.1", "distance": "label-histogram"}).plan()
