@@ -12,7 +12,7 @@ from coterie.client.own import as_vectors
 from coterie.client.tally import Visit
 from coterie.client.work import Work
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params, take_rows
+from coterie.core.clusters import Params
 from coterie.core.shard import Positions
 from coterie.learners.contribution import finite_models
 from coterie.learners.heads import (
@@ -30,8 +30,8 @@ from coterie.tiers.weights import best
 def respond_with_heads(work: Work, places: Positions, judged: Block, block: Block) -> None:
     """Features once; responsibilities by all heads; steps on the heads and the body; one lane only."""
     clusters, learner = work.broadcast.clusters, cast(WithFeatures, work.learner)
-    body = take_rows(clusters.shared, torch.zeros(len(places), dtype=torch.int64))
-    z = learner.features(body, block.x)
+    z = learner.features(clusters.shared, block.x.flatten(0, 1)[None]).reshape(*block.y.shape, -1)
+    body = {name: p.expand(len(places), *p.shape[1:]) for name, p in clusters.shared.items()}
     heads = heads_of(learner, clusters.params, len(places))
     losses = head_losses(learner, heads, z, block.y)[:, :, None]  # (B, n, 1, K)
     found = responsibilities(work, places, block, losses)

@@ -95,7 +95,7 @@ ENTRIES = (
         options=(BACKBONE, replace(ORDER, default="heads-first"), *NORM_OPTIONS),
         defaults=lambda given: {"client_weight": "samples", "averaging": "all"},
         prefers=begin_with_one,
-        learners=("mlp", "cnn"),
+        learners=("mlp", "cnn", "module"),
         twin="fedavg",
         newcomers="mixture",
         reveals=REVEALS,

@@ -84,7 +84,7 @@ ENTRY = Entry(
     ),
     defaults=lambda given: {"client_weight": "samples", "averaging": "all"},
     prefers=begin_with_one,
-    learners=("mlp", "cnn"),
+    learners=("mlp", "cnn", "module"),
     twin="fedavg",
     newcomers="mixture",
     reveals={
