@@ -10,6 +10,7 @@ from pathlib import Path
 from coterie.errors import unknown_name
 from coterie.reproductions import (
     grouped_regression,
+    hcfl_full,
     hcfl_knobs,
     hcfl_reference,
     ifca_figure3,
@@ -59,6 +60,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         odcl_few_shot.REPRODUCTION,
         hcfl_reference.REPRODUCTION,
         hcfl_knobs.REPRODUCTION,
+        *hcfl_full.REPRODUCTIONS,
         grouped_regression.REPRODUCTION,
     )
 }
