@@ -1,6 +1,7 @@
 """A round of HCFL+ against one of FedAvg, for more heads and for more clients.
 
     python benchmarks/adaptive.py            # K from 1 to 50, against FedAvg
+    python benchmarks/adaptive.py --cnn      # the same with convolutions, K from 1 to 10
     python benchmarks/adaptive.py --clients  # 100 to 10,000 small clients: what comparing them costs
 
 Random data, 2 local epochs, batches of 20, one thread. K is held by a rho that no distance reaches and by removing
@@ -32,6 +33,7 @@ ALL_PAIRS = 3000
 """Up to so many clients; the distances of all pairs of 10,000 take tens of gigabytes."""
 NEVER = 1e9
 RECIPE = WORKLOADS[0]
+CONVOLVING, FEW_HEADS = WORKLOADS[3], (1, 3, 10)
 LARGE = replace(RECIPE, clients=max(GROWTH))
 """Where there are more heads than clients of the recipe."""
 SMALL = replace(RECIPE, samples=20)
@@ -47,11 +49,11 @@ def plus(work: Workload, K: int, backbone: str) -> Plan:
     return plan_of(work, "hcfl+", clusters=K, backbone=backbone, rho=NEVER, remove=False)
 
 
-def compare(backbone: str, K: int) -> None:
+def compare(work: Workload, backbone: str, K: int) -> None:
     """Print a round with K heads over one of FedAvg, bare and with its model scored."""
-    work = RECIPE if RECIPE.clients >= K else LARGE
     single = plan_of(work, "fedavg")
-    bare, scored, ours = in_turns([Ours(single), FedAvgScored(single), Ours(plus(work, K, backbone))], ROUNDS, WARM)
+    rounds = FEW_ROUNDS if work is CONVOLVING else ROUNDS
+    bare, scored, ours = in_turns([Ours(single), FedAvgScored(single), Ours(plus(work, K, backbone))], rounds, WARM)
     print(f"{backbone:<8} {K:>3} {1e3 * bare:>10.1f} {1e3 * ours:>8.1f} {ours / bare:>9.2f} {ours / scored:>9.2f}")
 
 
@@ -68,6 +70,7 @@ def grow(clients: int, bound: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", action="store_true", help="more clients instead")
+    parser.add_argument("--cnn", action="store_true", help="the same with convolutions")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -81,8 +84,8 @@ def main() -> None:
         return None
     print(f"{'backbone':<8} {'K':>3} {'fedavg, ms':>10} {'ours':>8} {'x fedavg':>9} {'x scored':>9}")
     for backbone in ("fedem", "fedrc"):
-        for K in GROWTH:
-            compare(backbone, K)
+        for K in FEW_HEADS if chosen.cnn else GROWTH:
+            compare(CONVOLVING if chosen.cnn else RECIPE if RECIPE.clients >= K else LARGE, backbone, K)
     return None
 
 

@@ -194,15 +194,21 @@ def composed(entry: Entry, options: Options, learner: Learner) -> Method:
         return method
     if not isinstance(learner, HasFeatures):
         raise ConfigError(
-            "a shared body needs a network that ends in one layer, such as mlp or cnn, but the learner is "
-            f"{learner.spec}"
+            "a shared body needs a network whose outputs come from one fully connected layer with a bias, all of it "
+            f"trained, such as mlp or cnn or a module that ends in nn.Linear, but the learner is {learner.spec}"
         )
     if method.weights.way != "choose" and isinstance(learner, Network) and learner.l2 > 0:
         raise ConfigError(
             f"heads on a shared body are trained without a penalty, but the learner is {learner.spec}: leave l2 at 0"
         )
     names = learner.start([0], learner.dtype)
-    return replace(method, shared=tuple(name for name in names if not name.startswith(f"{learner.head}.")))
+    body = tuple(name for name in names if not name.startswith(f"{learner.head}."))
+    if not body:
+        raise ConfigError(
+            f"a shared body needs layers below the head that are trained, but the learner {learner.spec} has frozen "
+            "them all: let some ask for a gradient"
+        )
+    return replace(method, shared=body)
 
 
 def beginning_of(start: Start) -> str:

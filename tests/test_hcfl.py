@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import squareform
+from torch import nn
 
 import coterie
 from coterie.core.keys import hash_ids
@@ -240,6 +241,50 @@ def test_a_penalty_that_heads_would_ignore_is_refused():
 def test_a_learner_without_a_body_is_refused():
     with pytest.raises(coterie.errors.ConfigError, match="logistic"):
         coterie.fit(small_population("logistic"), "hcfl+", learner="logistic")
+    with pytest.raises(coterie.errors.ConfigError, match="one fully connected layer with a bias"):
+        coterie.fit(small_population("mlp"), "hcfl+", learner=without_bias)
+
+    with pytest.raises(coterie.errors.ConfigError, match="has frozen them all"):
+        coterie.fit(small_population("mlp"), "hcfl+", learner=frozen_body)
+
+
+def frozen_body() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6).requires_grad_(False), nn.ReLU(), nn.Linear(6, 3))
+
+
+def without_bias() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 3, bias=False))
+
+
+class Perceptron(nn.Module):
+    """The learner `mlp:hidden=6` as a module of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer0, self.layer1 = nn.Linear(16, 6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer1(torch.relu(self.layer0(x.flatten(1))))
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("hcfl+", {"rho": 0.1, "max_clusters": 3}),
+        ("hcfl+", {"rho": 0.1, "max_clusters": 3, "order": "together", "batch_size": 4}),
+        ("fedem", {"clusters": 2, "shared": "body"}),
+    ],
+)
+def test_an_own_module_is_trained_as_the_learner_that_it_equals(method, options):
+    data, settings = small_population("mlp"), {"rounds": 3, "lr": LR, "seed": 1, "dtype": "float64"} | options
+    begun = begin(prepare(data, method, "mlp:hidden=6", None, settings))
+    start = [{name: p.numpy().copy() for name, p in model.items()} for model in begun.state.clusters.models()]
+    expected = execute(begun, None, lambda record: None)
+    found = coterie.fit(data, method, learner=Perceptron, start=start, **settings)
+    assert len(found.models) == len(expected.models) > 1
+    for mine, theirs in zip(found.models, expected.models, strict=True):
+        for name, value in theirs.items():
+            assert mine[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 def test_methods_that_need_each_clients_work_do_not_say_that_sums_could_hide_it():

@@ -44,13 +44,15 @@ LIKE_ODCL = {"one-shot", "local-erm", "naive-averaging", "oracle-averaging", "cl
 LIKE_FEDAVG = {"fedprox", "oracle", "two-phase", "fesem", "fedgmm", "fedrc"}
 # networks are trained by these as by `cfl`, and `composed` is made of what the others are made of
 LIKE_CFL = {"icfl", "stocfl", "hcfl", "composed"}
+# networks are trained by this as by `hcfl+`
+LIKE_HCFL_PLUS = {"hcfl-split"}
 # these are checked with logistic models and options of their own further down, or go by autograd with a network, too
 OTHERWISE_LOGISTIC = {"fedprox", "oracle", "fesem", "fedgmm", "icfl", "stocfl", "pacfl", "fedgroup", "composed"}
 CASES = [
     Case(method, learner)
     for method in METHODS
     for learner in learners_of(method)
-    if method not in LIKE_ODCL | LIKE_CFL | LIKE_FEDAVG or learner not in ("cnn", "module")
+    if method not in LIKE_ODCL | LIKE_CFL | LIKE_FEDAVG | LIKE_HCFL_PLUS or learner not in ("cnn", "module")
     if method not in OTHERWISE_LOGISTIC or learner != "logistic"
     if learner != "representation" or METHODS[method].learners is not None  # any other goes by autograd, as modules do
 ]

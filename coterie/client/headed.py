@@ -14,7 +14,7 @@ from coterie.client.own import as_vectors
 from coterie.client.tally import Visit
 from coterie.client.work import Work
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params, take_rows
+from coterie.core.clusters import Params
 from coterie.core.shard import Positions
 from coterie.learners.contribution import finite_models
 from coterie.learners.heads import (
@@ -47,8 +47,8 @@ class Received:
 def received(work: Work, places: Positions, block: Block) -> Received:
     """Features once, and all heads on them."""
     clusters, learner = work.broadcast.clusters, cast(WithFeatures, work.learner)
-    body = take_rows(clusters.shared, torch.zeros(len(places), dtype=torch.int64))
-    z = learner.features(body, block.x)
+    z = learner.features(clusters.shared, block.x.flatten(0, 1)[None]).reshape(*block.y.shape, -1)
+    body = {name: p.expand(len(places), *p.shape[1:]) for name, p in clusters.shared.items()}
     heads = heads_of(learner, clusters.params, len(places))
     return Received(learner, body, z, heads, head_losses(learner, heads, z, block.y)[:, :, None])
 

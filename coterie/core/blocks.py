@@ -7,7 +7,7 @@ Clients of like size are stacked into dense (B, n, ...) arrays. Sizes are rounde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -82,6 +82,21 @@ class Block:
         mask = self.mask.reshape(self.mask.shape + (1,) * (values.dim() - 2))
         total = torch.where(mask, values, 0).sum(dim=1)
         return total / self.counts.reshape(-1, *(1,) * (values.dim() - 2))
+
+    def alone(self, b: int) -> Block:
+        """One client of the block, without its padding."""
+        row, size = slice(b, b + 1), int(self.sizes[b])
+        return replace(
+            self,
+            positions=self.positions[row],
+            x=self.x[row, :size],
+            y=self.y[row, :size],
+            sizes=self.sizes[row],
+            mask=None,
+            keys=self.keys[row],
+            focus=None if self.focus is None else self.focus[row, :size],
+            shares=None if self.shares is None else self.shares[row, :size],
+        )
 
 
 def size_class(sizes: Positions) -> Positions:

@@ -23,6 +23,11 @@ def take_rows(params: Params, rows: Tensor) -> Params:
     return {n: p.index_select(0, flat.to(p.device)).reshape(*rows.shape, *p.shape[1:]) for n, p in params.items()}
 
 
+def rows_of(params: Params, rows: int | slice) -> Params:
+    """One model, or some that follow each other, as views."""
+    return {name: p[rows] for name, p in params.items()}
+
+
 def flat(models: Mapping[str, Tensor]) -> Tensor:
     """Whole models {name: (B, ...)} as vectors (B, P): their arrays one after the other, by name."""
     return torch.cat(

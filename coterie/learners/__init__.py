@@ -16,7 +16,7 @@ from coterie.learners.cnn import cnn
 from coterie.learners.linear import linear
 from coterie.learners.logistic import logistic
 from coterie.learners.mlp import mlp
-from coterie.learners.module import Factory, module
+from coterie.learners.module import Factory, own_module
 from coterie.learners.networks.mobilenet import mobilenet_v2
 from coterie.learners.networks.resnet import resnet18
 from coterie.learners.networks.stored import StoredWeights
@@ -53,7 +53,7 @@ def make_learner(choice: LearnerChoice, profile: Profile, read: Reader = no_file
                 f"got {type(choice).__name__}"
             )
         name = getattr(choice, "__qualname__", type(choice).__name__)
-        return module(profile, choice, spec=f"module:{name}")
+        return own_module(profile, choice, spec=f"module:{name}")
     name, _, text = choice.partition(":")
     if name == "module":
         raise ConfigError(f"{choice!r} was made from a function of yours: pass that function again as learner=")

@@ -205,6 +205,15 @@ def each_track(
     return Descent(change, _side_by_side(losses) if losses else None)
 
 
+def one_by_one(descend: Callable[[slice, Block], Descent], block: Block) -> Descent:
+    """A descent of some rows of a block, applied to one client after the other, without padding: only one client's
+    activations are held at a time."""
+    done = [descend(slice(b, b + 1), block.alone(b)) for b in range(len(block.positions))]
+    losses = [one.loss for one in done if one.loss is not None]
+    change = {name: torch.cat([one.change[name] for one in done]) for name in done[0].change}
+    return Descent(change, torch.cat(losses) if losses else None)
+
+
 def _track(theta: Params, track: int) -> Params:
     return {name: p[:, track] for name, p in theta.items()}
 

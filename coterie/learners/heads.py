@@ -6,7 +6,7 @@ A head is the last, fully connected layer of a learner with features (`HasFeatur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -14,13 +14,18 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, rows_of
 from coterie.learners.base import HasFeatures, Learner
-from coterie.learners.descent import Batch, LocalWork, batches, descend_by_autograd
+from coterie.learners.descent import Batch, Descent, LocalWork, batches, descend_by_autograd, one_by_one
 
 
 class WithFeatures(Learner, HasFeatures, Protocol):
     """A learner that ends in one fully connected layer."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the clients of a block are trained one after the other."""
+        ...
 
 
 @runtime_checkable
@@ -43,6 +48,10 @@ class Heads:
     """(B, K, C, d)"""
     bias: Tensor
     """(B, K, C)"""
+
+    def rows(self, rows: slice) -> Heads:
+        """Those of some clients."""
+        return Heads(self.weight[rows], self.bias[rows])
 
     def params(self, head: str) -> Params:
         """By name, {name: (B, K, ...)}."""
@@ -160,12 +169,15 @@ def descend_body_by_autograd(
 ) -> Params:
     """The same for any learner; what each sample counts for each head is in `block.shares`."""
 
-    def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
-        losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
-        loss = (losses * _shares(batch)).sum(dim=(1, 2))
-        return loss, loss
+    def descend(rows: slice, part: Block) -> Descent:
+        own = heads.rows(rows)
 
-    return descend_by_autograd(objective, body, block, work, lr).change
+        def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+            return _mixed_loss(learner, theta, own, batch)
+
+        return descend_by_autograd(objective, rows_of(body, rows), part, work, lr)
+
+    return _descended(learner, descend, block).change
 
 
 def descend_together(
@@ -182,12 +194,24 @@ def descend_together(
     named = heads.params(learner.head)
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
-        now = Heads(*(theta[name] for name in named))
-        losses = head_losses(learner, now, learner.features(theta, batch.x), batch.y)
-        loss = (losses * _shares(batch)).sum(dim=(1, 2))
-        return loss, loss
+        return _mixed_loss(learner, theta, Heads(*(theta[name] for name in named)), batch)
 
-    part = replace(block, focus=None, shares=gamma)
-    centre = None if towards is None else towards.params(learner.head)
-    change = descend_by_autograd(objective, body | named, part, work, lr, centre).change
+    centre = {} if towards is None else towards.params(learner.head)
+
+    def descend(rows: slice, part: Block) -> Descent:
+        pulled = rows_of(centre, rows) if centre else None
+        return descend_by_autograd(objective, rows_of(body | named, rows), part, work, lr, pulled)
+
+    change = _descended(learner, descend, replace(block, focus=None, shares=gamma)).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))
+
+
+def _mixed_loss(learner: WithFeatures, theta: Params, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Each client's loss over all heads, as the objective and as the loss in it, (B,) both."""
+    losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
+    loss = (losses * _shares(batch)).sum(dim=(1, 2))
+    return loss, loss
+
+
+def _descended(learner: WithFeatures, descend: Callable[[slice, Block], Descent], block: Block) -> Descent:
+    return one_by_one(descend, block) if learner.one_by_one else descend(slice(None), block)

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params, take_rows
+from coterie.core.clusters import Params, rows_of, take_rows
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Descent, LocalWork
+from coterie.learners.descent import Descent, LocalWork, one_by_one
+from coterie.learners.find_head import find_head, without
 from coterie.learners.network import PlainNetwork
 
 Factory = Callable[[], nn.Module]
@@ -50,25 +51,35 @@ class ModuleLearner(PlainNetwork):
 
     def run(self, theta: Params, x: Tensor) -> Tensor:
         """What module b gives for batch b: {name: (B, ...)}, (B, n, ...) to (B, n, ...)."""
-        if not self.convolutions:
-            return vmap(caller(self._own_module, x))(theta, x)
-        call = in_pieces(caller(self._own_module, x))
-        return torch.stack([call(_row(theta, b), x[b]) for b in range(len(x))])
+        if not self.one_by_one:
+            return vmap(self._call(x))(theta, x)
+        call = in_pieces(self._call(x))
+        if len(x) == 1:  # views, which autograd goes back through without a copy
+            return call({name: p.reshape(p.shape[1:]) for name, p in theta.items()}, x[0])[None]
+        return torch.stack([call(rows_of(theta, b), x[b]) for b in range(len(x))])
 
     def _shaped(self, outputs: Tensor) -> Tensor:
         return outputs.squeeze(-1) if self.classes is None and outputs.dim() == 3 else outputs
 
-    @property
-    def _own_module(self) -> nn.Module:
-        """The calling thread's copy: a module holds the parameters it is called with while it runs."""
-        if not hasattr(self._copies, "module"):
-            self._copies.module = deepcopy(self.module)
-        copied: nn.Module = self._copies.module
-        return copied
+    def _call(self, x: Tensor) -> Call:
+        """`caller` of the calling thread's copy: a module holds the parameters it is called with while it runs.
+
+        It is kept, since to look for a module's constants takes a tenth of a small step.
+        """
+        kept: dict[str, Call] = self._calls.__dict__
+        kind = f"{x.dtype} on {x.device}"
+        if kind not in kept:
+            kept[kind] = caller(deepcopy(self.module), x)
+        return kept[kind]
 
     @cached_property
-    def _copies(self) -> threading.local:
+    def _calls(self) -> threading.local:
         return threading.local()
+
+    @property
+    def one_by_one(self) -> bool:
+        """Where the module convolves."""
+        return bool(self.convolutions)
 
     @cached_property
     def convolutions(self) -> set[str]:
@@ -82,7 +93,7 @@ class ModuleLearner(PlainNetwork):
         own = {name: p for name, p in models.items() if name not in common}
         if not common or not own or self.convolutions & own.keys():
             return super().score(models, block)
-        call = caller(self._own_module, block.x)
+        call = self._call(block.x)
         run = in_pieces(vmap(lambda params, x: call(params | common, x), in_dims=(0, None)), dim=1)
         outputs = self._shaped(run(own, block.x.flatten(0, 1)))
         losses = self.loss(outputs, block.y.flatten().expand(outputs.shape[:2]))
@@ -90,34 +101,31 @@ class ModuleLearner(PlainNetwork):
 
     @property
     def _path(self) -> str:
-        return "one-by-one" if self.convolutions else super()._path
+        return "one-by-one" if self.one_by_one else super()._path
 
     def _descent(
         self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
     ) -> Descent:
-        """One client after the other if the module convolves: only one client's activations are held at a time."""
-        if not self.convolutions:
+        if not self.one_by_one:
             return super()._descent(theta, block, work, lr, towards)
-        done = []
-        for b in range(len(block.positions)):
-            row = slice(b, b + 1)
-            pulled = None if towards is None else _row(towards, row)
-            done.append(super()._descent(_row(theta, row), _alone(block, b), work, lr, pulled))
-        losses = [one.loss for one in done if one.loss is not None]
-        change = {name: torch.cat([one.change[name] for one in done]) for name in theta}
-        return Descent(change, torch.cat(losses) if losses else None)
+        descent = super()._descent
+
+        def descend(row: slice, one: Block) -> Descent:
+            return descent(rows_of(theta, row), one, work, lr, towards and rows_of(towards, row))
+
+        return one_by_one(descend, block)
 
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
     ) -> Contribution:
         """If the module convolves, each client's change enters the sums before the next client begins."""
-        if not self.convolutions:
+        if not self.one_by_one:
             return super().contribute(models, rows, block, work, lr, mass, memo)
         sums = {name: torch.zeros_like(p) for name, p in models.items()}
         lanes = torch.arange(rows.shape[1])
         given = []
         for b, own in enumerate(rows):
-            done = self._descent(take_rows(models, own[None]), _alone(block, b), work, lr)
+            done = self._descent(take_rows(models, own[None]), block.alone(b), work, lr)
             one = weigh(done.change, lanes[None], mass[b : b + 1], len(lanes), self._path, done.loss)
             for name, total in sums.items():
                 total.index_add_(0, own.to(total.device), one.sums[name])
@@ -139,29 +147,7 @@ class HeadedLearner(ModuleLearner):
     @cached_property
     def _body(self) -> ModuleLearner:
         """The same module with nothing in the place of its head."""
-        headless = deepcopy(self.module)
-        parent, _, name = self.head.rpartition(".")
-        setattr(headless.get_submodule(parent), name, nn.Identity())
-        return replace(self, module=headless)
-
-
-def _row(theta: Params, b: int | slice) -> Params:
-    return {name: p[b] for name, p in theta.items()}
-
-
-def _alone(block: Block, b: int) -> Block:
-    """One client of a block, without its padding."""
-    row, size = slice(b, b + 1), int(block.sizes[b])
-    return replace(
-        block,
-        positions=block.positions[row],
-        x=block.x[row, :size],
-        y=block.y[row, :size],
-        sizes=block.sizes[row],
-        mask=None,
-        keys=block.keys[row],
-        focus=None if block.focus is None else block.focus[row, :size],
-    )
+        return replace(self, module=without(self.module, self.head))
 
 
 Call = Callable[[Params, Tensor], Tensor]
@@ -181,7 +167,13 @@ def caller(built: nn.Module, x: Tensor) -> Call:
 
 def in_pieces(call: Call, dim: int = 0) -> Call:
     """The same function, applied to a bounded number of samples at a time; `dim` is the samples' axis in its result."""
-    return lambda params, x: torch.cat([call(params, piece) for piece in torch.split(x, PIECE)], dim=dim)
+
+    def run(params: Params, x: Tensor) -> Tensor:
+        if len(x) <= PIECE:
+            return call(params, x)
+        return torch.cat([call(params, piece) for piece in torch.split(x, PIECE)], dim=dim)
+
+    return run
 
 
 def module(profile: Profile, factory: Factory, spec: str = "module") -> ModuleLearner:
@@ -198,7 +190,17 @@ def module(profile: Profile, factory: Factory, spec: str = "module") -> ModuleLe
 
 def headed(profile: Profile, factory: Factory, spec: str, head: str) -> HeadedLearner:
     """The same for modules whose last layer, a fully connected one, is called `head`."""
+    return _with_head(module(profile, factory, spec), head)
+
+
+def own_module(profile: Profile, factory: Factory, spec: str) -> ModuleLearner:
+    """The same for a user's modules: with features, if they end in one fully connected layer."""
     plain = module(profile, factory, spec)
+    head = find_head(plain.module, profile.features)
+    return plain if head is None else _with_head(plain, head)
+
+
+def _with_head(plain: ModuleLearner, head: str) -> HeadedLearner:
     return HeadedLearner(**{field.name: getattr(plain, field.name) for field in fields(plain)}, head=head)
 
 

@@ -33,6 +33,11 @@ class Network(ABC):
     l2: float
     """objective = mean loss + (l2/2) ||weights||^2; biases are free, and the penalty is no part of the loss."""
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the clients of a block are trained one after the other."""
+        return False
+
     @abstractmethod
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         """A random model for each key: {name: (len(keys), ...)}."""

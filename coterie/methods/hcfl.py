@@ -107,7 +107,7 @@ ENTRIES = (
         options=(BACKBONE, LAM, replace(ORDER, default="heads-first"), *NORM_OPTIONS),
         defaults=backbone_defaults,
         prefers=begin_with_one,
-        learners=("mlp", "cnn"),
+        learners=("mlp", "cnn", "module"),
         twin="fedavg",
         no_twin=NO_TWIN,
         newcomers=_newcomers,

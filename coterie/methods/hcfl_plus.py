@@ -133,7 +133,7 @@ ENTRY = Entry(
     ),
     defaults=backbone_defaults,
     prefers=begin_with_one,
-    learners=("mlp", "cnn"),
+    learners=("mlp", "cnn", "module"),
     twin="fedavg",
     no_twin=NO_TWIN,
     newcomers=_newcomers,

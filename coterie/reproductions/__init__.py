@@ -11,6 +11,7 @@ from coterie.errors import unknown_name
 from coterie.reproductions import (
     grouped_regression,
     hcfl_appendix_b,
+    hcfl_full,
     hcfl_knobs,
     hcfl_reference,
     ifca_figure3,
@@ -61,6 +62,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         hcfl_reference.REPRODUCTION,
         hcfl_knobs.REPRODUCTION,
         hcfl_appendix_b.REPRODUCTION,
+        *hcfl_full.REPRODUCTIONS,
         grouped_regression.REPRODUCTION,
     )
 }

@@ -4,11 +4,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from torch.func import functional_call
 
 from coterie.core.population import Profile
 from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork, batches
-from coterie.learners.heads import descend_body, descend_body_by_autograd, descend_heads, head_losses, heads_of
+from coterie.learners.heads import (
+    descend_body,
+    descend_body_by_autograd,
+    descend_heads,
+    descend_together,
+    head_losses,
+    heads_of,
+)
 from tests.core.make import class_data, make_block, regression_data
 
 SIZES, K, LR = [3, 9, 1, 6, 12], 3, 0.3
@@ -86,3 +95,46 @@ def test_heads_stepped_at_once_are_those_stepped_one_after_the_other(name, work)
                 theta[n] = theta[n] - LR * gradient
         torch.testing.assert_close(found.weight[:, k], theta[names[0]], rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(found.bias[:, k], theta[names[1]], rtol=1e-10, atol=1e-12)
+
+
+def convolving() -> nn.Module:
+    """With a norm in evaluation and a layer that is frozen."""
+    norm = nn.BatchNorm2d(2).eval()
+    norm.running_mean.fill_(0.3)
+    built = nn.Sequential(nn.Unflatten(1, (1, 4, 5)), nn.Conv2d(1, 2, 3), norm, nn.ReLU(), nn.Flatten())
+    built.extend([nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 3)])
+    built[5].weight.requires_grad_(False)
+    return built
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["body", "together"])
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+def test_a_convolving_module_with_heads_equals_a_plain_loop_over_clients(work, together):
+    learner, block = make_learner(convolving, Profile((20,), 3)), make_block(class_data(SIZES, (20,), 3))
+    _, _, _, _, gamma = case("mlp")
+    drawn = learner.start([1, 2, 3], torch.float64)
+    heads = heads_of(learner, drawn, len(block.y))
+    body = {n: p[:1].expand(len(block.y), *p.shape[1:]) for n, p in drawn.items() if not n.startswith(learner.head)}
+    net = learner.module.double()
+    if together:
+        change, moved = descend_together(learner, body, heads, block, gamma, work, LR)
+    else:
+        change = descend_body(learner, body, heads, block, gamma, work, LR)
+    for b in range(len(SIZES)):
+        theta = {n: p[b].clone() for n, p in body.items()}
+        tops = [{n: p[b, k].clone() for n, p in heads.params(learner.head).items()} for k in range(K)]
+        for batch in batches(replace(block, shares=gamma), work):
+            leaves = {n: p.detach().requires_grad_() for n, p in theta.items()}
+            own = [{n: p.detach().requires_grad_(together) for n, p in top.items()} for top in tops]
+            said = [functional_call(net, leaves | top, (batch.x[b],)) for top in own]
+            losses = torch.stack([nn.functional.cross_entropy(o, batch.y[b], reduction="none") for o in said], dim=1)
+            loss = (losses * batch.shares[b] * batch.share[b, :, None]).sum()
+            wanted = [leaves, *own] if together else [leaves]
+            gradients = iter(torch.autograd.grad(loss, [p for part in wanted for p in part.values()]))
+            stepped = [{n: p.detach() - LR * next(gradients) for n, p in part.items()} for part in wanted]
+            theta, tops = stepped[0], stepped[1:] or tops
+        for n, p in theta.items():
+            torch.testing.assert_close(change[n][b], p - body[n][b], rtol=1e-9, atol=1e-12)
+        for k, top in enumerate(tops if together else []):
+            for n, p in moved.params(learner.head).items():
+                torch.testing.assert_close(p[b, k], top[n] - heads.params(learner.head)[n][b, k], rtol=1e-9, atol=1e-12)

@@ -340,7 +340,8 @@ def test_a_single_feature_keeps_its_axis():
 
 
 def test_only_learners_with_a_head_have_features():
-    assert not isinstance(make_learner(testing.small_module, Profile((4, 4), 3)), HasFeatures)
+    assert isinstance(make_learner(testing.small_module, Profile((4, 4), 3)), HasFeatures)
+    assert not isinstance(make_learner(lambda: nn.Linear(4, 3), Profile((4,), 3)), HasFeatures)
     assert not isinstance(make_learner("logistic", Profile((4, 4), 3)), HasFeatures)
 
 

@@ -1,0 +1,118 @@
+"""The head of a module is found whatever it is called, and none where no layer is certain to be it."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.core.population import Profile
+from coterie.learners import make_learner
+from coterie.learners.find_head import find_head
+
+
+class Shuffled(nn.Module):
+    """Layers of one shape whose order is not that of their names; all zeros at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.middle, self.first = (nn.Linear(4, 4) for _ in range(3))
+        for p in self.parameters():
+            nn.init.zeros_(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.middle(torch.relu(self.first(x)))))
+
+
+class Pooled(nn.Module):
+    """The head on every part of a sample, then the mean: as good as the head on the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.body(x.reshape(-1, 2, 2)))).mean(dim=1)
+
+
+class Number(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(x))).squeeze(-1)
+
+
+class Twice(nn.Module):
+    """One layer in the middle and at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.relu(self.layer(x)))
+
+
+class Tied(nn.Module):
+    """The head's weight is also that of the layer below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.body.weight = self.head.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.body(x)))
+
+
+class Beside(nn.Module):
+    """Two layers, added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.other = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.body(x))) + self.other(x)
+
+
+def ending(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), *layers)
+
+
+def frozen() -> nn.Module:
+    built = ending(nn.Linear(4, 3))
+    built[2].bias.requires_grad_(False)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("module", "head"),
+    [(Shuffled(), "out"), (Pooled(), "head"), (Number(), "head"), (ending(ending(nn.Linear(4, 4))), "2.2")],
+)
+def test_the_head_is_found(module, head):
+    assert find_head(module, (4,)) == head
+
+
+@pytest.mark.parametrize("spec", ["cnn:channels=2,hidden=3", "resnet18:width=0.1", "mobilenet-v2:width=0.1"])
+def test_the_heads_of_networks_are_those_they_name(spec):
+    learner = make_learner(spec, Profile((3, 8, 8), 3))
+    assert find_head(learner.module, (3, 8, 8)) == learner.head
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Twice(),
+        Tied(),
+        Beside(),
+        frozen(),
+        nn.Linear(4, 3),
+        ending(nn.Linear(4, 3, bias=False)),
+        ending(nn.Linear(4, 3), nn.LogSoftmax(dim=1)),
+        ending(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))),
+    ],
+    ids=["twice", "tied", "beside", "frozen", "nothing below", "no bias", "not the end", "another form"],
+)
+def test_what_is_no_head_is_not_taken_for_one(module):
+    assert find_head(module, (4,)) is None
