@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,8 +14,7 @@ from coterie.core.keys import Words, fold
 from coterie.core.regroup import Changes, Regroup, renormalised
 from coterie.core.shard import ClientId, Positions
 from coterie.tiers.distance import Distance
-
-Floats = npt.NDArray[np.float64]
+from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
 
 
 @dataclass(frozen=True)
@@ -88,25 +86,28 @@ class View:
         """Of some who answered."""
         return tuple(self.clients[self.answered[place]] for place in places)
 
-    def pairwise(self, k: int, most: int | None = None) -> tuple[Positions, Floats]:
-        """The members of cluster k who answered, and the distances between them, weighed by what k counts for both.
-
-        With `most` only so many of them, others in every round: distances of all pairs grow with the square.
-        """
-        assert self.distance is not None, "checked when the method is built"
+    def pairwise(self, k: int, most: int = MOST) -> tuple[Positions, Floats]:
+        """The members of cluster k who answered, or `most` of them, others in every round; and their distances."""
         members = self.members(k)
-        if most is not None and len(members) > most:
-            drawn = np.argsort(fold(self.hashes[self.answered[members]], self.round))[:most]
-            members = members[np.sort(drawn)]
-        at = torch.from_numpy(members)
+        members = members[drawn(fold(self.hashes[self.answered[members]], self.round), most)]
+        return members, self.apart(k, members)
+
+    def apart(self, k: int, places: Positions) -> Floats:
+        """Distances (n, n) between some of cluster k who answered, weighed by what k counts for both."""
+        assert self.distance is not None, "checked when the method is built"
+        at = torch.from_numpy(places)
         rows = {name: value[at] for name, value in self.rows.items()}
         if self.changes is not None:
-            rows["own_change"] = own_updates(self.changes, members, k)
+            rows["own_change"] = own_updates(self.changes, places, k)
         apart = self.distance.server_pairwise(rows)
         if self.weights is not None and self.distance.weighted:
             own = self.weights[at, k].double().numpy()
             apart = apart * own[:, None] * own[None]
-        return members, apart
+        return apart
+
+    def with_the_rest(self, k: int, parts: Sequence[Positions]) -> list[Positions]:
+        """Parts of those members of cluster k that were compared, with the others who answered."""
+        return with_the_rest(parts, self.members(k), lambda places: self.apart(k, places))
 
 
 def own_updates(changes: Changes, members: Positions, k: int) -> Tensor:
