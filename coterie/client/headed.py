@@ -15,12 +15,14 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
 from coterie.core.shard import Positions
 from coterie.learners.contribution import finite_models
+from coterie.learners.descent import schedule
 from coterie.learners.heads import (
     Heads,
     WithFeatures,
     descend_body,
     descend_heads,
     descend_together,
+    for_heads,
     head_losses,
     heads_of,
 )
@@ -30,10 +32,7 @@ from coterie.tiers.weights import best
 def respond_with_heads(work: Work, places: Positions, judged: Block, block: Block) -> None:
     """Features once; responsibilities by all heads; steps on the heads and the body; one lane only."""
     clusters, learner = work.broadcast.clusters, cast(WithFeatures, work.learner)
-    body = take_rows(clusters.shared, torch.zeros(len(places), dtype=torch.int64))
-    z = learner.features(body, block.x)
-    heads = heads_of(learner, clusters.params, len(places))
-    losses = head_losses(learner, heads, z, block.y)[:, :, None]  # (B, n, 1, K)
+    z, losses = _before_training(work, learner, block)
     found = responsibilities(work, places, block, losses)
     own = block.mean(found.shares)
     loss = block.mean(torch.where(found.shares > 0, found.shares * losses, 0).sum(dim=3))
@@ -42,9 +41,20 @@ def respond_with_heads(work: Work, places: Positions, judged: Block, block: Bloc
         block,
         Visit(torch.arange(clusters.K), {}, best(own).cpu(), loss, likelihood=block.mean(found.likelihood)),
     )
+    body = take_rows(clusters.shared, torch.zeros(len(places), dtype=torch.int64))
+    heads = heads_of(learner, clusters.params, len(places))
     change, new_heads = _trained(work, learner, body, heads, z, block, found)
     _send(work, places, block, loss, own[:, 0], change, new_heads)
     settle(work, places, block, found, z)
+
+
+def _before_training(work: Work, learner: WithFeatures, block: Block) -> tuple[Tensor, Tensor]:
+    """Features (B, n, d) and the losses of all heads (B, n, 1, K): all clients hold the same models, as if they were
+    one, so that each layer is one product."""
+    clusters = work.broadcast.clusters
+    z = learner.features(clusters.shared, block.x.flatten(0, 1)[None])
+    losses = head_losses(learner, heads_of(learner, clusters.params, 1), z, block.y.flatten()[None])
+    return z.reshape(*block.y.shape, -1), losses.reshape(*block.y.shape, 1, -1)
 
 
 def _trained(
@@ -54,8 +64,9 @@ def _trained(
     gamma, steps = found.shares[:, :, 0], work.settings.work
     if steps.order == "together":
         return descend_together(learner, body, heads, block, gamma, steps, work.lr)
-    trained = descend_heads(learner, heads, z, block, gamma, steps, work.lr)
-    change = descend_body(learner, body, trained, block, gamma, steps, work.lr)
+    planned = schedule(for_heads(block, gamma), steps) if steps.full_batch_steps is None else None
+    trained = descend_heads(learner, heads, z, block, gamma, steps, work.lr, planned)
+    change = descend_body(learner, body, trained, block, gamma, steps, work.lr, planned)
     return change, Heads(trained.weight - heads.weight, trained.bias - heads.bias)
 
 

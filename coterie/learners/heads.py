@@ -6,7 +6,6 @@ A head is the last, fully connected layer of a learner with features (`HasFeatur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.learners.base import HasFeatures, Learner
-from coterie.learners.descent import Batch, LocalWork, batches, descend_by_autograd
+from coterie.learners.descent import Batch, LocalWork, Schedule, batches, descend_by_autograd
 
 
 class WithFeatures(Learner, HasFeatures, Protocol):
@@ -27,10 +26,12 @@ class WithFeatures(Learner, HasFeatures, Protocol):
 class StepsBody(Protocol):
     """A learner that steps its body faster than autograd does."""
 
-    def descend_body(self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float) -> Params | None:
+    def descend_body(
+        self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, planned: Schedule | None = None
+    ) -> Params | None:
         """The change of each client's body {name: (B, ...)} while its heads stay; None where it has no faster way.
 
-        What each sample counts for each head is in `block.shares`.
+        What each sample counts for each head is in `block.shares`; `planned` as in `batches`.
         """
         ...
 
@@ -64,13 +65,25 @@ def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Te
     return -torch.log_softmax(out.flatten(2), dim=1).reshape(out.shape).gather(1, where)[:, 0].transpose(1, 2)
 
 
+def for_heads(block: Block, gamma: Tensor) -> Block:
+    """The block with what each sample counts for each head, gamma (B, n, K)."""
+    return replace(block, focus=None, shares=gamma)
+
+
 def descend_heads(
-    learner: WithFeatures, heads: Heads, z: Tensor, block: Block, gamma: Tensor, work: LocalWork, lr: float
+    learner: WithFeatures,
+    heads: Heads,
+    z: Tensor,
+    block: Block,
+    gamma: Tensor,
+    work: LocalWork,
+    lr: float,
+    planned: Schedule | None = None,
 ) -> Heads:
     """The heads after local steps on fixed features z (B, n, d), each sample counting by gamma (B, n, K)."""
     top = Top.of(heads, learner.classes)
     still = replace(work, augment="none")
-    for batch in _batches(replace(block, x=z), gamma, still):
+    for batch in batches(for_heads(replace(block, x=z), gamma), still, planned):
         delta = top.slope(batch.x, batch)
         top.weight.baddbmm_(delta, batch.x, alpha=-lr)
         top.bias.sub_(delta.sum(dim=2, keepdim=True), alpha=lr)
@@ -111,7 +124,8 @@ class Top:
 
     def slope(self, z: Tensor, batch: Batch) -> Tensor:
         """d loss / d outputs of all heads, (B, C K, b), from features z (B, b, d)."""
-        out, shares = self.outputs(z).flatten(2), _shares(batch).transpose(1, 2)  # (B, C, K b), (B, K, b)
+        assert batch.shares is not None
+        out, shares = self.outputs(z).flatten(2), batch.shares.transpose(1, 2)  # (B, C, K b), (B, K, b)
         if self.classes is None:
             return (out.reshape(shares.shape) - batch.y[:, None]) * shares
         where = batch.y[:, None].expand(shares.shape).reshape(len(z), 1, -1)
@@ -120,23 +134,19 @@ class Top:
         return slope.reshape(len(z), -1, z.shape[1])
 
 
-def _shares(batch: Batch) -> Tensor:
-    """What each sample counts for each head, (B, b, K)."""
-    assert batch.shares is not None
-    return batch.share[..., None] * batch.shares
-
-
-def _batches(block: Block, gamma: Tensor, work: LocalWork) -> Iterator[Batch]:
-    """The steps of a round with what each sample counts for each head."""
-    return batches(replace(block, focus=None, shares=gamma), work)
-
-
 def descend_body(
-    learner: WithFeatures, body: Params, heads: Heads, block: Block, gamma: Tensor, work: LocalWork, lr: float
+    learner: WithFeatures,
+    body: Params,
+    heads: Heads,
+    block: Block,
+    gamma: Tensor,
+    work: LocalWork,
+    lr: float,
+    planned: Schedule | None = None,
 ) -> Params:
     """The change of each client's body {name: (B, ...)} by local steps while its heads stay as they are."""
-    part = replace(block, focus=None, shares=gamma)
-    fast = learner.descend_body(body, heads, part, work, lr) if isinstance(learner, StepsBody) else None
+    part = for_heads(block, gamma)
+    fast = learner.descend_body(body, heads, part, work, lr, planned) if isinstance(learner, StepsBody) else None
     return descend_body_by_autograd(learner, body, heads, part, work, lr) if fast is None else fast
 
 
@@ -146,11 +156,17 @@ def descend_body_by_autograd(
     """The same for any learner; what each sample counts for each head is in `block.shares`."""
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
-        losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
-        loss = (losses * _shares(batch)).sum(dim=(1, 2))
-        return loss, loss
+        return _weighted_loss(learner, heads, theta, batch)
 
     return descend_by_autograd(objective, body, block, work, lr).change
+
+
+def _weighted_loss(learner: WithFeatures, heads: Heads, theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The loss of all heads on a batch by what samples count for them, (B,), as objective and as its mean loss."""
+    assert batch.shares is not None
+    losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
+    loss = (losses * batch.shares).sum(dim=(1, 2))
+    return loss, loss
 
 
 def descend_together(
@@ -160,11 +176,7 @@ def descend_together(
     named = heads.params(learner.head)
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
-        now = Heads(*(theta[name] for name in named))
-        losses = head_losses(learner, now, learner.features(theta, batch.x), batch.y)
-        loss = (losses * _shares(batch)).sum(dim=(1, 2))
-        return loss, loss
+        return _weighted_loss(learner, Heads(*(theta[name] for name in named)), theta, batch)
 
-    part = replace(block, focus=None, shares=gamma)
-    change = descend_by_autograd(objective, body | named, part, work, lr).change
+    change = descend_by_autograd(objective, body | named, for_heads(block, gamma), work, lr).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))

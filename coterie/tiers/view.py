@@ -89,15 +89,16 @@ class View:
     def pairwise(self, k: int, most: int = MOST) -> tuple[Positions, Floats]:
         """The members of cluster k who answered, or `most` of them, others in every round; and their distances."""
         members = self.members(k)
-        members = members[drawn(fold(self.hashes[self.answered[members]], self.round), most)]
+        if len(members) > most:
+            members = members[drawn(fold(self.hashes[self.answered[members]], self.round), most)]
         return members, self.apart(k, members)
 
     def apart(self, k: int, places: Positions) -> Floats:
         """Distances (n, n) between some of cluster k who answered, weighed by what k counts for both."""
         assert self.distance is not None, "checked when the method is built"
         at = torch.from_numpy(places)
-        rows = {name: value[at] for name, value in self.rows.items()}
-        if self.changes is not None:
+        rows = {name: self.rows[name][at] for name in self.distance.reveals if name in self.rows}
+        if self.changes is not None and self.distance.needs == "updates":
             rows["own_change"] = own_updates(self.changes, places, k)
         apart = self.distance.server_pairwise(rows)
         if self.weights is not None and self.distance.weighted:
