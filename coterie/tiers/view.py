@@ -13,6 +13,7 @@ from coterie.core.clusters import Clusters, Params
 from coterie.core.keys import Words, fold
 from coterie.core.regroup import Changes, Regroup, renormalised
 from coterie.core.shard import ClientId, Positions
+from coterie.core.tree import with_splits
 from coterie.tiers.distance import Distance
 from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
 
@@ -40,6 +41,8 @@ class View:
     portraits: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     """(K, P) what the members of each cluster introduced themselves with, added up; empty where nobody has. Before a
     round, those who answered with the row `anchor` have no cluster yet."""
+    tree: Params | None = None
+    """All splits so far (`core/tree.py`); None where nobody keeps them."""
 
     @property
     def K(self) -> int:
@@ -66,13 +69,17 @@ class View:
             flows = regroup.flows([self.clients[i] for i in self.answered], self.K)
             weights = renormalised(torch.einsum("ak,akj->aj", weights.double(), flows))
         choice = regroup.place(self.clients, self.choice)
+        clusters, tree = regroup.apply(self.clusters, self.sizes(), self.changes), self.tree
+        if tree is not None and self.changes is not None:
+            tree = with_splits(tree, regroup, self.changes.before, clusters)
         return replace(
             self,
-            clusters=regroup.apply(self.clusters, self.sizes(), self.changes),
+            clusters=clusters,
             choice=choice,
             weights=weights,
             portraits=self._portraits_after(regroup, choice) if len(self.portraits) else self.portraits,
             changes=None if self.changes is None else self.changes.after(regroup),
+            tree=tree,
         )
 
     def _portraits_after(self, regroup: Regroup, choice: Tensor) -> Tensor:
