@@ -2,10 +2,9 @@
 
     python benchmarks/newcomers.py [--seeds 5]
 
-Every fifth client stays out of the training and comes later with 10, 20 or all of its training samples. It is placed
-right if most clients of its true group are in the cluster it finds; its accuracy is that of this cluster's model on its
-held-out samples, of rotated digits and opposite labels. Settings are those of docs/adaptive.md. Prints means over all
-newcomers and seeds.
+Every fifth client stays out of the training and comes later with 1, 2, 5 or 10 labelled samples. It is placed right if
+most clients of its true group are in the cluster it finds; its accuracy is that of this cluster's model on its held-out
+samples. Settings are those of docs/adaptive.md. Prints means over all newcomers of all seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from coterie.core.population import Population
 from coterie.core.shard import Shard
 from coterie.result import Result
 
-SUPPORT: tuple[int | None, ...] = (10, 20, None)
+SUPPORT = (1, 2, 5, 10)
 EVERY = 5
 RUNS = {"rotated-digits": "cfl", "opposite-labels": "cfl with a gate"}
 Samples = tuple[np.ndarray, np.ndarray]
@@ -42,7 +41,7 @@ def without_newcomers(data: Population) -> Population:
     return coterie.from_arrays(clients, truth={data.clients[i]: int(data.truth[i]) for i in stay})
 
 
-def placed(data: Population, result: Result, support: int | None) -> Iterator[tuple[str, bool, float]]:
+def placed(data: Population, result: Result, support: int) -> Iterator[tuple[str, bool, float]]:
     """For each newcomer and each way: whether the cluster is right, and its accuracy."""
     assert data.truth is not None
     assert data.test is not None
@@ -74,10 +73,8 @@ def main() -> None:
             rows = [row for data, result in runs for row in placed(data, result, support)]
             for way in ("loss", "tree"):
                 right, accuracy = zip(*((r, a) for w, r, a in rows if w == way), strict=True)
-                shown = "all" if support is None else support
-                print(
-                    f"{name:<16} {shown:>7} {way:<5} {len(right):>9} {np.mean(right):>7.3f} {np.mean(accuracy):>9.4f}"
-                )
+                figures = f"{np.mean(right):>7.3f} {np.mean(accuracy):>9.4f}"
+                print(f"{name:<16} {support:>7} {way:<5} {len(right):>9} {figures}")
 
 
 if __name__ == "__main__":
