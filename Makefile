@@ -46,6 +46,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/soft.py --growth
 	$(BIN)/python benchmarks/adaptive.py
 	$(BIN)/python benchmarks/adaptive.py --clients
+	$(BIN)/python benchmarks/many_clients.py
+	$(BIN)/python benchmarks/newcomers.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
 
 $(READY): pyproject.toml constraints.txt

@@ -31,7 +31,7 @@ from coterie.measuring import (
     with_validation_samples,
 )
 from coterie.planning import Plan
-from coterie.result import Result
+from coterie.result import SPLITS, Result
 from coterie.runs.folder import Record
 from coterie.server.loop import ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
@@ -101,7 +101,8 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
     metrics |= validation_figures(plan, clusters, own, last, by) | _how_it_ended(plan, state, records)
     metrics |= _with_the_beginning(metrics, done.told)
-    metrics |= newcomer_figures(plan, clusters, float(state.loss[lane]), by) | _sample_figures(plan, state, settled)
+    metrics |= newcomer_figures(plan, clusters, float(state.loss[lane]), by, state.tree)
+    metrics |= _sample_figures(plan, state, settled)
     metrics |= _best_rounds(plan, records, metrics)
     if personal is not None:
         worst = worst_tenth(personal.score, plan.learner.classes is not None)
@@ -121,7 +122,7 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         metrics,
         rows,
         plan.data.fingerprint(),
-        _beside(plan, clusters, positions, by),
+        _beside(plan, clusters, positions, by) | {f"{SPLITS}{name}": rows for name, rows in state.tree.items()},
         None if by is None else by.objective,
     )
 

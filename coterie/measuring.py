@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.clusters import Clusters
+from coterie.core.clusters import Clusters, Params
 from coterie.evaluate.clients import Own, Scores, scores
 from coterie.evaluate.metrics import agreement, worst_tenth
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
-from coterie.evaluate.placing import Density
+from coterie.evaluate.placing import Density, Tree
 from coterie.evaluate.subspace import subspace_distance
 from coterie.learners.base import Learner
 from coterie.learners.representation import BASIS
@@ -72,7 +72,7 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
             found = scores(plan.federation, models, asked, at, plan.learner.classes is None, by=by)
             record |= score_figures(plan, found)
         if plan.entry.groups != "self":  # a model for each client: only at the end
-            record |= newcomer_figures(plan, models, float(done.state.loss[lane]), by)
+            record |= newcomer_figures(plan, models, float(done.state.loss[lane]), by, done.state.tree)
     record |= subspace_figures(plan, done.state.clusters.lane(lane))
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
@@ -91,7 +91,9 @@ def _who_is_dying(shares: Tensor) -> dict[str, list[float] | list[int]]:
     return {"shares": [round(share, 6) for share in shares.tolist()], **({"dying": dying} if dying else {})}
 
 
-def newcomer_figures(plan: Plan, clusters: Clusters, usual: float, by: Own | None) -> dict[str, float | None]:
+def newcomer_figures(
+    plan: Plan, clusters: Clusters, usual: float, by: Own | None, splits: Params
+) -> dict[str, float | None]:
     """The mean score of newcomers, one for each true group, where the data has some; `usual` is the training loss."""
     newcomers, truth, regression = plan.data.newcomers, plan.data.truth, plan.learner.classes is None
     if newcomers is None:
@@ -102,7 +104,8 @@ def newcomer_figures(plan: Plan, clusters: Clusters, usual: float, by: Own | Non
     else:
         placing = plan.entry.placing(plan.options.own)
         density = _density(plan, by, clusters.K) if placing == "density" and by is not None else None
-        found = newcomer_scores(plan.learner, models, newcomers, placing, usual, density)
+        tree = Tree(splits, plan.method.work, plan.method.lr) if placing == "tree" else None
+        found = newcomer_scores(plan.learner, models, newcomers, placing, usual, density, tree)
     return {"newcomers": finite(np.sqrt(found).mean() if regression else found.mean())}
 
 

@@ -18,15 +18,19 @@ from coterie.core.messages import Plain
 from coterie.core.population import Profile, torch_dtype
 from coterie.core.shard import ClientId
 from coterie.errors import InputError
-from coterie.evaluate.placing import Density, mixed, sample_losses, weigh
+from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
+from coterie.learners.descent import LocalWork
 from coterie.learners.deviance import deviance
 from coterie.methods import find_method
 from coterie.methods.base import Entry
 from coterie.runs.files import read_tensors
 from coterie.runs.folder import Record, RunFolder
 from coterie.tiers.method import read_objective
+
+SPLITS = "splits/"
+"""In `Result.beside`: what names of the tree of splits begin with."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class Result:
     fingerprint: str = ""
     """Digest of the training data."""
     beside: Params = field(default_factory=dict)
-    """What predicts besides the models: the Gaussians of a joint density (`means`, `variances`), or the models that
-    clients keep for themselves (`personal`, a row for each of `clients`)."""
+    """What predicts besides the models: the Gaussians of a joint density (`means`, `variances`), the models that
+    clients keep for themselves (`personal`, a row for each of `clients`), or the splits that newcomers descend."""
     objective: Plain = None
     """The objective of mixtures, as plain values."""
 
@@ -159,9 +163,10 @@ class Result:
     def weigh(self, x: npt.ArrayLike, y: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """What each cluster counts for a new client with a few labelled samples, (K,); sums to one.
 
-        With hard clusters all goes to the model of least loss. With mixtures it is what EM finds while the models stay
-        as they are; for `fedrc` all classes should be about as frequent in y, or the weights follow the labels. Without
-        y where the clusters know what their samples look like (fedgmm).
+        With hard clusters all goes to the model of least loss, or to where the tree of splits leads (cfl with
+        newcomers=tree). With mixtures it is what EM finds while the models stay as they are; for `fedrc` all classes
+        should be about as frequent in y, or the weights follow the labels. Without y where the clusters know what their
+        samples look like (fedgmm).
         """
         placing = self._shared().placing(self.config)
         if self._knows_features:
@@ -170,8 +175,18 @@ class Result:
             return np.asarray(density.objective.client_by_cluster(own, len(self.parameters)).numpy())
         if y is None:
             return self._alone(self._only())
+        if placing == "tree":
+            samples = self._samples(x)
+            labels = self._targets(y, len(samples))
+            return np.asarray(self._tree().weigh(self.learner, self.parameters, samples, labels).numpy())
         losses = self._sample_losses(x, y)
         return np.asarray(weigh(self.learner, losses, placing, self._usual_loss).numpy())
+
+    def _tree(self) -> Tree:
+        told = self.config
+        work = LocalWork(told.get("local_steps"), told.get("local_epochs"), told.get("batch_size"))
+        splits = {name.removeprefix(SPLITS): rows for name, rows in self.beside.items() if name.startswith(SPLITS)}
+        return Tree(splits, work, float(told["lr"]))
 
     def _weights_of(self, client: ClientId) -> npt.NDArray[np.float64]:
         """(K,) of a client that trained."""

@@ -204,6 +204,7 @@ def _principal_angles(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]
         settings["linkage"],
         K=K,
         limit=LEAST_ANGLE if beta is None else beta,
+        seed=plan.options.seed,
     )
     told["grouping"] = found.told
     plan = replace(plan.settled(clusters=found.K), groups=found.labels)

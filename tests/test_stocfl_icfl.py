@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 import coterie
 from coterie.core.clusters import Clusters
@@ -332,7 +333,12 @@ def test_rotations_are_found():
             assert found.records[-1]["ari"] == 1.0
 
 
-def test_united_follows_chains():
-    alike = np.eye(5, dtype=bool)
-    alike[0, 3] = alike[3, 0] = alike[3, 4] = alike[4, 3] = True
-    assert [part.tolist() for part in united(alike)] == [[0, 3, 4], [1], [2]]
+def test_united_follows_chains(monkeypatch: pytest.MonkeyPatch):
+    """0-3-4 are a chain of 40 degrees each, 1 and 2 point elsewhere; the block ends inside the chain."""
+    angles = np.radians([0, 130, 220, 40, 80])
+    vectors = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    monkeypatch.setattr("coterie.tiers.procedure.BLOCK", 2)
+    parts, largest = united(vectors, math.cos(math.radians(45)))
+    assert [part.tolist() for part in parts] == [[0, 3, 4], [1], [2]]
+    expected = [math.cos(math.radians(d)) for d in (40, 50, 140, 40)]
+    assert largest == pytest.approx([*expected, -1], abs=1e-9)

@@ -17,12 +17,14 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.shard import Positions
 from coterie.learners.contribution import finite_models
+from coterie.learners.descent import schedule
 from coterie.learners.heads import (
     Heads,
     WithFeatures,
     descend_body,
     descend_heads,
     descend_together,
+    for_heads,
     head_losses,
     heads_of,
 )
@@ -45,12 +47,14 @@ class Received:
 
 
 def received(work: Work, places: Positions, block: Block) -> Received:
-    """Features once, and all heads on them."""
+    """Features once, and all heads on them: all clients hold the same models, as if they were one, so that each layer
+    is one product."""
     clusters, learner = work.broadcast.clusters, cast(WithFeatures, work.learner)
-    z = learner.features(clusters.shared, block.x.flatten(0, 1)[None]).reshape(*block.y.shape, -1)
+    z = learner.features(clusters.shared, block.x.flatten(0, 1)[None])
+    losses = head_losses(learner, heads_of(learner, clusters.params, 1), z, block.y.flatten()[None])
     body = {name: p.expand(len(places), *p.shape[1:]) for name, p in clusters.shared.items()}
     heads = heads_of(learner, clusters.params, len(places))
-    return Received(learner, body, z, heads, head_losses(learner, heads, z, block.y)[:, :, None])
+    return Received(learner, body, z.reshape(*block.y.shape, -1), heads, losses.reshape(*block.y.shape, 1, clusters.K))
 
 
 def head_of(learner: WithFeatures, params: Params) -> Heads:
@@ -85,8 +89,9 @@ def train_heads(
     learner, body, steps = at_hand.learner, at_hand.body, work.settings.work
     if steps.order == "together":
         return descend_together(learner, body, heads, block, gamma, steps, work.lr, towards)
-    trained = descend_heads(learner, heads, at_hand.z, block, gamma, steps, work.lr, towards)
-    change = descend_body(learner, body, trained, block, gamma, replace(steps, prox=0.0), work.lr)
+    planned = schedule(for_heads(block, gamma), steps) if steps.full_batch_steps is None else None
+    trained = descend_heads(learner, heads, at_hand.z, block, gamma, steps, work.lr, towards, planned)
+    change = descend_body(learner, body, trained, block, gamma, replace(steps, prox=0.0), work.lr, planned)
     return change, Heads(trained.weight - heads.weight, trained.bias - heads.bias)
 
 

@@ -16,7 +16,7 @@ from coterie.core.clusters import Params
 from coterie.core.population import Newcomers
 from coterie.core.shard import Shard
 from coterie.evaluate.clients import Floats
-from coterie.evaluate.placing import Density, mixed, sample_losses, weigh
+from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
 from coterie.methods.base import Placing
@@ -29,16 +29,20 @@ def newcomer_scores(
     placing: Placing,
     usual: float,
     density: Density | None = None,
+    tree: Tree | None = None,
 ) -> Floats:
     """Accuracy, or mean squared error for numbers, of each newcomer on its query samples, (newcomers,).
 
-    usual: the mean training loss, as `weigh` needs it. density: for mixtures that model features as well.
+    usual: the mean training loss, as `weigh` needs it. density: for mixtures that model features as well. tree: if they
+    descend it.
     """
     some = next(iter(models[0].values()))
     scores = []
     for (x, y), query in zip(_each(newcomers.support), _each(newcomers.query), strict=True):
         losses = sample_losses(learner, models, x, y)
-        if density is None:
+        if tree is not None:
+            weights = tree.weigh(learner, models, x, y)
+        elif density is None:
             weights = weigh(learner, losses, placing, usual)
         else:
             own = density.weigh(learner, x.to(some), deviance(learner, losses, losses.new_full((1,), usual)))

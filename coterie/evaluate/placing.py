@@ -1,6 +1,7 @@
 """Which models serve somebody who did not train, and what several models say together.
 
-With hard clusters that is the model of least loss on a few labelled samples, the support. With mixtures it is all of
+With hard clusters that is the model of least loss on a few labelled samples, the support, or the one at the end of the
+way down the tree of splits (`Tree`). With mixtures it is all of
 them, by weights that EM finds on the support while the models stay as they are. The objective `ratio` takes the classes
 as equally frequent in every cluster then: where those of the support are not balanced, the weights follow them in part.
 Mixtures that model features as well (`Density`) need no labels, and weigh the models anew for each sample.
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, flat, unflat
 from coterie.learners.base import Learner
+from coterie.learners.descent import LocalWork
 from coterie.learners.deviance import deviance
 from coterie.methods.base import Placing
 from coterie.tiers.objective import Objective
@@ -69,10 +71,40 @@ class Density:
         return self.objective.client_prior(weights[None], seen, self.common, K)[0].double().cpu()
 
 
-def _one_client(x: Tensor) -> Block:
-    """Samples of unknown label, as a block of the one client they belong to."""
-    none = torch.zeros(1, len(x), dtype=torch.int64)
-    return Block(np.arange(1), x[None], none, torch.tensor([len(x)]), None, np.zeros(1, dtype=np.uint64))
+@dataclass(frozen=True)
+class Tree:
+    """The splits of a run, down which somebody new goes by what it makes of each model that was split. (CFL)"""
+
+    splits: Params
+    """As in `core/tree.py`; empty where nothing was split."""
+    work: LocalWork
+    """The local steps of a round."""
+    lr: float
+
+    def weigh(self, learner: Learner, models: Sequence[Params], x: Tensor, y: Tensor) -> Tensor:
+        """All for one of the models, (K,): from the first cluster always to the part of the larger cosine."""
+        own = 0
+        for row, cluster in enumerate(self.splits.get("cluster", torch.zeros(0)).tolist()):
+            if cluster == own:
+                update = self._update(learner, models[0], self.splits["model"][row], x, y)
+                parts = torch.nn.functional.normalize(self.splits["updates"][row].double(), dim=1)
+                first, second = (parts @ update).tolist()
+                own = int(self.splits["second"][row]) if second > first else own
+        return torch.nn.functional.one_hot(torch.tensor(own), len(models)).double()
+
+    def _update(self, learner: Learner, like: Params, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """(P,) by how much a round's local steps move this model (P,)."""
+        some = next(iter(like.values()))
+        theta = unflat(model[None].to(some), {name: p[None] for name, p in like.items()})
+        block = _one_client(x.to(some), y.to(some.device))
+        change = learner.descend({name: p[:, None] for name, p in theta.items()}, block, self.work, self.lr)
+        return flat({name: p[:, 0] for name, p in change.items()})[0].double().cpu()
+
+
+def _one_client(x: Tensor, y: Tensor | None = None) -> Block:
+    """Samples, labelled or not, as a block of the one client they belong to."""
+    labels = torch.zeros(1, len(x), dtype=torch.int64) if y is None else y[None]
+    return Block(np.arange(1), x[None], labels, torch.tensor([len(x)]), None, np.zeros(1, dtype=np.uint64))
 
 
 def _by_em(cost: Tensor, weights: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -63,29 +64,45 @@ class Batch:
     everybody: bool
     """Whether all clients take this step."""
     shares: Tensor | None = None
-    """(B, b, K) as in the block."""
+    """(B, b, K) what each sample counts for each of several models, its share in the mean included."""
 
 
-def batches(block: Block, work: LocalWork) -> Iterator[Batch]:
-    """The steps of one round, in order."""
+def batches(block: Block, work: LocalWork, planned: Schedule | None = None) -> Iterator[Batch]:
+    """The steps of one round, in order; `planned`, if the samples of all steps are known already."""
     steps = work.full_batch_steps
     if steps is None:
-        yield from _mini_batches(block, work)
+        yield from _mini_batches(block, work, planned or schedule(block, work))
         return
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
     share = real.to(block.x.dtype) / block.counts[:, None]
     if block.focus is not None:
         share = share * block.focus
+    shares = None if block.shares is None else block.shares * share[..., None]
     for _ in range(steps):
-        yield Batch(block.x, block.y, share, block.counts, everybody=True, shares=block.shares)
+        yield Batch(block.x, block.y, share, block.counts, everybody=True, shares=shares)
 
 
-def _mini_batches(block: Block, work: LocalWork) -> Iterator[Batch]:
-    """Each client walks through its own shuffled passes; a pass ends with a short batch.
+@dataclass(frozen=True)
+class Schedule:
+    """Which samples of a block each of T mini-batches takes.
 
-    The indices of all T steps are made at once, (T, B, b): step by step they would cost more than the steps of a
-    small model.
+    Made for all steps at once: step by step it would cost more than the steps of a small model.
     """
+
+    index: Tensor
+    """(T, B b) among all samples of the block."""
+    taken: npt.NDArray[np.int64]
+    """(T, B, b) among those of each client."""
+    y: Tensor
+    """(T, B, b), as what follows: see `Batch`."""
+    share: Tensor
+    counts: Tensor
+    everybody: list[bool]
+    shares: Tensor | None
+
+
+def schedule(block: Block, work: LocalWork) -> Schedule:
+    """Each client walks through its own shuffled passes; a pass ends with a short batch."""
     sizes, width = block.sizes.cpu().numpy(), block.y.shape[1]
     size = min(work.batch_size or width, width)
     per_pass = -(-sizes // size)
@@ -99,19 +116,41 @@ def _mini_batches(block: Block, work: LocalWork) -> Iterator[Batch]:
     taken = orders[passes[..., None], client, np.minimum(columns, width - 1)]
     counts = real.sum(axis=2)
     index = torch.from_numpy((client * width + taken).reshape(len(steps), -1)).to(block.x.device)
-    x, y = block.x.flatten(0, 1), block.y.flatten()[index].reshape(taken.shape).unbind()
-    shares = torch.from_numpy(real / np.maximum(counts, 1)[..., None]).to(block.x)
+    share = torch.from_numpy(real / np.maximum(counts, 1)[..., None]).to(block.x)
     if block.focus is not None:
-        shares = shares * block.focus.flatten()[index].reshape(taken.shape)
-    real_samples = torch.from_numpy(counts).to(block.x).unbind()
-    everybody = counts.all(axis=1).tolist()
-    for step, rows in enumerate(index.unbind()):
-        images = x.index_select(0, rows).reshape(len(sizes), size, *x.shape[1:])
+        share = share * block.focus.flatten()[index].reshape(taken.shape)
+    return Schedule(
+        index,
+        taken,
+        block.y.flatten()[index].reshape(taken.shape),
+        share,
+        torch.from_numpy(counts).to(block.x),
+        counts.all(axis=1).tolist(),
+        None if block.shares is None else _several(block.shares, index, share),
+    )
+
+
+def _several(shares: Tensor, index: Tensor, share: Tensor) -> Tensor:
+    """(T, B, b, K) of (B, n, K), with the samples of a model side by side: so they are used."""
+    found = shares.flatten(0, 1).index_select(0, index.flatten()).reshape(*share.shape, -1)
+    return (found.transpose(2, 3) * share[:, :, None]).transpose(2, 3)
+
+
+def _mini_batches(block: Block, work: LocalWork, planned: Schedule) -> Iterator[Batch]:
+    x, several = block.x.flatten(0, 1), planned.shares
+    for step, rows in enumerate(planned.index.unbind()):
+        images = x.index_select(0, rows).reshape(*planned.taken.shape[1:], *x.shape[1:])
         if work.augment != "none":
-            keys = fold(block.keys[:, None], int(Purpose.AUGMENTATION), step, taken[step].astype(np.uint64))
+            keys = fold(block.keys[:, None], int(Purpose.AUGMENTATION), step, planned.taken[step].astype(np.uint64))
             images = augment(images, work.augment, keys)
-        several = None if block.shares is None else block.shares.flatten(0, 1)[rows].reshape(*y[step].shape, -1)
-        yield Batch(images, y[step], shares[step], real_samples[step], everybody[step], several)
+        yield Batch(
+            images,
+            planned.y[step],
+            planned.share[step],
+            planned.counts[step],
+            planned.everybody[step],
+            None if several is None else several[step],
+        )
 
 
 @dataclass(frozen=True)

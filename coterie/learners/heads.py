@@ -6,7 +6,7 @@ A head is the last, fully connected layer of a learner with features (`HasFeatur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, rows_of
 from coterie.learners.base import HasFeatures, Learner
-from coterie.learners.descent import Batch, Descent, LocalWork, batches, descend_by_autograd, one_by_one
+from coterie.learners.descent import Batch, Descent, LocalWork, Schedule, batches, descend_by_autograd, one_by_one
 
 
 class WithFeatures(Learner, HasFeatures, Protocol):
@@ -32,10 +32,12 @@ class WithFeatures(Learner, HasFeatures, Protocol):
 class StepsBody(Protocol):
     """A learner that steps its body faster than autograd does."""
 
-    def descend_body(self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float) -> Params | None:
+    def descend_body(
+        self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, planned: Schedule | None = None
+    ) -> Params | None:
         """The change of each client's body {name: (B, ...)} while its heads stay; None where it has no faster way.
 
-        What each sample counts for each head is in `block.shares`.
+        What each sample counts for each head is in `block.shares`; `planned` as in `batches`.
         """
         ...
 
@@ -73,6 +75,11 @@ def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Te
     return -torch.log_softmax(out.flatten(2), dim=1).reshape(out.shape).gather(1, where)[:, 0].transpose(1, 2)
 
 
+def for_heads(block: Block, gamma: Tensor) -> Block:
+    """The block with what each sample counts for each head, gamma (B, n, K)."""
+    return replace(block, focus=None, shares=gamma)
+
+
 def descend_heads(
     learner: WithFeatures,
     heads: Heads,
@@ -82,6 +89,7 @@ def descend_heads(
     work: LocalWork,
     lr: float,
     towards: Heads | None = None,
+    planned: Schedule | None = None,
 ) -> Heads:
     """The heads after local steps on fixed features z (B, n, d), each sample counting by gamma (B, n, K).
 
@@ -90,7 +98,7 @@ def descend_heads(
     top = Top.of(heads, learner.classes)
     centre = None if towards is None else Top.of(towards, learner.classes)
     still = replace(work, augment="none")
-    for batch in _batches(replace(block, x=z), gamma, still):
+    for batch in batches(for_heads(replace(block, x=z), gamma), still, planned):
         delta = top.slope(batch.x, batch)
         if centre is not None:  # by the heads before this step, as the slope is; who has finished stays
             pull = lr * work.prox * (batch.counts > 0).to(delta)[:, None, None]
@@ -135,7 +143,8 @@ class Top:
 
     def slope(self, z: Tensor, batch: Batch) -> Tensor:
         """d loss / d outputs of all heads, (B, C K, b), from features z (B, b, d)."""
-        out, shares = self.outputs(z).flatten(2), _shares(batch).transpose(1, 2)  # (B, C, K b), (B, K, b)
+        assert batch.shares is not None
+        out, shares = self.outputs(z).flatten(2), batch.shares.transpose(1, 2)  # (B, C, K b), (B, K, b)
         if self.classes is None:
             return (out.reshape(shares.shape) - batch.y[:, None]) * shares
         where = batch.y[:, None].expand(shares.shape).reshape(len(z), 1, -1)
@@ -144,23 +153,19 @@ class Top:
         return slope.reshape(len(z), -1, z.shape[1])
 
 
-def _shares(batch: Batch) -> Tensor:
-    """What each sample counts for each head, (B, b, K)."""
-    assert batch.shares is not None
-    return batch.share[..., None] * batch.shares
-
-
-def _batches(block: Block, gamma: Tensor, work: LocalWork) -> Iterator[Batch]:
-    """The steps of a round with what each sample counts for each head."""
-    return batches(replace(block, focus=None, shares=gamma), work)
-
-
 def descend_body(
-    learner: WithFeatures, body: Params, heads: Heads, block: Block, gamma: Tensor, work: LocalWork, lr: float
+    learner: WithFeatures,
+    body: Params,
+    heads: Heads,
+    block: Block,
+    gamma: Tensor,
+    work: LocalWork,
+    lr: float,
+    planned: Schedule | None = None,
 ) -> Params:
     """The change of each client's body {name: (B, ...)} by local steps while its heads stay as they are."""
-    part = replace(block, focus=None, shares=gamma)
-    fast = learner.descend_body(body, heads, part, work, lr) if isinstance(learner, StepsBody) else None
+    part = for_heads(block, gamma)
+    fast = learner.descend_body(body, heads, part, work, lr, planned) if isinstance(learner, StepsBody) else None
     return descend_body_by_autograd(learner, body, heads, part, work, lr) if fast is None else fast
 
 
@@ -202,14 +207,15 @@ def descend_together(
         pulled = rows_of(centre, rows) if centre else None
         return descend_by_autograd(objective, rows_of(body | named, rows), part, work, lr, pulled)
 
-    change = _descended(learner, descend, replace(block, focus=None, shares=gamma)).change
+    change = _descended(learner, descend, for_heads(block, gamma)).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))
 
 
 def _mixed_loss(learner: WithFeatures, theta: Params, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
     """Each client's loss over all heads, as the objective and as the loss in it, (B,) both."""
+    assert batch.shares is not None
     losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
-    loss = (losses * _shares(batch)).sum(dim=(1, 2))
+    loss = (losses * batch.shares).sum(dim=(1, 2))
     return loss, loss
 
 

@@ -16,7 +16,7 @@ from coterie.core.keys import generator
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Descent, LocalWork, descend_each_track, each_track
+from coterie.learners.descent import Descent, LocalWork, Schedule, descend_each_track, each_track
 from coterie.learners.heads import Heads
 from coterie.learners.network import Network, check_penalty
 from coterie.learners.perceptron import contribute_by_gram, descend_body_by_hand, descend_by_hand, gram_pays
@@ -90,9 +90,13 @@ class MLP(Network):
         """Several steps on the mean loss alone; after a single one autograd gives the gradient without a rounding."""
         return work.prox == 0 and self.l2 == 0 and work.steps != 1
 
-    def descend_body(self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float) -> Params | None:
+    def descend_body(
+        self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, planned: Schedule | None = None
+    ) -> Params | None:
         """By hand where it can be."""
-        return descend_body_by_hand(body, heads, block, work, lr, self.classes) if self._plain(work) else None
+        if not self._plain(work):
+            return None
+        return descend_body_by_hand(body, heads, block, work, lr, self.classes, planned)
 
     def contribute(
         self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None

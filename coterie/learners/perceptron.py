@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
 from coterie.learners.contribution import Contribution, all_finite, weigh
-from coterie.learners.descent import Batch, Descent, LocalWork, RunningLoss, batches
+from coterie.learners.descent import Batch, Descent, LocalWork, RunningLoss, Schedule, batches
 from coterie.learners.heads import Heads, Top
 
 
@@ -48,7 +48,13 @@ def descend_by_hand(theta: Params, block: Block, work: LocalWork, lr: float, cla
 
 
 def descend_body_by_hand(
-    body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, classes: int | None
+    body: Params,
+    heads: Heads,
+    block: Block,
+    work: LocalWork,
+    lr: float,
+    classes: int | None,
+    planned: Schedule | None,
 ) -> Params:
     """The change of the layers below the heads {name: (B, ...)}; what samples count for each head is in the block."""
     depth = len(body) // 2
@@ -56,7 +62,7 @@ def descend_body_by_hand(
     weights = [moved[f"layer{i}.weight"] for i in range(depth)]
     biases = [moved[f"layer{i}.bias"][:, None] for i in range(depth)]
     top = Top.of(heads, classes)
-    for batch in batches(block, work):
+    for batch in batches(block, work, planned):
         _step_body(weights, biases, top, batch, lr)
     return {name: p.sub_(body[name]) for name, p in moved.items()}
 

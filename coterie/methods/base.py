@@ -22,7 +22,7 @@ SEEN_ROW_BY_ROW = (
 )
 """The same of methods that need each client's own work."""
 
-Placing = Literal["least-loss", "mixture", "density"]
+Placing = Literal["least-loss", "tree", "mixture", "density"]
 """How somebody who did not train finds its models, see `coterie/evaluate/placing.py`."""
 
 

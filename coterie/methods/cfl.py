@@ -7,6 +7,10 @@ alpha_ij                   cosine of two updates; the cut by complete linkage ma
 gamma_max                  gate: a cut counts only if gamma_max < sqrt((1 - alpha_cross) / 2)
 
 After a cut the model of a part is the mean of what its members made of the cluster's. Nothing is merged or removed.
+
+Somebody new takes the cluster whose model has the least loss on its samples (newcomers=loss). The paper keeps the tree
+of cuts (newcomers=tree): with the model that was cut, and what each part made of it in the mean. A newcomer trains that
+model on its own samples, goes to the part whose mean update has the larger cosine with its own, and on from there.
 """
 
 from __future__ import annotations
@@ -24,7 +28,14 @@ def cfl(options: Options) -> Method:
     """theta_c <- mean over members; cut c in two where its mean update is small and a member's is not."""
     procedure = Adaptive(1, (norm_split(options),))
     return Method(
-        "cfl", Conditional(), Assigned(), procedure, distance=UpdateCosine(), groups=Groups("one"), **parts(options)
+        "cfl",
+        Conditional(),
+        Assigned(),
+        procedure,
+        distance=UpdateCosine(),
+        groups=Groups("one"),
+        tree=options.own["newcomers"] == "tree",
+        **parts(options),
     )
 
 
@@ -65,8 +76,18 @@ ENTRY = Entry(
     "under Privacy Constraints, 2020",
     compose=cfl,
     refuses=frozenset({"exchange", "shared", "restarts", "clusters"}),
-    options=NORM_OPTIONS,
+    options=(
+        *NORM_OPTIONS,
+        Option(
+            "newcomers",
+            str,
+            "how somebody new finds its cluster: by least loss, or down the tree of splits by its own updates",
+            "loss",
+            ("loss", "tree"),
+        ),
+    ),
     defaults=lambda given: {"clusters": 1, "client_weight": "samples", "averaging": "members"},
     twin="fedavg",
+    newcomers=lambda own: "tree" if own.get("newcomers") == "tree" else "least-loss",
     reveals={"cluster": "which cluster it is in", "change": "how it changed its cluster's model"},
 )

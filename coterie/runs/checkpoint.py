@@ -30,6 +30,7 @@ def save_checkpoint(folder: Path, state: ServerState) -> None:
     arrays |= {f"overall/{name}": p for name, p in (state.clusters.overall or {}).items()}
     arrays |= {name: getattr(state, name) for name in WHOLE}
     arrays |= {f"tables/{name}": table for name, table in state.tables.items()}
+    arrays |= {f"tree/{name}": rows for name, rows in state.tree.items()}
     arrays |= {f"clients/{name}": kept for name, kept in state.clients.items()}
     data = tensor_bytes(arrays)
     stem = f"round-{state.round:06d}"
@@ -73,8 +74,8 @@ def _read(header: Path) -> ServerState:
     overall = _under("overall/", arrays)
     clusters = Clusters(params, int(facts["K"]), int(facts["lanes"]), body or None, overall or None)
     whole = {name: arrays[name] for name in WHOLE}
-    tables, clients = _under("tables/", arrays), _under("clients/", arrays)
-    return ServerState(int(facts["round"]), clusters, tables=tables, clients=clients, **whole)
+    tables, tree, clients = (_under(f"{part}/", arrays) for part in ("tables", "tree", "clients"))
+    return ServerState(int(facts["round"]), clusters, tables=tables, tree=tree, clients=clients, **whole)
 
 
 def _under(prefix: str, arrays: Params) -> Params:

@@ -22,7 +22,8 @@ from coterie.server.before import BEFORE, Cost, ask_everybody
 from coterie.server.clustering.agglomerate import Linkage, agglomerate
 from coterie.server.clustering.kmeans import kmeans
 from coterie.server.one_shot import NOBODY, OneShot, Solver, averages, join_by_loss
-from coterie.tiers.distance import CosineGaps, Distance, Floats, decomposed_cosines
+from coterie.tiers.distance import CosineGaps, Distance, decomposed_cosines
+from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
 from coterie.tiers.method import plain_member
 
 MOST_HEIGHTS = 10
@@ -43,30 +44,48 @@ class Grouping:
 
 
 def group_by_summaries(
-    federation: Federation, distance: Distance, linkage: Linkage, *, K: int | None, limit: float
+    federation: Federation,
+    distance: Distance,
+    linkage: Linkage,
+    *,
+    K: int | None,
+    limit: float,
+    seed: int,
+    most: int = MOST,
 ) -> Grouping:
     """Agglomerate clients by what they tell of their samples: into K, or while the nearest are at most `limit` apart.
 
-    Needs all pairs: time and memory grow with the square of the number of clients.
+    Of more than `most`, founders alone, or 20 for each of K; the others join the nearest group.
     """
     cost = Cost()
     task = Task("summary", {"distance": plain_member(distance)})
     answered, rows, _ = ask_everybody(federation, task, Broadcast(BEFORE, Clusters({}, K=1)), cost)
     if not len(answered):
         raise TrainingError("none of the clients asked about their samples has answered; nothing was changed")
-    apart = distance.server_pairwise(rows)
+    chosen = _founders(federation, answered, max(most, FOUNDERS_EACH * (K or 0)), seed)
+    apart = _apart(distance, rows, chosen)
     found = agglomerate(apart, linkage, K=K, limit=limit)
+    founders = [chosen[found.labels == k] for k in range(found.K)]
+    parts = with_the_rest(founders, np.arange(len(answered)), lambda places: _apart(distance, rows, places))
     labels = torch.full((len(federation.clients),), NOBODY)
-    labels[torch.from_numpy(answered)] = torch.from_numpy(found.labels)
+    for k, part in enumerate(parts):
+        labels[torch.from_numpy(answered[part])] = k
     told = {
         "by": distance.name,
         "clusters": found.K,
         "answered": len(answered),
+        "founders": len(chosen),
         **_spread(apart, found.labels),
         "last_unions": found.heights[-MOST_HEIGHTS:].tolist(),
         **asdict(cost),
     }
     return Grouping(labels, found.K, told)
+
+
+def _apart(distance: Distance, rows: Params, places: Positions) -> Floats:
+    """Distances (n, n) between the clients at n places."""
+    at = torch.from_numpy(places)
+    return distance.server_pairwise({name: row[at] for name, row in rows.items()})
 
 
 def _spread(apart: Floats, labels: Positions) -> dict[str, float | None]:
@@ -98,7 +117,9 @@ def group_by_updates(
     if not len(answered):
         raise _nobody(len(diverged))
     updates = rows["model"].double() - flat(start).double().cpu()
-    chosen = _founders(federation, answered, FOUNDERS_EACH * K if founders is None else founders, seed)
+    chosen = torch.from_numpy(
+        _founders(federation, answered, FOUNDERS_EACH * K if founders is None else founders, seed)
+    )
     found = _clustered(updates[chosen], K, measure, seed)
     mass = torch.from_numpy(federation.sizes[answered]) if by_samples else torch.ones(len(answered))
     means = averages(updates[chosen], found, mass[chosen], K)
@@ -113,10 +134,9 @@ def group_by_updates(
     return OneShot(models, labels, told | asdict(cost))
 
 
-def _founders(federation: Federation, answered: Positions, count: int, seed: int) -> Tensor:
+def _founders(federation: Federation, answered: Positions, count: int, seed: int) -> Positions:
     """Which of those who answered are clustered, ascending: those with the least keys, so that no order matters."""
-    keys = keys_for_clients(seed, Purpose.CLUSTERING, 0, federation.hashes[answered])
-    return torch.from_numpy(np.sort(np.argsort(keys, kind="stable")[:count]))
+    return drawn(keys_for_clients(seed, Purpose.CLUSTERING, 0, federation.hashes[answered]), count)
 
 
 def _clustered(updates: Tensor, K: int, measure: str, seed: int) -> Tensor:

@@ -48,6 +48,8 @@ class ServerState:
     """(m, K then, K now) how a client's own weights go from when it was last accepted to now; empty while K stays."""
     portraits: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     """(K, P) what the members of each cluster introduced themselves with, added up; empty where nobody does."""
+    tree: Params = field(default_factory=dict)
+    """All splits so far, where the method keeps them (`core/tree.py`)."""
     clients: Params = field(default_factory=dict)
     """What clients keep for themselves, only in checkpoints of a simulation: elsewhere it stays with them."""
 
@@ -135,6 +137,7 @@ def rounds(
             after.tables,
             after.flows,
             after.view.portraits,
+            after.view.tree or {},
         )
         yield Round(
             state,
@@ -176,7 +179,13 @@ def _seen(method: Method, view: View, state: ServerState, reply: Reply, sizes: n
     weights = reply.rows["weights"][:, 0] if "weights" in reply.rows else None
     changes = changes_of(method, state.clusters, reply, sizes, view.answered) if method.tells_changes else None
     return replace(
-        view, rows=reply.rows, weights=weights, changes=changes, distance=method.distance, portraits=state.portraits
+        view,
+        rows=reply.rows,
+        weights=weights,
+        changes=changes,
+        distance=method.distance,
+        portraits=state.portraits,
+        tree=state.tree if method.tree else None,
     )
 
 

@@ -75,6 +75,8 @@ class Method:
     """Whether everybody trains one more model, for all, to which `work.prox` pulls the clusters' models."""
     groups: Groups | None = None
     """For assigned weights: where the clusters come from."""
+    tree: bool = False
+    """Whether the server keeps all splits, for newcomers to descend."""
     stable_after: int | None = None
     """After so many visits without a change of cluster a client is sent only its own model."""
     resample: int | None = None

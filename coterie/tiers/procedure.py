@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
-from coterie.tiers.view import Floats, View, own_updates
+from coterie.tiers.landmarks import MOST, Floats
+from coterie.tiers.view import View, own_updates
 
 
 class Procedure(Protocol):
@@ -67,8 +68,8 @@ class Cut:
     """A cluster that is to become two."""
 
     k: int
-    parts: tuple[Positions, Positions]
-    """Of those who answered."""
+    parts: Sequence[Positions]
+    """Two, of those who answered."""
     why: str
 
 
@@ -120,6 +121,8 @@ class SplitByNorm:
     """gamma_max of the paper: a cut only counts if the largest cosine across is below 1 - 2 gamma_max^2; None: any."""
     max_clusters: int | None = None
     hard: bool = True
+    most: int = MOST
+    """So many members of a cluster are compared; the others join the nearer part."""
     name: ClassVar[str] = "split-by-norm"
     splits: ClassVar[bool] = True
 
@@ -137,13 +140,13 @@ class SplitByNorm:
         largest = float(updates.norm(dim=1).max())
         if not (mean < (self.eps1 * largest if self.relative else self.eps1) and largest > self.eps2):
             return None
-        _, apart = view.pairwise(k)  # of the same members; only now, since most rounds end above
-        parts = bipartition(apart)
-        across = 1 - float(apart[np.ix_(*parts)].min())
-        if self.gate is not None and self.gate >= math.sqrt(max(0.0, (1 - across) / 2)):
+        compared, apart = view.pairwise(k, self.most)  # only now, since most rounds end above
+        first, second = bipartition(apart)
+        nearest = float(apart[np.ix_(first, second)].min())
+        if self.gate is not None and self.gate >= math.sqrt(max(0.0, nearest / 2)):
             return None
-        why = f"mean update {mean:.3g}, largest {largest:.3g}; least distance across {1 - across:.3g}"
-        return Cut(k, (members[parts[0]], members[parts[1]]), why)
+        why = f"mean update {mean:.3g}, largest {largest:.3g}; least distance across {nearest:.3g}"
+        return Cut(k, view.with_the_rest(k, (compared[first], compared[second])), why)
 
 
 @dataclass(frozen=True)
@@ -156,15 +159,15 @@ class SplitByGap:
     warmup: int = 0
     max_clusters: int | None = None
     least: int = 2
-    most: int = 1000
-    """So many members of a cluster are compared in a round, others in the next; all with `hard`, which places each."""
+    most: int = MOST
+    """So many members of a cluster are compared; with `hard` the others join the nearer part, else they have none."""
     name: ClassVar[str] = "split-by-gap"
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
         if view.round < self.warmup or (self.max_clusters is not None and self.max_clusters <= view.K):
             return None
-        found = [(k, *view.pairwise(k, None if self.hard else self.most)) for k in range(view.K)]
+        found = [(k, *view.pairwise(k, self.most)) for k in range(view.K)]
         widest = max((one for one in found if len(one[1]) >= self.least), key=lambda one: one[2].max(), default=None)
         if widest is None:
             return None
@@ -173,8 +176,8 @@ class SplitByGap:
         if gap < self.rho:
             return None
         why = f"largest distance {apart.max():.3g}, mean {apart.mean():.3g}: {gap:.3g} apart, rho {self.rho:g}"
-        first, second = bipartition(apart)
-        return split(view, [Cut(k, (members[first], members[second]), why)], self.hard)
+        parts: Sequence[Positions] = [members[part] for part in bipartition(apart)]
+        return split(view, [Cut(k, view.with_the_rest(k, parts) if self.hard else parts, why)], self.hard)
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,8 @@ class SplitBySpectrum:
     """No cluster with fewer members who answered is split."""
     max_clusters: int | None = None
     hard: bool = True
+    most: int = MOST
+    """So many members of a cluster are compared, of whom alpha is then; the others join the nearer part."""
     name: ClassVar[str] = "split-by-spectrum"
     splits: ClassVar[bool] = True
 
@@ -244,7 +249,7 @@ class SplitBySpectrum:
         return split_each(view, self._cut, self.max_clusters, self.hard)
 
     def _cut(self, view: View, k: int) -> Cut | None:
-        members, apart = view.pairwise(k)
+        members, apart = view.pairwise(k, self.most)
         if len(members) < max(2, self.least):
             return None
         values, vectors = np.linalg.eigh(1 - apart)  # ascending
@@ -253,7 +258,7 @@ class SplitBySpectrum:
             return None
         first, second = two_means(vectors[:, -2:])  # orthonormal columns, so the rows are not all equal
         why = f"alpha {alpha:.3g} is below {threshold:.3g}"
-        return Cut(k, (members[first], members[second]), why)
+        return Cut(k, view.with_the_rest(k, (members[first], members[second])), why)
 
 
 @dataclass(frozen=True)
@@ -273,26 +278,23 @@ class MergeAbove:
     def server_propose(self, view: View) -> Regroup | None:
         if "anchor" not in view.rows:
             return None
-        assert view.distance is not None, "checked when the method is built"
         sizes = view.sizes()
         old = [k for k in range(view.K) if sizes[k] > 0]
         vectors = torch.cat([view.portraits[old], view.rows["anchor"]])
         if not len(vectors):
             return None
-        cosines = 1 - view.distance.server_pairwise({"anchor": vectors})
-        parts = united(cosines >= self.tau)
+        parts, largest = united(vectors, self.tau)
         if len(parts) == view.K and not len(view.answered):
             return None
         new = tuple(self._cluster(view, old, part) for part in parts)
-        unions = [self._reason(cosines, old, part) for part in parts if (part < len(old)).sum() > 1]
+        unions = [self._reason(float(largest[part].max()), old, part) for part in parts if (part < len(old)).sum() > 1]
         why = "; ".join([*([f"{len(view.answered)} clients came"] if len(view.answered) else []), *unions])
         return Regroup(new, "merge" if unions else "arrival", f"{why}; tau {self.tau:g}", hard=True)
 
     @staticmethod
-    def _reason(cosines: Floats, old: list[int], part: Positions) -> str:
+    def _reason(cosine: float, old: list[int], part: Positions) -> str:
         """Which old clusters become one, and the largest cosine in it."""
-        inside = cosines[np.ix_(part, part)] - 2 * np.eye(len(part))
-        return f"{', '.join(str(old[place]) for place in part if place < len(old))} unite, cosine {inside.max():.3g}"
+        return f"{', '.join(str(old[place]) for place in part if place < len(old))} unite, cosine {cosine:.3g}"
 
     @staticmethod
     def _cluster(view: View, old: list[int], part: Positions) -> NewCluster:
@@ -301,10 +303,33 @@ class MergeAbove:
         return NewCluster(parents, "larger", view.ids(part[part >= len(old)] - len(old)))
 
 
-def united(alike: npt.NDArray[np.bool_]) -> list[Positions]:
-    """The parts that pairs (n, n) which are alike make, in the order of their first places."""
-    from scipy.sparse.csgraph import connected_components  # slow to import
+BLOCK = 1000
+"""Rows whose cosines with all later ones are held at a time."""
 
-    count, labels = connected_components(alike, directed=False)
-    parts = [np.flatnonzero(labels == label) for label in range(count)]
-    return sorted(parts, key=lambda part: int(part[0]))
+
+def united(vectors: Tensor, tau: float) -> tuple[list[Positions], Floats]:
+    """The parts that pairs of rows (n, P) with cos >= tau make, in the order of their first places.
+
+    With them, for each row, the largest cosine with a later one (n,), -1 for the last. Chains count, so every pair must
+    be seen; but nothing of n x n numbers is held.
+    """
+    unit = torch.nn.functional.normalize(vectors, dim=1)
+    labels, largest = np.arange(len(unit)), np.full(len(unit), -1.0)
+    for start in range(0, len(unit), BLOCK):
+        cosines = (unit[start : start + BLOCK] @ unit[start:].T).double().cpu().numpy()
+        for row, of_row in enumerate(cosines):
+            place, later = start + row, of_row[row + 1 :]
+            largest[place] = later.max(initial=-1.0)
+            if largest[place] >= tau:
+                _unite(labels, np.append(place, place + 1 + np.flatnonzero(later >= tau)))
+    return [np.flatnonzero(labels == label) for label in np.unique(labels)], largest
+
+
+def _unite(labels: Positions, places: Positions) -> None:
+    """The parts of these places become the first of them; a label is the first place of its part."""
+    touched = labels[places]
+    first = touched.min()
+    if (touched != first).any():
+        alike = np.zeros(len(labels), dtype=bool)
+        alike[touched] = True
+        labels[alike[labels]] = first

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,9 +13,9 @@ from coterie.core.clusters import Clusters, Params
 from coterie.core.keys import Words, fold
 from coterie.core.regroup import Changes, Regroup, renormalised
 from coterie.core.shard import ClientId, Positions
+from coterie.core.tree import with_splits
 from coterie.tiers.distance import Distance
-
-Floats = npt.NDArray[np.float64]
+from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,8 @@ class View:
     portraits: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     """(K, P) what the members of each cluster introduced themselves with, added up; empty where nobody has. Before a
     round, those who answered with the row `anchor` have no cluster yet."""
+    tree: Params | None = None
+    """All splits so far (`core/tree.py`); None where nobody keeps them."""
 
     @property
     def K(self) -> int:
@@ -68,13 +69,17 @@ class View:
             flows = regroup.flows([self.clients[i] for i in self.answered], self.K)
             weights = renormalised(torch.einsum("ak,akj->aj", weights.double(), flows))
         choice = regroup.place(self.clients, self.choice)
+        clusters, tree = regroup.apply(self.clusters, self.sizes(), self.changes), self.tree
+        if tree is not None and self.changes is not None:
+            tree = with_splits(tree, regroup, self.changes.before, clusters)
         return replace(
             self,
-            clusters=regroup.apply(self.clusters, self.sizes(), self.changes),
+            clusters=clusters,
             choice=choice,
             weights=weights,
             portraits=self._portraits_after(regroup, choice) if len(self.portraits) else self.portraits,
             changes=None if self.changes is None else self.changes.after(regroup),
+            tree=tree,
         )
 
     def _portraits_after(self, regroup: Regroup, choice: Tensor) -> Tensor:
@@ -88,25 +93,29 @@ class View:
         """Of some who answered."""
         return tuple(self.clients[self.answered[place]] for place in places)
 
-    def pairwise(self, k: int, most: int | None = None) -> tuple[Positions, Floats]:
-        """The members of cluster k who answered, and the distances between them, weighed by what k counts for both.
-
-        With `most` only so many of them, others in every round: distances of all pairs grow with the square.
-        """
-        assert self.distance is not None, "checked when the method is built"
+    def pairwise(self, k: int, most: int = MOST) -> tuple[Positions, Floats]:
+        """The members of cluster k who answered, or `most` of them, others in every round; and their distances."""
         members = self.members(k)
-        if most is not None and len(members) > most:
-            drawn = np.argsort(fold(self.hashes[self.answered[members]], self.round))[:most]
-            members = members[np.sort(drawn)]
-        at = torch.from_numpy(members)
-        rows = {name: value[at] for name, value in self.rows.items()}
-        if self.changes is not None:
-            rows["own_change"] = own_updates(self.changes, members, k)
+        if len(members) > most:
+            members = members[drawn(fold(self.hashes[self.answered[members]], self.round), most)]
+        return members, self.apart(k, members)
+
+    def apart(self, k: int, places: Positions) -> Floats:
+        """Distances (n, n) between some of cluster k who answered, weighed by what k counts for both."""
+        assert self.distance is not None, "checked when the method is built"
+        at = torch.from_numpy(places)
+        rows = {name: self.rows[name][at] for name in self.distance.reveals if name in self.rows}
+        if self.changes is not None and self.distance.needs == "updates":
+            rows["own_change"] = own_updates(self.changes, places, k)
         apart = self.distance.server_pairwise(rows)
         if self.weights is not None and self.distance.weighted:
             own = self.weights[at, k].double().numpy()
             apart = apart * own[:, None] * own[None]
-        return members, apart
+        return apart
+
+    def with_the_rest(self, k: int, parts: Sequence[Positions]) -> list[Positions]:
+        """Parts of those members of cluster k that were compared, with the others who answered."""
+        return with_the_rest(parts, self.members(k), lambda places: self.apart(k, places))
 
 
 def own_updates(changes: Changes, members: Positions, k: int) -> Tensor:

@@ -164,9 +164,9 @@ class SoftByEM:
         """Where no cluster explains a sample at all, all do equally."""
         joint = weights.clamp_min(LEAST).log() - cost
         joint = joint.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
-        lost = (joint == -torch.inf).all(dim=3, keepdim=True)
-        gamma = torch.softmax(torch.where(lost, 0.0, joint), dim=3)
-        return gamma, torch.logsumexp(joint, dim=3)
+        likelihood = torch.logsumexp(joint, dim=3, keepdim=True)
+        gamma = torch.where(likelihood == -torch.inf, 1 / joint.shape[3], (joint - likelihood).exp_())
+        return gamma, likelihood[..., 0]
 
 
 @dataclass(frozen=True)

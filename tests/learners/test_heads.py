@@ -9,12 +9,13 @@ from torch.func import functional_call
 
 from coterie.core.population import Profile
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork, batches
+from coterie.learners.descent import LocalWork, batches, schedule
 from coterie.learners.heads import (
     descend_body,
     descend_body_by_autograd,
     descend_heads,
     descend_together,
+    for_heads,
     head_losses,
     heads_of,
 )
@@ -90,7 +91,7 @@ def test_heads_stepped_at_once_are_those_stepped_one_after_the_other(name, work)
         names = [f"{learner.head}.weight", f"{learner.head}.bias"]
         for batch in batches(replace(block, shares=gamma), work):
             leaves = theta | {n: theta[n].detach().requires_grad_() for n in names}
-            loss = (learner.losses(leaves, batch.x, batch.y) * batch.share * batch.shares[..., k]).sum()
+            loss = (learner.losses(leaves, batch.x, batch.y) * batch.shares[..., k]).sum()
             for n, gradient in zip(names, torch.autograd.grad(loss, [leaves[n] for n in names]), strict=True):
                 theta[n] = theta[n] - LR * gradient
         torch.testing.assert_close(found.weight[:, k], theta[names[0]], rtol=1e-10, atol=1e-12)
@@ -128,7 +129,7 @@ def test_a_convolving_module_with_heads_equals_a_plain_loop_over_clients(work, t
             own = [{n: p.detach().requires_grad_(together) for n, p in top.items()} for top in tops]
             said = [functional_call(net, leaves | top, (batch.x[b],)) for top in own]
             losses = torch.stack([nn.functional.cross_entropy(o, batch.y[b], reduction="none") for o in said], dim=1)
-            loss = (losses * batch.shares[b] * batch.share[b, :, None]).sum()
+            loss = (losses * batch.shares[b]).sum()
             wanted = [leaves, *own] if together else [leaves]
             gradients = iter(torch.autograd.grad(loss, [p for part in wanted for p in part.values()]))
             stepped = [{n: p.detach() - LR * next(gradients) for n, p in part.items()} for part in wanted]
@@ -138,3 +139,24 @@ def test_a_convolving_module_with_heads_equals_a_plain_loop_over_clients(work, t
         for k, top in enumerate(tops if together else []):
             for n, p in moved.params(learner.head).items():
                 torch.testing.assert_close(p[b, k], top[n] - heads.params(learner.head)[n][b, k], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+def test_a_step_knows_what_its_samples_count_for_each_head(work):
+    """For the first head 1, for the second the number of the sample, which the features name."""
+    block = make_block(class_data(SIZES, (20,), 3))
+    numbers = torch.arange(block.y.numel(), dtype=torch.float64).reshape(block.y.shape)
+    x, counted = numbers[..., None].expand(block.x.shape), torch.stack([torch.ones_like(numbers), numbers], dim=2)
+    for batch in batches(for_heads(replace(block, x=x), counted), work):
+        torch.testing.assert_close(batch.shares[..., 0], batch.share, rtol=1e-12, atol=0)
+        torch.testing.assert_close(batch.shares[..., 1], batch.share * batch.x[..., 0], rtol=1e-12, atol=0)
+
+
+def test_steps_planned_once_are_those_planned_twice():
+    learner, block, body, heads, gamma = case("mlp")
+    work, z = WORK["batches"], learner.features(body, block.x)
+    planned = schedule(for_heads(block, gamma), work)
+    once, twice = (descend_heads(learner, heads, z, block, gamma, work, LR, planned=plan) for plan in (planned, None))
+    assert torch.equal(once.weight, twice.weight)
+    once, twice = (descend_body(learner, body, heads, block, gamma, work, LR, plan) for plan in (planned, None))
+    assert all(torch.equal(once[name], twice[name]) for name in body)

@@ -22,7 +22,7 @@ def plain(learner, body, heads, centre, block, gamma, work, moves_body):
         names, leaves = list(body), [p.requires_grad_() for p in (*body.values(), *own)]
         now = Heads(*leaves[len(names) :])
         z = learner.features(dict(zip(names, leaves, strict=False)), batch.x)
-        losses = head_losses(learner, now, z, batch.y) * batch.share[..., None] * batch.shares
+        losses = head_losses(learner, now, z, batch.y) * batch.shares
         far = sum(((a - b) ** 2).flatten(1).sum(dim=1) for a, b in zip(now.params("h").values(), centre, strict=True))
         here = (batch.counts > 0).double()
         slopes = torch.autograd.grad((losses.sum(dim=(1, 2)) + here * PULL / 2 * far).sum(), leaves)
