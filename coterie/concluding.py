@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.clusters import Clusters, Params, flat
+from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.states import NEVER
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
@@ -133,8 +133,10 @@ def _beside(plan: Plan, clusters: Clusters, positions: np.ndarray, by: Own | Non
     shelf, rows = plan.federation.shelf, torch.from_numpy(positions)
     if shelf is None or "model" not in shelf.arrays:
         return {}
-    own, mean = shelf.arrays["model"][rows, by.lane], flat(clusters.all_models()).mean(dim=0).cpu()
-    return {"personal": torch.where((by.accepted[rows] != NEVER)[:, None], own, mean.to(own))}
+    vectors, mean = shelf.arrays["model"][rows, by.lane], flat(clusters.params).mean(dim=0).cpu()
+    own = unflat(torch.where((by.accepted[rows] != NEVER)[:, None], vectors, mean.to(vectors)), clusters.params)
+    body = {name: p.cpu().expand(len(rows), *p.shape[1:]) for name, p in clusters.shared.items()}
+    return {"personal": flat(own | body)}
 
 
 def _finetuned(plan: Plan, clusters: Clusters, own: Tensor, rounds: int) -> Scores | None:

@@ -197,7 +197,7 @@ def composed(entry: Entry, options: Options, learner: Learner) -> Method:
             "a shared body needs a network that ends in one layer, such as mlp or cnn, but the learner is "
             f"{learner.spec}"
         )
-    if method.weights.way == "respond" and isinstance(learner, Network) and learner.l2 > 0:
+    if method.weights.way != "choose" and isinstance(learner, Network) and learner.l2 > 0:
         raise ConfigError(
             f"heads on a shared body are trained without a penalty, but the learner is {learner.spec}: leave l2 at 0"
         )

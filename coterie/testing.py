@@ -214,6 +214,8 @@ def check_twin(case: Case) -> None:
     work = plan.method.work
     if work.implicit or (work.prox and entry.twin == "fedavg") or work.order == "heads-first":
         return  # the twin takes other local steps
+    if plan.method.weights.way == "personal":
+        return  # its clients go on from models of their own
     if plan.method.averaging.over == "all" and plan.method.averaging.divide_by == "federation":
         assert plan.method.participation == 1.0, "dividing by the federation equals the twin only if all answer"
     twin = prepare(data, entry.twin, LEARNERS[case.learner], "random", options)

@@ -253,24 +253,33 @@ COSINE = {"distance": "update-cosine"}
         ({"shared": "layer0", "learner": "mlp:hidden=6-5"}, "whole body can be shared and no part of it"),
         ({"shared": "body", "restarts": 2}, "a shared body can have one start only, but restarts=2"),
         ({"weights": "soft-by-counts", "restarts": 2}, "soft-by-counts can have one start only"),
-        ({"weights": "hard-by-distance", "shared": "body"}, "clients train whole models"),
-        # only mixtures tell class means
+        ({"weights": "hard-by-distance", "shared": "body", "restarts": 2}, "a shared body can have one start only"),
+        (
+            {"weights": "soft-by-counts", "shared": "layer0", "learner": "mlp:hidden=6-5"},
+            "with weights soft-by-counts a network's whole body",
+        ),
+        # clients that choose never see features
         (
             {"weights": "assigned", "procedure": GAP + ",hard=true", "distance": "prototypes"},
-            "only clients with weights",
+            "which clients with weights assigned do not tell",
         ),
         ({"procedure": GAP}, "split-by-gap parts clients by a distance, but none was chosen: set distance"),
         ({"weights": "assigned", "procedure": GAP, **COSINE}, "a client has one cluster: set split-by-gap:hard=true"),
         ({"weights": "hard-by-loss", "objective": "ratio"}, "objective ratio counts only in mixtures"),
         ({"weights": "one-cluster", "objective": "ratio", "clusters": 1}, "objective ratio counts only in mixtures"),
         ({"weights": "one-cluster", "procedure": NORM, **COSINE}, "nothing to split or remove"),
-        ({"weights": "hard-by-distance", "procedure": NORM, **COSINE}, "cannot change with weights hard-by-distance"),
-        ({"weights": "soft-by-counts", "procedure": NORM, **COSINE}, "cannot change with weights soft-by-counts"),
+        (
+            {"weights": "hard-by-distance", "procedure": GAP, **COSINE},
+            "a client has one cluster: set split-by-gap:hard",
+        ),
         ({"weights": "soft-by-loss:temperature=1", "procedure": NORM, **COSINE}, "cannot change with weights soft-by"),
         ({"objective": "joint:gaussians=2", "procedure": GAP, **COSINE}, "leave gaussians out"),
         ({"averaging": "members"}, "use averaging=all or responsibility"),
-        ({"weights": "soft-by-counts", "shared": "body"}, "clients train whole models, which cannot share parts"),
-        ({"weights": "assigned", "procedure": NORM, "shared": "body", **COSINE}, "only with weights soft-by-em"),
+        ({"weights": "soft-by-loss:temperature=1", "shared": "body"}, "clients train whole models, which cannot share"),
+        (
+            {"weights": "assigned", "procedure": NORM, "shared": "body", **COSINE},
+            "cannot be split with weights assigned",
+        ),
         ({"procedure": "merge-above:tau=0.1", **COSINE}, "need each other"),
         ({"procedure": GAP, "distance": "anchor-cosine"}, "need each other"),
         ({"procedure": "merge-above:tau=0.1", "distance": "anchor-cosine"}, "set weights=assigned"),
@@ -297,6 +306,7 @@ def test_a_mix_that_makes_no_sense_is_refused_in_one_sentence(options, message):
     ("options", "message"),
     [
         ({"objective": "ratio"}, "counts classes, but the targets are numbers"),
+        ({"weights": "personal-by-em"}, "compare likelihoods of classes, but the targets are numbers"),
         ({"procedure": GAP, "distance": "prototypes"}, "compares classes, but the targets are numbers"),
     ],
 )

@@ -130,7 +130,9 @@ def _predictor(
         equal = torch.full((len(shard), 1, K), 1 / K)
         first = {name: p.expand(-1, lanes, *p.shape[2:]) for name, p in mixed_models(broadcast.clusters, equal).items()}
         models = kept_models(states, everybody, broadcast.each["accepted"], first)
-        return lambda block: learner.outputs({n: p[block.positions, lane] for n, p in models.items()}, block.x)
+        body = take_rows(broadcast.clusters.shared, torch.zeros(len(shard), dtype=torch.int64))
+        whole = {name: p[:, lane] for name, p in models.items()} | body
+        return lambda block: learner.outputs({n: p[block.positions] for n, p in whole.items()}, block.x)
     objective = read_objective(task.settings["objective"])
     kept = kept_weights(states, everybody, broadcast, (lanes, objective.client_components(K)))[:, lane]
 

@@ -1,13 +1,15 @@
-"""Clients whose samples belong to all clusters in part, where clusters are heads on one shared body (HCFL+)."""
+"""Clusters that are heads on one shared body (HCFL+): what clients are sent, and clients whose samples belong to all
+clusters in part."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from coterie.client.mixing import Mixed, responsibilities, settle
+from coterie.client.mixing import responsibilities, settle
 from coterie.client.own import as_vectors
 from coterie.client.tally import Visit
 from coterie.client.work import Work
@@ -27,13 +29,39 @@ from coterie.learners.heads import (
 from coterie.tiers.weights import best
 
 
-def respond_with_heads(work: Work, places: Positions, judged: Block, block: Block) -> None:
-    """Features once; responsibilities by all heads; steps on the heads and the body; one lane only."""
+@dataclass(frozen=True)
+class Received:
+    """What the clients of a block make of the heads and the body that they were sent, before they train. One lane."""
+
+    learner: WithFeatures
+    body: Params
+    """{name: (B, ...)}"""
+    z: Tensor
+    """(B, n, d) features under it."""
+    heads: Heads
+    """Of all clusters."""
+    losses: Tensor
+    """(B, n, 1, K)"""
+
+
+def received(work: Work, places: Positions, block: Block) -> Received:
+    """Features once, and all heads on them."""
     clusters, learner = work.broadcast.clusters, cast(WithFeatures, work.learner)
     body = take_rows(clusters.shared, torch.zeros(len(places), dtype=torch.int64))
     z = learner.features(body, block.x)
     heads = heads_of(learner, clusters.params, len(places))
-    losses = head_losses(learner, heads, z, block.y)[:, :, None]  # (B, n, 1, K)
+    return Received(learner, body, z, heads, head_losses(learner, heads, z, block.y)[:, :, None])
+
+
+def head_of(learner: WithFeatures, params: Params) -> Heads:
+    """Heads from their parameters {name: (B, K, ...)}; the inverse of `Heads.params`."""
+    return Heads(params[f"{learner.head}.weight"], params[f"{learner.head}.bias"])
+
+
+def respond_with_heads(work: Work, places: Positions, judged: Block, block: Block) -> None:
+    """Features once; responsibilities by all heads; steps on the heads and the body; one lane only."""
+    clusters, at_hand = work.broadcast.clusters, received(work, places, block)
+    losses = at_hand.losses
     found = responsibilities(work, places, block, losses)
     own = block.mean(found.shares)
     loss = block.mean(torch.where(found.shares > 0, found.shares * losses, 0).sum(dim=3))
@@ -42,20 +70,23 @@ def respond_with_heads(work: Work, places: Positions, judged: Block, block: Bloc
         block,
         Visit(torch.arange(clusters.K), {}, best(own).cpu(), loss, likelihood=block.mean(found.likelihood)),
     )
-    change, new_heads = _trained(work, learner, body, heads, z, block, found)
+    change, new_heads = train_heads(work, at_hand, at_hand.heads, block, found.shares[:, :, 0])
     _send(work, places, block, loss, own[:, 0], change, new_heads)
-    settle(work, places, block, found, z)
+    settle(work, places, block, found, at_hand.z)
 
 
-def _trained(
-    work: Work, learner: WithFeatures, body: Params, heads: Heads, z: Tensor, block: Block, found: Mixed
+def train_heads(
+    work: Work, at_hand: Received, heads: Heads, block: Block, gamma: Tensor, towards: Heads | None = None
 ) -> tuple[Params, Heads]:
-    """The change of the body {name: (B, ...)} and of the heads."""
-    gamma, steps = found.shares[:, :, 0], work.settings.work
+    """The change of the body {name: (B, ...)} and of these heads, each sample counting by gamma (B, n, K).
+
+    The proximal term of the local work pulls heads to `towards`; the body is left to itself.
+    """
+    learner, body, steps = at_hand.learner, at_hand.body, work.settings.work
     if steps.order == "together":
-        return descend_together(learner, body, heads, block, gamma, steps, work.lr)
-    trained = descend_heads(learner, heads, z, block, gamma, steps, work.lr)
-    change = descend_body(learner, body, trained, block, gamma, steps, work.lr)
+        return descend_together(learner, body, heads, block, gamma, steps, work.lr, towards)
+    trained = descend_heads(learner, heads, at_hand.z, block, gamma, steps, work.lr, towards)
+    change = descend_body(learner, body, trained, block, gamma, replace(steps, prox=0.0), work.lr)
     return change, Heads(trained.weight - heads.weight, trained.bias - heads.bias)
 
 

@@ -69,8 +69,7 @@ def settle(work: Work, places: Positions, block: Block, found: Mixed, features: 
     own = block.mean(found.by_client).double()
     if work.settings.each:
         tally.note(places, {"weights": objective.client_by_cluster(own, work.broadcast.clusters.K)})
-    if work.settings.distance is not None:
-        tally.note(places, work.settings.distance.client_summary(features, block, work.learner.classes))
+    work.tell(places, block, features)
     rows = {KEPT_WEIGHTS: own}
     if weights.mu:  # w_ij = mu gamma_ij + (1 - mu) w_i
         rows[KEPT_SAMPLES] = weights.mu * found.gamma.double() + (1 - weights.mu) * own[:, None].to(found.gamma.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,9 @@ KEPT_WEIGHTS = "weights"
 KEPT_SAMPLES = "samples"
 """The weights of every sample."""
 KEPT_MODEL = "model"
-"""A model of one's own, all its arrays as one vector."""
+"""A model of one's own, all its arrays as one vector; without what all clusters share."""
+KEPT_CLUSTER = "cluster"
+"""The one cluster that a client is in."""
 
 
 def kept_weights(states: States | None, positions: Positions, broadcast: Broadcast, shape: tuple[int, int]) -> Tensor:
@@ -45,6 +49,24 @@ def kept_samples(states: States, positions: Positions, broadcast: Broadcast, wei
     flow = broadcast.each["flow"][at]
     then = states.read(KEPT_SAMPLES, positions, accepted, _as_then(equal, flow))
     return torch.where((accepted >= 0)[:, None, None, None], _flown(then, flow), equal)
+
+
+def kept_clusters(
+    states: States, positions: Positions, broadcast: Broadcast, losses: Tensor, choose: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The clusters (B, R) of these clients; at first what `choose` makes of their mean losses (B, R, K).
+
+    It also chooses among what a client's cluster has become where it was split while the client was away, and among
+    all where it was removed.
+    """
+    at = torch.from_numpy(positions)
+    accepted = broadcast.each["accepted"][at]
+    if "flow" not in broadcast.each:
+        return states.read(KEPT_CLUSTER, positions, accepted, choose(losses))
+    then = states.read(KEPT_CLUSTER, positions, accepted, torch.zeros(len(positions), 1, dtype=torch.int64))
+    became = broadcast.each["flow"][at, then[:, 0]] > 0  # (B, K)
+    nothing = (accepted < 0) | ~became.any(dim=1)
+    return choose(torch.where((became | nothing[:, None])[:, None], losses, torch.inf))
 
 
 def _as_then(default: Tensor, flow: Tensor) -> Tensor:
@@ -79,7 +101,6 @@ def as_models(vectors: Tensor, like: Params) -> Params:
 
 
 def mixed_models(clusters: Clusters, shares: Tensor) -> Params:
-    """Each client's mean of the models of every lane, {name: (B, R, ...)}, by its shares (B, R, K)."""
-    models = clusters.all_models()
-    by_lane = {name: p.reshape(clusters.lanes, clusters.K, *p.shape[1:]) for name, p in models.items()}
+    """Each client's mean of the clusters' own parameters in every lane, {name: (B, R, ...)}, by shares (B, R, K)."""
+    by_lane = {name: p.reshape(clusters.lanes, clusters.K, *p.shape[1:]) for name, p in clusters.params.items()}
     return {name: torch.einsum("brk,rk...->br...", shares.to(p), p) for name, p in by_lane.items()}

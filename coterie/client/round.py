@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coterie.client.headed import respond_with_heads
 from coterie.client.mixing import respond
-from coterie.client.moving import move
-from coterie.client.personal import train_own
+from coterie.client.moving import move, move_with_head
+from coterie.client.personal import train_own, train_own_head
 from coterie.client.resample import fresh_parts
 from coterie.client.tally import Tally, Visit
 from coterie.client.work import Work
@@ -64,6 +64,7 @@ def train_as_told(work: Work, places: Positions, judged: Block, block: Block) ->
     stepped = batched and not work.settings.each and not clusters.overall  # then the loss comes with the steps
     visit = _told(work.learner, clusters, only, block, scored=not stepped)
     work.train(places, block, visit, visit.memo)
+    work.tell(places, block)
 
 
 def choose(work: Work, places: Positions, judged: Block, block: Block) -> None:
@@ -76,19 +77,27 @@ def choose(work: Work, places: Positions, judged: Block, block: Block) -> None:
         visit = _choose(work, judged)
     # the memo belongs to the samples that were scored
     work.train(places, block, visit, visit.memo if judged is block else None)
+    work.tell(places, block)
 
 
-def _way(name: Way, clusters: Clusters) -> Callable[[Work, Positions, Block, Block], None]:
-    return respond_with_heads if name == "respond" and clusters.shared else WAYS[name]
+def _way(name: Way, clusters: Clusters) -> Served:
+    return ON_A_BODY.get(name, WAYS[name]) if clusters.shared else WAYS[name]
 
 
-WAYS: Mapping[Way, Callable[[Work, Positions, Block, Block], None]] = {
+Served = Callable[[Work, Positions, Block, Block], None]
+WAYS: Mapping[Way, Served] = {
     "choose": choose,
     "respond": respond,
     "move": move,
     "personal": train_own,
 }
 """What the clients of a block do: with the places of its clients in the shard, samples to judge by and to train on."""
+ON_A_BODY: Mapping[Way, Served] = {
+    "respond": respond_with_heads,
+    "move": move_with_head,
+    "personal": train_own_head,
+}
+"""The same where all clusters share a body; those who choose train whole models, whatever is shared."""
 
 
 def _samples(

@@ -97,6 +97,11 @@ class Work:
         self.tally.add(places, visit, turn, Contribution(sums, mass > 0, "by-client"))
         self.tally.add_overall({name: add_by_row(value, first, mass, 1) for name, value in common.items()})
 
+    def tell(self, places: Positions, block: Block, features: Tensor | None = None) -> None:
+        """What distances between clients are made of; features (B, n, d) under the shared body, where there is one."""
+        if self.settings.distance is not None:
+            self.tally.note(places, self.settings.distance.client_summary(features, block, self.learner.classes))
+
     def keep(self, places: Positions, rows: dict[str, Tensor]) -> None:
         """Keep these rows {name: (B, ...)} of the clients whose work counts."""
         counts = self.tally.accepted(places)

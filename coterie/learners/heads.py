@@ -65,13 +65,28 @@ def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Te
 
 
 def descend_heads(
-    learner: WithFeatures, heads: Heads, z: Tensor, block: Block, gamma: Tensor, work: LocalWork, lr: float
+    learner: WithFeatures,
+    heads: Heads,
+    z: Tensor,
+    block: Block,
+    gamma: Tensor,
+    work: LocalWork,
+    lr: float,
+    towards: Heads | None = None,
 ) -> Heads:
-    """The heads after local steps on fixed features z (B, n, d), each sample counting by gamma (B, n, K)."""
+    """The heads after local steps on fixed features z (B, n, d), each sample counting by gamma (B, n, K).
+
+    With `towards`, `work.prox` pulls every head to the one there.
+    """
     top = Top.of(heads, learner.classes)
+    centre = None if towards is None else Top.of(towards, learner.classes)
     still = replace(work, augment="none")
     for batch in _batches(replace(block, x=z), gamma, still):
         delta = top.slope(batch.x, batch)
+        if centre is not None:  # by the heads before this step, as the slope is; who has finished stays
+            pull = lr * work.prox * (batch.counts > 0).to(delta)[:, None, None]
+            top.weight.add_(pull * (centre.weight - top.weight))
+            top.bias.add_(pull * (centre.bias - top.bias))
         top.weight.baddbmm_(delta, batch.x, alpha=-lr)
         top.bias.sub_(delta.sum(dim=2, keepdim=True), alpha=lr)
     return top.heads()
@@ -154,17 +169,26 @@ def descend_body_by_autograd(
 
 
 def descend_together(
-    learner: WithFeatures, body: Params, heads: Heads, block: Block, gamma: Tensor, work: LocalWork, lr: float
+    learner: WithFeatures,
+    body: Params,
+    heads: Heads,
+    block: Block,
+    gamma: Tensor,
+    work: LocalWork,
+    lr: float,
+    towards: Heads | None = None,
 ) -> tuple[Params, Heads]:
-    """The change of body and heads by steps on both at once."""
+    """The change of body and heads by steps on both at once; with `towards`, `work.prox` pulls the heads to those."""
     named = heads.params(learner.head)
+    centre = {} if towards is None else towards.params(learner.head)
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         now = Heads(*(theta[name] for name in named))
         losses = head_losses(learner, now, learner.features(theta, batch.x), batch.y)
         loss = (losses * _shares(batch)).sum(dim=(1, 2))
-        return loss, loss
+        pulls = (work.prox / 2 * ((theta[name] - p) ** 2).flatten(1).sum(dim=1) for name, p in centre.items())
+        return sum(pulls, start=loss), loss
 
     part = replace(block, focus=None, shares=gamma)
-    change = descend_by_autograd(objective, body | named, part, work, lr).change
+    change = descend_by_autograd(objective, body | named, part, replace(work, prox=0.0), lr).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))

@@ -10,52 +10,93 @@ rho                       split the cluster of the largest distance if that is r
 alg. 4                    the parts make the two heads; weights are halved (soft), or the parts written into them (hard)
 lines 12-19               a cluster that nobody ranks first is removed
 
-backbone fedem: p(y|x), any shift sets apart (ASCP), mu 0. fedrc: p(y|x)/P_k(y), only concepts do (CSCP), mu 0.4.
+backbone  explains by     clients                                                   sets apart      mu    split
+fedem     p(y|x)          train all heads by gamma                                  any shift       0     soft
+fedrc     p(y|x)/P_k(y)   the same                                                  concepts only   0.4   soft
+fesem     p(y|x)          train their cluster's head and join the one nearest to    any shift       none  hard
+                          what came out; heads are averaged over members
+fedsoft   p(y|x)          train and keep a head h_i of their own, pulled by         any shift       none  soft
+                          (lambda/2) |h_i - sum_k omega-tilde_ik theta_k|^2;
+                          theta_k = sum_i omega-tilde_ik N_i h_i / sum
+
+Any shift is the paper's ASCP, concepts only its CSCP. fesem begins with the cluster of least loss, and so does a client
+that was away while its cluster was split, among the parts. fedsoft finds weights as fedem does, by responsibilities of
+the theta_k. Who has trained predicts by its own h_i; somebody new, who has none, by a mixture of the theta_k as in
+fedem.
 Equation 4 is read with index n on weights and likelihoods of the denominator; 6 and 7 are descents on the loss.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from coterie.config import Option, Options
 from coterie.errors import ConfigError
-from coterie.methods.base import Entry, parts
+from coterie.methods.backbones import (
+    BACKBONE,
+    LAM,
+    backbone_defaults,
+    backbone_of,
+    backbone_parts,
+    backbone_rows,
+    begin_with_one,
+)
+from coterie.methods.base import Entry, Placing
 from coterie.methods.fedem import ORDER
-from coterie.methods.hcfl import begin_with_one
 from coterie.tiers.distance import Prototypes
-from coterie.tiers.method import Averaging, Method
+from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional, Objective, Ratio
 from coterie.tiers.procedure import Adaptive, RemoveUnclaimed, SplitByGap, Step
-from coterie.tiers.weights import SoftByEM
+from coterie.tiers.weights import HardByDistance, PersonalByEM, SoftByEM, Weights
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
-"""mu-tilde of each backbone, as in the paper's tables."""
+"""mu-tilde of each backbone that has it, as in the paper's tables."""
 
 
 def hcfl_plus(options: Options) -> Method:
     """gamma_jk ~ w_jk L_k; heads, then body, by gamma; split by prototypes, remove what nobody ranks first."""
-    own, common = options.own, parts(options)
+    own = options.own
     if options.learner.startswith("linear"):
         raise ConfigError("hcfl+ compares the features of classes, but the targets are numbers: use fedem")
     objective: Objective = Ratio() if own["backbone"] == "fedrc" else Conditional()
-    mu = MU[own["backbone"]] if own["mu"] is None else own["mu"]
     principle: Literal["ascp", "cscp"] = own["principle"] or ("cscp" if own["backbone"] == "fedrc" else "ascp")
-    if options.averaging == "responsibility":
-        common["averaging"] = Averaging("responsibility", common["averaging"].client_weight)
-    work = replace(common.pop("work"), order=own["order"])
-    split = SplitByGap(own["rho"], own["split"] == "hard", own["warmup"], own["max_clusters"])
+    split = SplitByGap(own["rho"], _hard(own), own["warmup"], own["max_clusters"])
     steps: tuple[Step, ...] = (RemoveUnclaimed(), split) if own["remove"] else (split,)
     return Method(
         "hcfl+",
         objective,
-        SoftByEM(mu),
+        _weights(own),
         Adaptive(options.clusters, steps),
-        work=work,
         distance=Prototypes(principle),
-        **{**common, "shared": ("body",)},
+        **backbone_parts("hcfl+", options, ("body",)),
     )
+
+
+def _weights(own: Mapping[str, Any]) -> Weights:
+    backbone, mu = own["backbone"], own["mu"]
+    if backbone in MU:
+        return SoftByEM(MU[backbone] if mu is None else mu)
+    if mu is not None:
+        raise ConfigError(
+            f"hcfl+: mu gives samples weights of their own, which backbone {backbone} has not: leave mu out, or use "
+            "backbone=fedem or fedrc"
+        )
+    return HardByDistance() if backbone == "fesem" else PersonalByEM()
+
+
+def _hard(own: Mapping[str, Any]) -> bool:
+    """Whether the parts of a split are written into the clients' weights."""
+    if own["backbone"] == "fesem" and own["split"] == "soft":
+        raise ConfigError(
+            "hcfl+: split=soft halves weights, but with backbone fesem a client has one cluster: leave split out"
+        )
+    return bool(own["backbone"] == "fesem" or own["split"] == "hard")
+
+
+def _newcomers(own: Mapping[str, Any]) -> Placing:
+    return "least-loss" if backbone_of(own) == "fesem" else "mixture"
 
 
 ENTRY = Entry(
@@ -66,7 +107,7 @@ ENTRY = Entry(
     compose=hcfl_plus,
     refuses=frozenset({"exchange", "shared", "restarts"}),
     options=(
-        Option("backbone", str, "how a cluster explains a sample", "fedrc", ("fedem", "fedrc")),
+        BACKBONE,
         Option("rho", float, "split once the largest distance in a cluster is so far above the mean", 0.3, above=0),
         Option(
             "mu",
@@ -75,23 +116,24 @@ ENTRY = Entry(
             low=0,
             high=1,
         ),
+        LAM,
         Option("principle", str, "what sets clients apart; else by the backbone", None, ("ascp", "cscp")),
         replace(ORDER, default="heads-first"),
-        Option("split", str, "whether a split halves weights, or writes the parts into them", "soft", ("soft", "hard")),
+        Option(
+            "split",
+            str,
+            "whether a split halves weights, or writes the parts into them; else soft, hard with backbone fesem",
+            None,
+            ("soft", "hard"),
+        ),
         Option("remove", bool, "whether clusters that nobody ranks first are removed", True),
         Option("warmup", int, "rounds before the first split", 0, low=0),
         Option("max_clusters", int, "no more clusters than this", low=1),
     ),
-    defaults=lambda given: {"client_weight": "samples", "averaging": "all"},
+    defaults=backbone_defaults,
     prefers=begin_with_one,
     learners=("mlp", "cnn"),
     twin="fedavg",
-    newcomers="mixture",
-    reveals={
-        "cluster": "which cluster weighs most for it",
-        "change": "how it changed the heads",
-        "weights": "what each cluster counts for it",
-        "labels": "with backbone fedrc, how many samples of each class it counts in each cluster",
-        **Prototypes.reveals,
-    },
+    newcomers=_newcomers,
+    reveals=lambda own: {**backbone_rows(own), **Prototypes.reveals},
 )

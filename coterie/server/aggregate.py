@@ -25,8 +25,7 @@ def aggregate(
     """
     step = method.server_lr * (rate if method.exchange == "gradient" else 1.0)
     if method.weights.way == "personal":
-        count = sizes[answered] if method.averaging.client_weight == "samples" else np.ones(len(answered))
-        return _from_models(clusters, reply, torch.from_numpy(count).double(), step)
+        return _from_models(clusters, reply, _counted(method, sizes, answered), step)
     if "change" in reply.rows:
         sums = _added_up(clusters, changes_of(method, clusters, reply, sizes, answered))
     else:
@@ -47,16 +46,28 @@ def aggregate(
 
 
 def changes_of(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions) -> Changes:
-    """The rows in which clients send what they changed: of the one model they trained, or of all. One lane."""
-    vectors = reply.rows["change"]  # (a, T, P)
+    """What clients changed, from rows: of the one model they trained, or of all. Who has a model of its own has made
+    that of every cluster's. One lane."""
+    own = method.weights.way == "personal"
+    vectors = _from_each(clusters, reply.rows["model"]) if own else reply.rows["change"]  # (a, T, P)
     shape = tuple(vectors.shape[:2])
-    count = torch.from_numpy(sizes[answered]).double() if method.averaging.client_weight == "samples" else None
-    mass = torch.ones(shape, dtype=torch.float64) if count is None else count[:, None].expand(shape)
-    if method.weights.way == "choose":
+    mass = _counted(method, sizes, answered)[:, None].expand(shape)
+    if method.weights.way in ("choose", "move"):
         return Changes(clusters, reply.clients, reply.rows["cluster"].cpu(), vectors, mass, mass)
     share = mass * reply.rows["weights"][:, 0]
     slots = torch.arange(clusters.K).expand(shape)
     return Changes(clusters, reply.clients, slots, vectors, share if _by_share(method) else mass, share)
+
+
+def _counted(method: Method, sizes: np.ndarray, answered: Positions) -> Tensor:
+    """(a,) what each of those who answered counts: once or n_i times."""
+    each = sizes[answered] if method.averaging.client_weight == "samples" else np.ones(len(answered))
+    return torch.from_numpy(each).double()
+
+
+def _from_each(clusters: Clusters, models: Tensor) -> Tensor:
+    """How far the clients' own models (a, 1, P) are from every cluster's, (a, K, P)."""
+    return models - flat(clusters.params).to(models)
 
 
 def _by_share(method: Method) -> bool:
@@ -87,7 +98,10 @@ def _from_models(clusters: Clusters, reply: Reply, mass: Tensor, step: float) ->
     before = flat(clusters.params)
     mean = sums / total.to(sums).clamp_min(torch.finfo(sums.dtype).tiny)[:, None]
     after = before + step * torch.where((total > 0)[:, None], mean.to(before) - before, 0)
-    return replace(clusters, params=unflat(after, clusters.params))
+    moved = replace(clusters, params=unflat(after, clusters.params))
+    if not clusters.shared:
+        return moved
+    return replace(moved, body=_moved(clusters.shared, reply.slotted["body"], mass.sum()[None], step))
 
 
 def _everybody(averaging: Averaging, by_lane: Tensor, sizes: np.ndarray) -> Tensor:

@@ -174,7 +174,7 @@ def _placed(state: ServerState, greeted: Greeted) -> ServerState:
 def _seen(method: Method, view: View, state: ServerState, reply: Reply, sizes: np.ndarray) -> View:
     """What the procedure may look at, besides who is where."""
     weights = reply.rows["weights"][:, 0] if "weights" in reply.rows else None
-    changes = changes_of(method, state.clusters, reply, sizes, view.answered) if "change" in reply.rows else None
+    changes = changes_of(method, state.clusters, reply, sizes, view.answered) if method.tells_changes else None
     return replace(
         view, rows=reply.rows, weights=weights, changes=changes, distance=method.distance, portraits=state.portraits
     )

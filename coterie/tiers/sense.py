@@ -15,7 +15,7 @@ from coterie.tiers.distance import AnchorCosine
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Joint, Ratio
 from coterie.tiers.procedure import MergeAbove, SplitByNorm, Step
-from coterie.tiers.weights import OneCluster, SoftByEM, SoftByLoss, Weights
+from coterie.tiers.weights import OneCluster, PersonalByEM, SoftByEM, SoftByLoss, Weights
 
 Check = Callable[[Method, Learner], str | None]
 
@@ -97,21 +97,21 @@ def merging_what_is_split(method: Method, learner: Learner) -> str | None:
 
 
 def distance_nobody_tells(method: Method, learner: Learner) -> str | None:
-    """Only mixtures are asked for more than their changes in a round."""
-    if method.distance is None or not method.adapts or method.weights.way == "respond":
+    """Those who choose a cluster, or are told it, train whole models and never see features."""
+    if method.distance is None or not method.adapts or method.weights.way != "choose":
         return None
-    if method.distance.needs not in ("features", "labels"):
+    if method.distance.needs != "features":
         return None
     return (
-        f"distance {method.distance.name} needs what only clients with weights soft-by-em tell in a round: use "
-        "them, or distance=update-cosine"
+        f"distance {method.distance.name} needs features, which clients with weights {method.weights.name} do not tell "
+        "in a round: use weights=soft-by-em or hard-by-distance, or distance=update-cosine"
     )
 
 
 def halves_of_a_hard_client(method: Method, learner: Learner) -> str | None:
     """Halved weights need weights."""
     step = next((step for step in method.procedure.steps if step.splits and not getattr(step, "hard", True)), None)
-    if step is None or method.weights.way == "respond":
+    if step is None or method.weights.way in ("respond", "personal"):
         return None
     return (
         f"{step.name} with hard=false halves weights, but with weights {method.weights.name} a client has one "
@@ -136,6 +136,16 @@ def ratio_of_numbers(method: Method, learner: Learner) -> str | None:
     return None
 
 
+def likelihoods_of_numbers(method: Method, learner: Learner) -> str | None:
+    """Who has a model of its own keeps no variance of a mixture."""
+    if isinstance(method.weights, PersonalByEM) and learner.classes is None:
+        return (
+            "weights personal-by-em compare likelihoods of classes, but the targets are numbers: use "
+            "weights=soft-by-counts"
+        )
+    return None
+
+
 def one_cluster_that_changes(method: Method, learner: Learner) -> str | None:
     """Nobody could be anywhere else."""
     if isinstance(method.weights, OneCluster) and method.adapts:
@@ -157,8 +167,8 @@ def gaussians_that_split(method: Method, learner: Learner) -> str | None:
 
 
 def ways_that_cannot_change(method: Method, learner: Learner) -> str | None:
-    """What these clients keep or send is not carried over to other clusters."""
-    if method.adapts and (method.weights.way in ("move", "personal") or isinstance(method.weights, SoftByLoss)):
+    """What these clients send is not carried over to other clusters."""
+    if method.adapts and isinstance(method.weights, SoftByLoss):
         return (
             f"the number of clusters cannot change with weights {method.weights.name}: use weights=soft-by-em, "
             "hard-by-loss or assigned, or procedure=fixed"
@@ -177,9 +187,8 @@ def mixture_averaged_over_members(method: Method, learner: Learner) -> str | Non
 
 
 def whole_models_on_a_body(method: Method, learner: Learner) -> str | None:
-    """Models of clients' own, or of all clusters at once, have no heads apart from their bodies."""
-    whole = method.weights.way in ("personal", "move") or isinstance(method.weights, SoftByLoss)
-    if whole and method.shared:
+    """Models of all clusters that are trained one by one have no heads apart from their bodies."""
+    if isinstance(method.weights, SoftByLoss) and method.shared:
         return (
             f"with weights {method.weights.name} clients train whole models, which cannot share parts: leave shared out"
         )
@@ -187,8 +196,8 @@ def whole_models_on_a_body(method: Method, learner: Learner) -> str | None:
 
 
 def part_of_a_body(method: Method, learner: Learner) -> str | None:
-    """Mixtures train heads on features, so everything below the heads is common."""
-    if method.weights.way == "respond" and method.shared and not shares_body(method, learner):
+    """All but those who choose train heads on features, so everything below the heads is common."""
+    if method.weights.way != "choose" and method.shared and not shares_body(method, learner):
         shared = ",".join(method.shared)
         return (
             f"with weights {method.weights.name} a network's whole body can be shared and no part of it, but "
@@ -199,7 +208,7 @@ def part_of_a_body(method: Method, learner: Learner) -> str | None:
 
 def several_starts_of_one(method: Method, learner: Learner) -> str | None:
     """A body that heads share has one start, and so has a client with a model of its own."""
-    one = method.weights.way == "personal" or (method.weights.way == "respond" and bool(method.shared))
+    one = method.weights.way == "personal" or (method.weights.way != "choose" and bool(method.shared))
     if one and method.lanes > 1:
         what = "a shared body" if method.shared else f"weights {method.weights.name}"
         return f"{what} can have one start only, but restarts={method.lanes}: leave it at 1"
@@ -207,11 +216,11 @@ def several_starts_of_one(method: Method, learner: Learner) -> str | None:
 
 
 def split_heads_of_hard_clients(method: Method, learner: Learner) -> str | None:
-    """Only mixtures send the changes of heads and body apart."""
-    if method.shared and method.tells_changes and method.weights.way != "respond":
+    """Those who choose do not send the changes of heads and body apart."""
+    if method.shared and method.tells_changes and method.weights.way == "choose":
         return (
-            f"clusters on a shared body can be split only with weights soft-by-em, not {method.weights.name}: "
-            "leave shared out, or change the weights"
+            f"clusters on a shared body cannot be split with weights {method.weights.name}: leave shared out, or use "
+            "weights=soft-by-em or hard-by-distance"
         )
     return None
 
@@ -249,6 +258,7 @@ REFUSED: tuple[Check, ...] = (
     halves_of_a_hard_client,
     ratio_without_mixtures,
     ratio_of_numbers,
+    likelihoods_of_numbers,
     mixture_averaged_over_members,
     whole_models_on_a_body,
     part_of_a_body,

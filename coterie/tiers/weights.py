@@ -37,6 +37,23 @@ class Choosing(Weights, Protocol):
         ...
 
 
+class Sharing(Weights, Protocol):
+    """A client has a model of its own, near its mixture of the clusters' models."""
+
+    @property
+    def every(self) -> int:
+        """Rounds between two times that shares are found."""
+        ...
+
+    def client_share(self, losses: Tensor, real: Tensor, before: Tensor) -> Tensor:
+        """What each cluster counts for each client, (B, R, K), sums to one over K; ties to the lowest.
+
+        losses: of the samples under the models received, (B, n, R, K); real (B, n) is False for padding; before: what
+        the client kept, (B, R, K), equal shares at first.
+        """
+        ...
+
+
 class Responding(Weights, Protocol):
     """Every sample has shares of its own; the client keeps its mean ones."""
 
@@ -169,13 +186,31 @@ class SoftByCounts:
     assigned: ClassVar[bool] = False
     keeps: ClassVar[bool] = True
 
-    def client_count(self, losses: Tensor, real: Tensor) -> Tensor:
-        """u (B, R, K) from the samples' losses (B, n, R, K); real (B, n) is False for padding; ties to the lowest."""
+    def client_share(self, losses: Tensor, real: Tensor, before: Tensor) -> Tensor:
+        """u (B, R, K); what was before does not matter."""
         first = losses.nan_to_num(nan=torch.inf).argmin(dim=3)
         won = torch.nn.functional.one_hot(first, losses.shape[3]).to(losses) * real[..., None, None].to(losses)
         shares = won.sum(dim=1) / real.sum(dim=1).to(losses)[:, None, None]
         shares = torch.where(shares > 0, shares, self.least)
         return shares / shares.sum(dim=2, keepdim=True)
+
+
+@dataclass(frozen=True)
+class PersonalByEM:
+    """w_k is the mean responsibility of cluster k for a client's samples, as in `soft-by-em`; for all else the client
+    does as in `soft-by-counts`: it trains one model of its own, pulled to the mixture by w. (HCFL+ with FedSoft)"""
+
+    every: ClassVar[int] = 1
+    name: ClassVar[str] = "personal-by-em"
+    way: ClassVar[Way] = "personal"
+    assigned: ClassVar[bool] = False
+    keeps: ClassVar[bool] = True
+
+    def client_share(self, losses: Tensor, real: Tensor, before: Tensor) -> Tensor:
+        """w (B, R, K): one step of EM from the weights before."""
+        gamma, _ = SoftByEM().client_respond(losses, before[:, None])
+        counted = torch.where(real[..., None, None], gamma, 0)
+        return counted.sum(dim=1) / real.sum(dim=1).to(losses)[:, None, None]
 
 
 def best(scores: Tensor) -> Tensor:
@@ -200,5 +235,6 @@ class Assigned:
 
 
 WEIGHTS: dict[str, Callable[..., Weights]] = {
-    m.name: m for m in (OneCluster, HardByLoss, HardByDistance, SoftByLoss, SoftByEM, SoftByCounts, Assigned)
+    m.name: m
+    for m in (OneCluster, HardByLoss, HardByDistance, SoftByLoss, SoftByEM, SoftByCounts, PersonalByEM, Assigned)
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.tiers.objective import OBJECTIVES, Conditional, Joint, Ratio
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import WEIGHTS, HardByLoss, OneCluster, SoftByCounts, SoftByLoss
+from coterie.tiers.weights import WEIGHTS, HardByLoss, OneCluster, PersonalByEM, SoftByCounts, SoftByLoss
 
 
 def a_block(y: list[list[int]], x: Tensor | None = None, sizes: list[int] | None = None) -> Block:
@@ -116,9 +116,17 @@ def test_shares_by_counts_of_the_least_loss():
     # four samples, the last is padding: cluster 0 wins two, cluster 1 one, cluster 2 none and gets 1e-4
     losses = torch.tensor([[[1.0, 2, 3], [1, 2, 3], [3, 1, 2], [3, 2, 1]]], dtype=torch.float64)[:, :, None]
     real = torch.tensor([[True, True, True, False]])
-    total = 1 + 1e-4
+    total, before = 1 + 1e-4, torch.full((1, 1, 3), 1 / 3, dtype=torch.float64)
     expected = [2 / 3 / total, 1 / 3 / total, 1e-4 / total]
-    assert SoftByCounts().client_count(losses, real).flatten().tolist() == pytest.approx(expected)
+    assert SoftByCounts().client_share(losses, real, before).flatten().tolist() == pytest.approx(expected)
+
+
+def test_shares_of_a_model_of_ones_own_by_em():
+    # likelihoods 1/2, 1/4 and 1/4, 1/2, weights 1/3 and 2/3: gamma is 1/2, 1/2 and 1/5, 4/5; the third is padding
+    losses = -torch.tensor([[[0.5, 0.25], [0.25, 0.5], [1e-9, 1]]], dtype=torch.float64).log()[:, :, None]
+    before = torch.tensor([[[1 / 3, 2 / 3]]], dtype=torch.float64)
+    found = PersonalByEM().client_share(losses, torch.tensor([[True, True, False]]), before)
+    assert found.flatten().tolist() == pytest.approx([0.35, 0.65])
 
 
 def test_one_cluster_always_chooses_the_first():
@@ -154,9 +162,11 @@ def test_only_assigned_clients_are_told_and_only_hard_ones_score():
         "soft-by-counts": False,
         "soft-by-loss": False,
         "soft-by-em": False,
+        "personal-by-em": False,
         "assigned": True,
     }
-    assert {name for name, w in WEIGHTS.items() if w.keeps} == {"hard-by-distance", "soft-by-em", "soft-by-counts"}
+    kept = {"hard-by-distance", "soft-by-em", "soft-by-counts", "personal-by-em"}
+    assert {name for name, w in WEIGHTS.items() if w.keeps} == kept
 
 
 def test_soft_weights_by_hand():

@@ -1,0 +1,88 @@
+"""Tiers 1 and 2 of published methods, whose number of clusters HCFL lets grow.
+
+backbone    a cluster explains by    clients                                   averaging of the clusters' models
+fedem       p(y|x)                   mixtures by EM                            all (or by responsibility)
+fedrc       p(y|x) / P_k(y)          mixtures by EM                            all (or by responsibility)
+fesem       p(y|x)                   one cluster, of the nearest parameters    members
+fedsoft     p(y|x)                   a model (head) of their own, held near    by weight
+                                     their mixture of the clusters'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from coterie.config import Option, Options
+from coterie.errors import ConfigError
+from coterie.methods.base import parts
+from coterie.tiers.method import Averaging
+
+DEFAULT = "fedrc"
+BACKBONE = Option(
+    "backbone",
+    str,
+    "how a cluster explains a sample and how clients are given to clusters",
+    DEFAULT,
+    ("fedem", "fedrc", "fesem", "fedsoft"),
+)
+PULL = 0.1
+LAM = Option(
+    "lam", float, f"with backbone fedsoft, strength of the pull to the mixture (lambda), {PULL:g} unless set", low=0
+)
+AVERAGING = {"fedem": "all", "fedrc": "all", "fesem": "members", "fedsoft": "responsibility"}
+WEIGHS = "which cluster weighs most for it"
+ROWS: dict[str, dict[str, str]] = {
+    "fedem": {"cluster": WEIGHS, "change": "how it changed all clusters' models", "weights": "what each counts for it"},
+    "fesem": {"cluster": "which cluster it is in", "change": "how far it is from its cluster's model"},
+    "fedsoft": {"cluster": WEIGHS, "weights": "what each cluster counts for it", "model": "its own model"},
+}
+ROWS["fedrc"] = ROWS["fedem"] | {"labels": "how many samples of each class it counts in each cluster"}
+
+
+def backbone_of(given: Mapping[str, Any]) -> str:
+    """The one chosen among a method's own options."""
+    return str(given.get("backbone") or DEFAULT)
+
+
+def backbone_defaults(given: Mapping[str, Any]) -> Mapping[str, object]:
+    """A client counts n_i times; models are averaged as the backbone does."""
+    return {"client_weight": "samples", "averaging": AVERAGING[backbone_of(given)]}
+
+
+def begin_with_one(given: Mapping[str, object]) -> Mapping[str, object]:
+    """One cluster at first, however many groups the data has: they are to be found."""
+    return {} if "clusters" in given else {"clusters": 1}
+
+
+def backbone_parts(name: str, options: Options, shared: tuple[str, ...]) -> dict[str, Any]:
+    """The parts that are not tiers, as the backbone has them: keyword arguments of `Method`."""
+    own, common = options.own, parts(options)
+    personal = own["backbone"] == "fedsoft"
+    if own["lam"] is not None and not personal:
+        raise ConfigError(
+            f"{name}: lam pulls a client's own model to its mixture, but with backbone {own['backbone']} it has none: "
+            "leave lam out, or use backbone=fedsoft"
+        )
+    if personal and options.averaging != "responsibility":
+        raise ConfigError(
+            f"{name}: backbone fedsoft averages the clients' own models by their weights, but "
+            f"averaging={options.averaging}: leave it out"
+        )
+    if options.averaging == "responsibility" and own["backbone"] != "fesem":  # there it is the mean over members
+        common["averaging"] = Averaging("responsibility", common["averaging"].client_weight)
+    pull = PULL if own["lam"] is None else own["lam"]
+    work = replace(common["work"], order=own.get("order", "together"), prox=pull if personal else 0.0)
+    return common | {"work": work, "shared": shared}
+
+
+def backbone_rows(own: Mapping[str, Any]) -> Mapping[str, str]:
+    """What clients send in rows of their own; without options, of every backbone."""
+    if own:
+        return ROWS[backbone_of(own)]
+    found: dict[str, str] = {}
+    for backbone, rows in ROWS.items():
+        for row, words in rows.items():
+            found.setdefault(row, words if row in ROWS[DEFAULT] and row != "labels" else f"{words} ({backbone})")
+    return found
