@@ -76,7 +76,7 @@ KERNELS = {3: SmallCNN, 2: PatchCNN}
 def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 3) -> HeadedLearner:
     """Two convolutions and two fully connected layers on images (H, W) or (channels, H, W), at least 4x4.
 
-    kernel=2: squares of 2x2 pixels side by side instead of 3x3 that overlap and are pooled; sees less and is far faster.
+    kernel=2: squares of 2x2 pixels side by side instead of 3x3 that overlap and are pooled; many clients step at once.
     """
     inputs, height, width = image_shape(profile, "cnn", smallest=4)
     if channels < 1 or hidden < 1:

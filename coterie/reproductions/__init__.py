@@ -10,6 +10,9 @@ from pathlib import Path
 from coterie.errors import unknown_name
 from coterie.reproductions import (
     grouped_regression,
+    hcfl_ablations,
+    hcfl_clusters,
+    hcfl_comparisons,
     hcfl_knobs,
     hcfl_reference,
     ifca_figure3,
@@ -59,6 +62,9 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         odcl_few_shot.REPRODUCTION,
         hcfl_reference.REPRODUCTION,
         hcfl_knobs.REPRODUCTION,
+        *hcfl_comparisons.REPRODUCTIONS,
+        *hcfl_ablations.REPRODUCTIONS,
+        *hcfl_clusters.REPRODUCTIONS,
         grouped_regression.REPRODUCTION,
     )
 }

@@ -1,4 +1,4 @@
-"""The tables of Guo, Tang, Lin 2025 at a size that one processor can run: data, methods, figures and what is made of them.
+"""What the small versions of the tables of Guo, Tang, Lin 2025 share: data, methods, figures, rows and verdicts.
 
 All tables share one family of cells: a run that several tables show is made once.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -36,13 +38,13 @@ FAMILY = "hcfl-images"
 PAPER = "Guo, Tang, Lin 2025"
 CLASSES = 10
 CLIENTS, SAMPLES, HELD_OUT = 100, 60, 20
-ROUNDS, EVERY = 40, 10
-"""The best of rounds 10, 20, 30 and 40 counts, and the last."""
+ROUNDS, EVERY = 48, 12
+"""The best of rounds 12, 24, 36 and 48 counts, and the last."""
 QUICK_CLIENTS, QUICK_ROUNDS = 12, 4
 WORK: dict[str, object] = {"local_epochs": 1, "batch_size": 20}
 LEARNING: dict[str, dict[str, object]] = {
-    "fashion-mnist": {"learner": "cnn:channels=4,hidden=32", "lr": 0.2},
-    "cifar10": {"learner": "cnn:channels=8,hidden=32", "lr": 0.1},
+    "fashion-mnist": {"learner": "cnn:channels=8,hidden=32,kernel=2", "lr": 0.3},
+    "cifar10": {"learner": "cnn:channels=8,hidden=32,kernel=2", "lr": 0.2},
 }
 
 
@@ -80,7 +82,7 @@ class Row:
 
     title: str
     method: str
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def cell(self, setting: Setting) -> str:
         return f"{setting.title}, {self.title}"
@@ -94,11 +96,11 @@ IFCA = Row("IFCA", "ifca", K_GIVEN)
 FEDEM = Row("FedEM", "fedem", K_GIVEN)
 FEDRC = Row("FedRC", "fedrc", K_GIVEN)
 FEDSOFT = Row("FedSoft", "fedsoft", K_GIVEN)
-WARMUP = 10
+WARMUP = 12
 CUTS = {"warmup": WARMUP, "thresholds": "relative"}
 CFL_ROWS = tuple(
     Row(f"CFL, eps1 {eps1:g}, eps2 {eps2:g}", "cfl", {**CUTS, "eps1": eps1, "eps2": eps2})
-    for eps1, eps2 in ((0.4, 0.4), (0.4, 0.2), (0.2, 0.2))
+    for eps1, eps2 in ((0.1, 1.6), (0.1, 0.8), (0.07, 0.8))
 )
 """In the order of the paper's (0.4, 1.6), (0.4, 0.8), (0.2, 0.8)."""
 ICFL_085, ICFL_098 = (Row(f"ICFL, alpha0 {alpha0:g}", "icfl", {"alpha0": alpha0}) for alpha0 in (0.85, 0.98))
@@ -124,11 +126,17 @@ class MeteredCell(RunCell):
     """A run and the memory it took beyond the data, where the system tells it."""
 
     def measure(self, folder: Path) -> Figures:
-        data = scenario(self.scenario, seed=self.seed, **self.scenario_options)
+        data = _population(self.scenario, tuple(self.scenario_options.items()), self.seed)
         before = forget_peak()
         result = self._result(data, folder)
         figures = self.take(self, data, result)
         return figures if before is None else {**figures, "memory": round((peak_memory() - before) / 1e6)}
+
+
+@lru_cache(maxsize=1)
+def _population(name: str, options: tuple[tuple[str, object], ...], seed: int) -> Population:
+    """The data of a cell: those that follow each other mostly have the same, and making it takes seconds."""
+    return scenario(name, seed=seed, **dict(options))
 
 
 def forget_peak() -> int | None:
@@ -172,7 +180,7 @@ def cells_of(grid: Grid) -> Callable[[int, bool], list[Cell]]:
 def take(cell: RunCell, data: Population, result: Result) -> Figures:
     """All that any of the tables shows."""
     records, metrics = result.records, result.metrics
-    numbers = [int(record.get("K", record["clusters"])) for record in records]
+    numbers = [int(record["K"] if "K" in record else record["clusters"]) for record in records]
     figures: Figures = {
         **best_and_last(metrics),
         **at_best_rounds(records),
@@ -271,21 +279,24 @@ def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], wo
     there = [value for value in values if value is not None]
     if len(there) < len(values):
         return Claim(text, None, NOT_RUN)
-    met = all(a >= b for a, b in zip(there, there[1:], strict=False)) and there[0] > there[-1]
+    met = all(a >= b for a, b in pairwise(there)) and there[0] > there[-1]
     return Claim(text, met, ", ".join(f"{value:.1f}" for value in there))
 
 
 def named(figure: str) -> str:
+    """What a figure is called in a claim."""
     return SHOWN.get(figure, figure)
 
 
 SCALE_NOTE = (
-    "A small version of the paper's setting: 100 clients as there, but 60 training and 20 held-out samples each, images "
-    "pooled to 14x14 (Fashion-MNIST) or 16x16x3 (CIFAR-10), a network of two convolutions (4 and 8 or 8 and 16 "
-    "channels) and 32 hidden units that begins at random (the paper: MobileNet-V2 with weights from ImageNet), 40 rounds "
-    "of one epoch in batches of 20 (the paper: 200 rounds). Val is the accuracy on the clients' held-out samples; Test "
-    "is that of one newcomer for each concept with clean test images of all classes, 1000 to choose a model or weights "
-    "by and 3000 to be judged on. The best of rounds 10, 20, 30 and 40 counts, for Val and Test apart. "
+    "A small version of the paper's setting: 100 clients as there, but 60 training and 20 held-out samples each, "
+    "images pooled to 14x14 (Fashion-MNIST) or 16x16x3 (CIFAR-10), a network of two convolutions of 2x2 pixels with "
+    "stride 2 (8 and 16 channels) and 32 hidden units that begins at random (the paper: MobileNet-V2 with weights from "
+    "ImageNet), 48 rounds of one epoch in batches of 20 (the paper: 200 rounds). Step sizes, 0.3 and 0.2, were "
+    "chosen with FedAvg and the oracle on a seed that is not shown and are the same for all methods. Val is the "
+    "accuracy on the clients' held-out samples; Test is that of one newcomer for each concept with clean test images of "
+    "all classes, 1000 to choose a model or weights by and 3000 to be judged on. The best of rounds 12, 24, 36 and 48 "
+    "counts, for Val and Test apart. One seed unless the brackets say more: small gaps mean little. "
 )
 
 
