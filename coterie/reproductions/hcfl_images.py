@@ -294,9 +294,9 @@ SCALE_NOTE = (
     "stride 2 (8 and 16 channels) and 32 hidden units that begins at random (the paper: MobileNet-V2 with weights from "
     "ImageNet), 48 rounds of one epoch in batches of 20 (the paper: 200 rounds). Step sizes, 0.3 and 0.2, were "
     "chosen with FedAvg and the oracle on a seed that is not shown and are the same for all methods. Val is the "
-    "accuracy on the clients' held-out samples; Test is that of one newcomer for each concept with clean test images of "
-    "all classes, 1000 to choose a model or weights by and 3000 to be judged on. The best of rounds 12, 24, 36 and 48 "
-    "counts, for Val and Test apart. One seed unless the brackets say more: small gaps mean little. "
+    "accuracy on the clients' held-out samples; Test is that of one newcomer for each concept with clean test images "
+    "of all classes, 1000 to choose a model or weights by and 3000 to be judged on. The best of rounds 12, 24, 36 and "
+    "48 counts, for Val and Test apart. One seed unless the brackets say more: small gaps mean little. "
 )
 
 
