@@ -148,8 +148,9 @@ REPRODUCTIONS = (
         "hcfl-table11",
         "Memory, time and number of clusters",
         "table 11",
-        "Two classes a client, in five disjoint pairs. Memory is what the process held at most beyond the data (the "
-        "paper: of a GPU). Seconds of a round are medians, shown as multiples of ICFL's, as other work disturbs them.",
+        "Two classes a client, in five disjoint pairs. Memory is what a process of its own held at most beyond the "
+        "data (the paper: of a GPU). Seconds of a round are medians, shown as multiples of ICFL's, as other work "
+        "disturbs them.",
         TABLE11_GRID,
         _table11,
         _table11_claims,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,8 @@ from statistics import median
 import numpy as np
 
 from coterie.core.population import Population
+from coterie.errors import CoterieError
+from coterie.processes import in_processes
 from coterie.reproductions.base import (
     NOT_RUN,
     Cell,
@@ -122,21 +124,39 @@ PLUS_FESEM, PLUS_FEDEM, PLUS_FEDRC = (
 )
 
 
-class MeteredCell(RunCell):
-    """A run and the memory it took beyond the data, where the system tells it."""
+class ImageCell(RunCell):
+    """A run on data that is kept for the next cell: those that follow each other mostly have the same."""
 
     def measure(self, folder: Path) -> Figures:
         data = _population(self.scenario, tuple(self.scenario_options.items()), self.seed)
-        before = forget_peak()
-        result = self._result(data, folder)
-        figures = self.take(self, data, result)
-        return figures if before is None else {**figures, "memory": round((peak_memory() - before) / 1e6)}
+        return self.take(self, data, self._result(data, folder))
 
 
 @lru_cache(maxsize=1)
 def _population(name: str, options: tuple[tuple[str, object], ...], seed: int) -> Population:
-    """The data of a cell: those that follow each other mostly have the same, and making it takes seconds."""
+    """The data of a cell, which takes seconds to make."""
     return scenario(name, seed=seed, **dict(options))
+
+
+class MeteredCell(RunCell):
+    """A run and the memory it took beyond the data, where the system tells it.
+
+    It has a process of its own: memory that earlier cells have used and freed would hide what this one needs.
+    """
+
+    def measure(self, folder: Path) -> Figures:
+        [(_, outcome)] = in_processes(partial(metered, folder), [self], 1, lambda cells: None)
+        if isinstance(outcome, CoterieError):
+            raise outcome
+        return outcome
+
+
+def metered(folder: Path, cell: MeteredCell) -> Figures:
+    """What the process of a metered cell does."""
+    data = scenario(cell.scenario, seed=cell.seed, **cell.scenario_options)
+    before = forget_peak()
+    figures = cell.take(cell, data, cell._result(data, folder))
+    return figures if before is None else {**figures, "memory": round((peak_memory() - before) / 1e6)}
 
 
 def forget_peak() -> int | None:
@@ -161,7 +181,8 @@ def cell(setting: Setting, row: Row, seed: int, quick: bool) -> RunCell:
     length = {"rounds": QUICK_ROUNDS, "evaluate_every": 2} if quick else {"rounds": ROUNDS, "evaluate_every": EVERY}
     options = {**length, **WORK, **LEARNING[setting.dataset], **row.options}
     data = {**setting.options, **scale}
-    return MeteredCell(row.cell(setting), seed, setting.scenario, data, row.method, options, take)
+    kind = MeteredCell if setting is TWO_CLASSES else ImageCell
+    return kind(row.cell(setting), seed, setting.scenario, data, row.method, options, take)
 
 
 Grid = Sequence[tuple[Setting, Sequence[Row]]]

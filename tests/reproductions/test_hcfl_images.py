@@ -18,6 +18,7 @@ from coterie.reproductions.hcfl_images import (
     cell,
     class_counts,
     falling,
+    metered,
     more,
 )
 from coterie.reproductions.results import append, read
@@ -119,7 +120,7 @@ def test_a_cell_from_end_to_end_serves_all_tables_that_show_it(tmp_path, monkeyp
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     store.save(images("cifar10", 1200, 100, (3, 32, 32)), "test")
     one = cell(TWO_CLASSES, row, 0, True)
-    found = one.measure(tmp_path / "run")
+    found = metered(tmp_path / "run", one)  # what its process would do
     assert set(found) == set(figures(0, 0))
     assert len(found["clusters by round"]) == 4
     append(tmp_path / "found.jsonl", FAMILY, one, found, 1.0)
