@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.reproductions.base import NOT_RUN, Claim, Found, Table, mean_of, values_of
+from coterie.reproductions.base import NOT_RUN, Claim, Found, Table, values_of
 from coterie.reproductions.hcfl_comparisons import BASELINES, TABLE1, TWO_CONCEPTS
 from coterie.reproductions.hcfl_images import (
     BACKBONES,
@@ -21,6 +21,7 @@ from coterie.reproductions.hcfl_images import (
     Setting,
     best_of_all,
     comparison,
+    means,
     more,
     plus,
     reproduction,
@@ -84,13 +85,12 @@ def _table2_claims(found: Found, quick: bool) -> list[Claim]:
 def _nearest(found: Found, setting: Setting, ideal: int) -> Claim:
     """How far the number of clusters is from the number of concepts."""
     text = f"{setting.title}: no other distance ends nearer to {ideal} clusters than that of HCFL+"
-    numbers = {row.title: mean_of(found, row.cell(setting), "clusters") for row in TABLE2_ROWS}
-    known = {title: number for title, number in numbers.items() if number is not None}
-    if len(known) < len(numbers):
+    numbers = means(found, [row.cell(setting) for row in TABLE2_ROWS], "clusters")
+    if numbers is None:
         return Claim(text, None, NOT_RUN)
-    away = {title: abs(number - ideal) for title, number in known.items()}
-    evidence = "; ".join(f"{title}: {number:.1f}" for title, number in known.items())
-    return Claim(text, away[BASE_FEDRC.title] <= min(away.values()), evidence)
+    *others, own = (abs(number - ideal) for number in numbers)
+    evidence = "; ".join(f"{row.title}: {number:.1f}" for row, number in zip(TABLE2_ROWS, numbers, strict=True))
+    return Claim(text, own <= min(others), evidence)
 
 
 FINEST = plus("FedEM", 0.01)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.reproductions.base import Claim, Found, Table, mean_of
+from coterie.reproductions.base import NOT_RUN, Claim, Found, Table, mean_of
 from coterie.reproductions.hcfl_images import (
     CFL_ROWS,
     CIFAR,
@@ -207,7 +207,7 @@ def _lost(found: Found, setting: Setting, row: Row, words: str, least: float) ->
     text = f"{setting.title}: Test of {row.title} in the round of its best Val {words}"
     best, then = (mean_of(found, row.cell(setting), name) for name in ("test", "test at best val"))
     if best is None or then is None:
-        return Claim(text, None, "not run")
+        return Claim(text, None, NOT_RUN)
     return Claim(text, best - then >= least, f"{then:.1f} and {best:.1f}")
 
 

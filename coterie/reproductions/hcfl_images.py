@@ -27,7 +27,6 @@ from coterie.reproductions.base import (
     Reproduction,
     RunCell,
     Table,
-    mean_of,
     spread,
     values_of,
 )
@@ -272,36 +271,43 @@ def shown(found: Found, setting: Setting, row: Row, figure: str, digits: int = 1
     return spread(values_of(found, row.cell(setting), figure), digits)
 
 
+def means(found: Found, cells: Sequence[str], figure: str) -> list[float] | None:
+    """The mean of each cell over the seeds that all have, so that they are compared on the same data; None: no such."""
+    known = [
+        {seed: figures[figure] for seed, figures in found.get(name, {}).items() if figure in figures} for name in cells
+    ]
+    seeds = set.intersection(*(set(one) for one in known))
+    return [sum(one[seed] for seed in seeds) / len(seeds) for one in known] if seeds else None
+
+
 def more(found: Found, setting: Setting, figure: str, better: Row, worse: Row) -> Claim:
     """One method's figure is above another's, in the mean over seeds."""
     text = f"{setting.title}: {named(figure)} of {better.title} is above that of {worse.title}"
-    mine, theirs = (mean_of(found, row.cell(setting), figure) for row in (better, worse))
-    if mine is None or theirs is None:
+    values = means(found, [better.cell(setting), worse.cell(setting)], figure)
+    if values is None:
         return Claim(text, None, NOT_RUN)
-    return Claim(text, mine > theirs, f"{mine:.1f} and {theirs:.1f}")
+    return Claim(text, values[0] > values[1], f"{values[0]:.1f} and {values[1]:.1f}")
 
 
 def best_of_all(found: Found, setting: Setting, figure: str, row: Row, others: Sequence[Row], words: str) -> Claim:
     """A method's figure is above all of others', which are called `words`."""
     text = f"{setting.title}: {named(figure)} of {row.title} is above that of {words}"
-    mine = mean_of(found, row.cell(setting), figure)
-    known = {one.title: mean_of(found, one.cell(setting), figure) for one in others}
-    there = {title: value for title, value in known.items() if value is not None}
-    if mine is None or len(there) < len(known):
+    values = means(found, [one.cell(setting) for one in (row, *others)], figure)
+    if values is None:
         return Claim(text, None, NOT_RUN)
-    first = max(there, key=lambda title: there[title])
-    return Claim(text, mine > there[first], f"{mine:.1f}; the best of them, {first}: {there[first]:.1f}")
+    mine, *theirs = values
+    best, first = max(zip(theirs, (one.title for one in others), strict=True))
+    return Claim(text, mine > best, f"{mine:.1f}; the best of them, {first}: {best:.1f}")
 
 
 def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], words: str) -> Claim:
     """A figure does not rise from each row to the next, and is less in the end; `words` says what changes."""
     text = f"{setting.title}: {named(figure)} falls {words}"
-    values = [mean_of(found, row.cell(setting), figure) for row in rows]
-    there = [value for value in values if value is not None]
-    if len(there) < len(values):
+    values = means(found, [row.cell(setting) for row in rows], figure)
+    if values is None:
         return Claim(text, None, NOT_RUN)
-    met = all(a >= b for a, b in pairwise(there)) and there[0] > there[-1]
-    return Claim(text, met, ", ".join(f"{value:.1f}" for value in there))
+    met = all(a >= b for a, b in pairwise(values)) and values[0] > values[-1]
+    return Claim(text, met, ", ".join(f"{value:.1f}" for value in values))
 
 
 def named(figure: str) -> str:

@@ -98,6 +98,10 @@ def test_verdicts_by_hand():
     assert falling(found, CIFAR, "test", (FEDRC, FEDEM, FEDAVG), "").holds
     assert falling(found, CIFAR, "test", (FEDRC, FEDAVG, FEDEM), "").holds is False
     assert falling(found, CIFAR, "val", (FEDRC, FEDEM), "").holds is False  # it stays as it is
+    found[FEDEM.cell(CIFAR)][1] = figures(0, 10)  # FedAvg has not been run with this seed
+    assert more(found, CIFAR, "test", FEDEM, FEDAVG).holds
+    found[FEDAVG.cell(CIFAR)][1] = figures(0, 30)  # 35 in the mean, and FedEM 30
+    assert more(found, CIFAR, "test", FEDEM, FEDAVG).holds is False
 
 
 def test_each_accuracy_in_the_best_round_of_the_other():
