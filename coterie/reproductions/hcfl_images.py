@@ -323,8 +323,9 @@ SCALE_NOTE = (
     "chosen with FedAvg and the oracle on a seed that is not shown and are the same for all methods. Val is the "
     "accuracy on the clients' held-out samples; Test is that of one newcomer for each concept with clean test images "
     "of all classes, 1000 to choose a model or weights by and 3000 to be judged on. The best of rounds 12, 24, 36 and "
-    "48 counts, for Val and Test apart. One seed unless the brackets say more: small gaps mean little. "
+    "48 counts, for Val and Test apart. One seed where the brackets say no more: small gaps mean little. "
 )
+SAME_SCALE = "Scale, Val and Test are those of `hcfl-table1`. "
 
 
 def reproduction(
@@ -338,8 +339,9 @@ def reproduction(
     seeds: int = 1,
 ) -> Reproduction:
     """One of the paper's tables or figures; `table` is what the paper calls it."""
+    scale = SCALE_NOTE if name == "hcfl-table1" else SAME_SCALE
     needs = sorted({setting.dataset for setting, _ in grid})
     where = f"{PAPER}, {table}, on a small scale"
     return Reproduction(
-        name, title, where, SCALE_NOTE + notes, needs, cells_of(grid), seeds, 1, tables, claims, family=FAMILY
+        name, title, where, scale + notes, needs, cells_of(grid), seeds, 1, tables, claims, family=FAMILY
     )
