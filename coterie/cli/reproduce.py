@@ -107,7 +107,7 @@ def _run(
 def _list(results: Path) -> None:
     rows = []
     for reproduction in REPRODUCTIONS.values():
-        found = read(results, reproduction.name)
+        found = read(results, reproduction.kept_as)
         cells = reproduction.cells(reproduction.seeds, False)
         done = sum(cell.seed in found.get(cell.name, {}) for cell in cells)
         rows.append(

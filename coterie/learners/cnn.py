@@ -1,4 +1,4 @@
-"""A small convolutional network for images, as a module of its own."""
+"""Small convolutional networks for images, as modules of their own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ class SmallCNN(nn.Module):
         self.conv2 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
         self.fc1 = nn.Linear(2 * channels * (height // 4) * (width // 4), hidden)
         self.fc2 = nn.Linear(hidden, outputs)
-        for layer in (self.conv1, self.conv2, self.fc1):  # from torch's own start signals fade under every ReLU
-            weight, bias = layer.parameters()
-            nn.init.kaiming_uniform_(weight, nonlinearity="relu")
-            nn.init.zeros_(bias)
+        _start_for_relu(self.conv1, self.conv2, self.fc1)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, H, W) or (n, channels, H, W) to (n, outputs)."""
@@ -34,15 +31,62 @@ class SmallCNN(nn.Module):
         return out
 
 
-def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64) -> HeadedLearner:
-    """Two convolutions and two fully connected layers on images (H, W) or (channels, H, W), at least 4x4."""
+class PatchCNN(nn.Module):
+    """Two convolutions of 2x2 pixels side by side (stride 2) with ReLU, then two fully connected layers.
+
+    Such a convolution is one product of matrices, so all clients of a block take a step at once.
+    """
+
+    def __init__(self, inputs: int, height: int, width: int, channels: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Linear(4 * inputs, channels)
+        self.conv2 = nn.Linear(4 * channels, 2 * channels)
+        self.fc1 = nn.Linear(2 * channels * (height // 4) * (width // 4), hidden)
+        self.fc2 = nn.Linear(hidden, outputs)
+        _start_for_relu(self.conv1, self.conv2, self.fc1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, H, W) or (n, channels, H, W) to (n, outputs)."""
+        h = x[..., None] if x.dim() == 3 else x.movedim(1, -1)
+        h = _side_by_side(self.conv1, h)
+        h = _side_by_side(self.conv2, h)
+        out: Tensor = self.fc2(nn.functional.relu(self.fc1(h.flatten(1))))
+        return out
+
+
+def _side_by_side(layer: nn.Module, h: Tensor) -> Tensor:
+    """(n, H, W, c) to (n, H/2, W/2, outputs); an odd row or column at the end is left out, as pooling does."""
+    n, height, width, c = h.shape
+    squares = h[:, : height // 2 * 2, : width // 2 * 2].reshape(n, height // 2, 2, width // 2, 2, c)
+    rows = squares.transpose(2, 3).reshape(-1, 4 * c)  # few large products instead of one for each image
+    return nn.functional.relu(layer(rows)).reshape(n, height // 2, width // 2, -1)
+
+
+def _start_for_relu(*layers: nn.Module) -> None:
+    """From torch's own start signals fade under every ReLU."""
+    for layer in layers:
+        weight, bias = layer.parameters()
+        nn.init.kaiming_uniform_(weight, nonlinearity="relu")
+        nn.init.zeros_(bias)
+
+
+KERNELS = {3: SmallCNN, 2: PatchCNN}
+
+
+def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 3) -> HeadedLearner:
+    """Two convolutions and two fully connected layers on images (H, W) or (channels, H, W), at least 4x4.
+
+    kernel=2: squares of 2x2 pixels side by side instead of 3x3 that overlap and are pooled; many clients step at once.
+    """
     inputs, height, width = image_shape(profile, "cnn", smallest=4)
     if channels < 1 or hidden < 1:
         raise ConfigError(f"cnn: channels and hidden must be at least 1, got {channels} and {hidden}")
+    if kernel not in KERNELS:
+        raise ConfigError(f"cnn: kernel must be 3 (overlapping squares) or 2 (side by side), got {kernel}")
     outputs = profile.classes or 1
     return headed(
         profile,
-        lambda: SmallCNN(inputs, height, width, channels, hidden, outputs),
-        spec=f"cnn:channels={channels},hidden={hidden}",
+        lambda: KERNELS[kernel](inputs, height, width, channels, hidden, outputs),
+        spec=f"cnn:channels={channels},hidden={hidden}" + ("" if kernel == 3 else f",kernel={kernel}"),
         head="fc2",
     )

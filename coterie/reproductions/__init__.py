@@ -10,7 +10,10 @@ from pathlib import Path
 from coterie.errors import unknown_name
 from coterie.reproductions import (
     grouped_regression,
+    hcfl_ablations,
     hcfl_appendix_b,
+    hcfl_clusters,
+    hcfl_comparisons,
     hcfl_full,
     hcfl_knobs,
     hcfl_reference,
@@ -63,6 +66,9 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         hcfl_knobs.REPRODUCTION,
         hcfl_appendix_b.REPRODUCTION,
         *hcfl_full.REPRODUCTIONS,
+        *hcfl_comparisons.REPRODUCTIONS,
+        *hcfl_ablations.REPRODUCTIONS,
+        *hcfl_clusters.REPRODUCTIONS,
         grouped_regression.REPRODUCTION,
     )
 }
@@ -105,11 +111,12 @@ def reproduce(
     out: folder of the runs, from which an interrupted cell goes on. results: file to which finished cells are added.
     """
     reproduction = find_reproduction(name)
+    kept = reproduction.kept_as
     seeds = seeds or (reproduction.quick_seeds if quick else reproduction.seeds)
     with tempfile.TemporaryDirectory() as scratch:
-        folder, file = (Path(scratch), Path(scratch) / "results.jsonl") if quick else (Path(out) / name, Path(results))
-        cells = open_cells(reproduction, read(file, name), seeds, quick, only)
+        folder, file = (Path(scratch), Path(scratch) / "results.jsonl") if quick else (Path(out) / kept, Path(results))
+        cells = open_cells(reproduction, read(file, kept), seeds, quick, only)
         on_start(cells)
         failed = run_cells(reproduction, cells, folder, file, jobs, on_progress, on_cell)
-        found = read(file, name)
+        found = read(file, kept)
     return Findings(reproduction.tables(found, quick), reproduction.claims(found, quick), failed)

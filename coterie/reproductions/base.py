@@ -138,6 +138,13 @@ class Reproduction:
     quick_seeds: int
     tables: Callable[[Found, bool], Sequence[Table]]
     claims: Callable[[Found, bool], Sequence[Claim]]
+    family: str = ""
+    """Reproductions of one family have cells in common: what one of them has run, the others need not run."""
+
+    @property
+    def kept_as(self) -> str:
+        """The name under which cells and runs are kept."""
+        return self.family or self.name
 
 
 NOT_RUN = "not run"

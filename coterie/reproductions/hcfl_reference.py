@@ -154,21 +154,26 @@ def _cell(recipe: str, row: Row, seed: int, quick: bool) -> RunCell:
 
 
 def take(cell: RunCell, data: Population, result: Result) -> Figures:
-    """Val (own held-out samples) and Test (newcomers), best and last, and ARI, all in percent; clusters in use.
+    """Val and Test, best and last, and ARI, all in percent; clusters in use."""
+    metrics = result.metrics
+    ari = {"ari": round(100 * metrics["ari"], 2)}
+    return {**best_and_last(metrics), **ari, "clusters": metrics["clusters"]}
+
+
+def best_and_last(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Val (own held-out samples) and Test (newcomers), best and last, in percent.
 
     With several starts the one that wins in the end need not have led in the last round, so the end counts as well;
     models of single clients are tried on newcomers at the end only.
     """
-    metrics = result.metrics
     val, test = metrics["accuracy"], metrics["newcomers"]
     figures = {
         "val": max(metrics["best_accuracy"], val),
         "test": max(metrics.get("best_newcomers", 0), test),
         "val last": val,
         "test last": test,
-        "ari": metrics["ari"],
     }
-    return {**{name: round(100 * value, 2) for name, value in figures.items()}, "clusters": metrics["clusters"]}
+    return {name: round(100 * value, 2) for name, value in figures.items()}
 
 
 def tables(found: Found, quick: bool) -> list[Table]:

@@ -22,7 +22,7 @@ def page(reproductions: Iterable[Reproduction], results: Path) -> str:
         "minute or two; `make reproductions` writes this page. In brackets: the number of seeds.\n",
     ]
     for reproduction in reproductions:
-        found = read(results, reproduction.name)
+        found = read(results, reproduction.kept_as)
         parts += [f"## {reproduction.name}\n", f"{reproduction.title} ({reproduction.paper}). {reproduction.notes}\n"]
         parts.append(f"```sh\ncoterie reproduce {reproduction.name}\n```\n")
         parts += [_markdown(table) for table in reproduction.tables(found, False)]

@@ -67,7 +67,7 @@ def run_cells(
             failed.append(f"{cell.name}, seed {cell.seed}: {outcome}")
             continue
         figures, seconds = outcome
-        append(results, reproduction.name, cell, figures, seconds)
+        append(results, reproduction.kept_as, cell, figures, seconds)
         on_progress(cell, cell.work)
         on_cell(cell, figures, seconds)
     return failed

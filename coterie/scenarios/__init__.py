@@ -71,6 +71,7 @@ _SHIFTED_IMAGES = (
         low=1,
     ),
 )
+_POOL = Option("pool", int, "means over squares of so many pixels a side", 1, low=1)
 _CONCEPTS = (
     Option("concepts", int, "true groups, with different meanings of labels", 3, low=1),
     Option("beta", float, "share of the labels whose meaning differs between concepts", 0.4, low=0, high=1),
@@ -187,7 +188,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 ),
                 *_label_shift("dirichlet_prior"),
                 _corruptions(True),
-                Option("pool", int, "means over squares of so many pixels a side", 1, low=1),
+                _POOL,
                 Option("pca", int, "project on so many principal axes of clean images; unset: pixels", None, low=1),
             ),
         ),
@@ -237,6 +238,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
                 Option("noise", float, "probability that a training label is wrong", 0.2, low=0, high=1),
                 *_label_shift("dirichlet_prior"),
                 _corruptions(True),
+                _POOL,
             ),
         ),
         ScenarioEntry(
@@ -244,7 +246,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
             "images of which every client holds only a few classes",
             few_classes.few_classes,
             {**diverse_shift.RECOMMENDED, "clusters": 5},
-            (*_SHIFTED_IMAGES, Option("classes_each", int, "classes a client", 2, low=1)),
+            (*_SHIFTED_IMAGES, Option("classes_each", int, "classes a client", 2, low=1), _POOL),
         ),
         ScenarioEntry(
             "femnist",

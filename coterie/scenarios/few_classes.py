@@ -12,7 +12,7 @@ from coterie.scenarios.diverse_shift import recommended_for
 from coterie.scenarios.shifts.concepts import Ints, label_swap
 from coterie.scenarios.shifts.federate import clients_of, federate, finished, newcomers, settle_sizes
 from coterie.scenarios.shifts.labels import classes_per_client, deal_classes, most_of_classes
-from coterie.scenarios.shifts.pictures import View, pictures
+from coterie.scenarios.shifts.pictures import pictures, view_of
 
 
 def few_classes(
@@ -22,6 +22,7 @@ def few_classes(
     samples: int | None = None,
     test_samples: int | None = None,
     classes_each: int = 2,
+    pool: int = 1,
     seed: int = 0,
 ) -> Population:
     """A client has as many images of each of its `classes_each` classes.
@@ -31,7 +32,8 @@ def few_classes(
     are of its own classes; the newcomer holds all classes alike.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
-    source, view = pictures(dataset, random), View()
+    source = pictures(dataset, random)
+    view = view_of(source, pool)
     m = clients_of(dataset, clients)
     chosen = classes_per_client(source.classes, classes_each, m, random)
     sizes = settle_sizes(dataset, m * most_of_classes(source.y_train, chosen), m, samples, test_samples)
@@ -49,7 +51,7 @@ def few_classes(
         client_notes=tuple(_named(own) for own in chosen),
         newcomers=newcomers(source, view, one, random),
     )
-    options = {"dataset": dataset, **sizes.options, "classes_each": classes_each}
+    options = {"dataset": dataset, **sizes.options, "classes_each": classes_each, "pool": pool}
     recommended = recommended_for(dataset) | ({"clusters": len(sets)} if apart else {})
     return finished(built, "few-classes", options, recommended)
 

@@ -16,7 +16,7 @@ from coterie.scenarios.shifts.concepts import label_swap
 from coterie.scenarios.shifts.federate import clients_of, federate, finished, newcomers, settle_sizes
 from coterie.scenarios.shifts.labels import deal
 from coterie.scenarios.shifts.noise import pair_flips, symmetric_flips
-from coterie.scenarios.shifts.pictures import View, pictures
+from coterie.scenarios.shifts.pictures import pictures, view_of
 
 FLIPS = {"pair": pair_flips, "symmetric": symmetric_flips}
 
@@ -32,6 +32,7 @@ def noisy_labels(
     label_shift: str = "dirichlet_prior",
     alpha: float = 1.0,
     corruptions: bool = True,
+    pool: int = 1,
     seed: int = 0,
 ) -> Population:
     """Each training label is wrong with probability `noise`: the next class (pair), or any other (symmetric).
@@ -40,7 +41,8 @@ def noisy_labels(
     and do not depend on the noise.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
-    source, view = pictures(dataset, random), View()
+    source = pictures(dataset, random)
+    view = view_of(source, pool)
     sizes = settle_sizes(dataset, len(source.y_train), clients_of(dataset, clients), samples, test_samples)
     rows = deal(source.y_train, sizes.clients, sizes.each, shares_of(label_shift, alpha), random)
     one = label_swap(source.classes, 1, 0.0)
@@ -63,6 +65,7 @@ def noisy_labels(
         "label_shift": label_shift,
         "alpha": alpha,
         "corruptions": corruptions,
+        "pool": pool,
     }
     built = replace(built, newcomers=newcomers(source, view, one, random))
     return finished(built, "noisy-labels", options, recommended_for(dataset))

@@ -17,7 +17,7 @@ from coterie import ConfigError
 from coterie.core.population import Profile
 from coterie.learners import make_learner
 from coterie.learners.base import Learner
-from coterie.learners.cnn import SmallCNN
+from coterie.learners.cnn import PatchCNN, SmallCNN
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
 from coterie.testing import small_module
 from tests.core.make import class_data, make_block, regression_data
@@ -87,12 +87,32 @@ def test_mlp_regression_equals_a_plain_torch_loop():
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (2, 8, 4)])
-def test_cnn_steps_equal_a_plain_torch_loop(shape):
+@pytest.mark.parametrize(("kernel", "network"), [(3, SmallCNN), (2, PatchCNN)])
+def test_cnn_steps_equal_a_plain_torch_loop(shape, kernel, network):
     torch.manual_seed(2)
     full = shape if len(shape) == 3 else (1, *shape)
-    net = SmallCNN(*full, channels=2, hidden=6, outputs=3).double()
-    learner = make_learner("cnn:channels=2,hidden=6", Profile(shape, 3))
+    net = network(*full, channels=2, hidden=6, outputs=3).double()
+    learner = make_learner(f"cnn:channels=2,hidden=6,kernel={kernel}", Profile(shape, 3))
     check(learner, [net], class_data([4, 8], shape, 3), LocalWork(steps=2, prox=0.5), 0.2)
+
+
+def test_squares_side_by_side_are_convolutions_with_stride_two():
+    torch.manual_seed(3)
+    net = PatchCNN(3, 9, 11, channels=2, hidden=6, outputs=4).double()
+    x = torch.randn(5, 3, 9, 11, dtype=torch.float64)
+    h = x
+    for layer in (net.conv1, net.conv2):
+        plain = nn.Conv2d(h.shape[1], len(layer.weight), 2, stride=2).double()
+        square = layer.weight.detach().reshape(len(layer.weight), 2, 2, -1)
+        plain.load_state_dict({"weight": square.movedim(-1, 1), "bias": layer.bias.detach()})
+        h = plain(h).relu()
+    plain_outputs = net.fc2(net.fc1(h.movedim(1, -1).flatten(1)).relu())
+    torch.testing.assert_close(net(x), plain_outputs, rtol=0, atol=1e-12)
+
+
+def test_a_kernel_that_cnn_lacks_is_refused():
+    with pytest.raises(ConfigError, match=r"kernel must be 3 .* or 2 .*, got 5"):
+        make_learner("cnn:kernel=5", Profile((8, 8), 3))
 
 
 class Odd(nn.Module):

@@ -73,9 +73,10 @@ def test_sizes_that_are_asked_for():
 
 
 def test_the_options_make_the_same_data_again():
-    found = digits(classes_each=4, seed=2)
+    found = digits(classes_each=4, pool=2, seed=2)
+    assert found.train.x.shape[1:] == (4, 4)
     assert scenario("few-classes", seed=2, **found.options).fingerprint() == found.fingerprint()
-    assert digits(classes_each=4, seed=3).fingerprint() != found.fingerprint()
+    assert digits(classes_each=4, pool=2, seed=3).fingerprint() != found.fingerprint()
 
 
 @pytest.mark.parametrize(

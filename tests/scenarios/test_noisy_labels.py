@@ -59,9 +59,10 @@ def test_no_image_is_used_twice():
 
 
 def test_the_options_make_the_same_data_again():
-    found = digits(noise_kind="symmetric", seed=3)
+    found = digits(noise_kind="symmetric", pool=2, seed=3)
+    assert found.train.x.shape[1:] == (4, 4)
     assert scenario("noisy-labels", seed=3, **found.options).fingerprint() == found.fingerprint()
-    assert digits(noise_kind="symmetric", seed=4).fingerprint() != found.fingerprint()
+    assert digits(noise_kind="symmetric", pool=2, seed=4).fingerprint() != found.fingerprint()
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class View:
         return pooled if pooled.ndim == 3 else standard_colours(pooled)
 
 
-def view_of(source: Pictures, pool: int, pca: int | None) -> View:
+def view_of(source: Pictures, pool: int, pca: int | None = None) -> View:
     """The view with these options; principal axes are fitted to clean training images."""
     side = source.x_train.shape[-1]
     if side % pool:
