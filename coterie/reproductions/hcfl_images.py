@@ -313,7 +313,7 @@ def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], wo
 
 def named(figure: str) -> str:
     """What a figure is called in a claim."""
-    return SHOWN.get(figure, figure)
+    return {**SHOWN, "val at best test": "Val in the round of the best Test"}.get(figure, figure)
 
 
 SCALE_NOTE = (
