@@ -75,6 +75,7 @@ CIFAR_09 = shifted("CIFAR-10, beta 0.9", "cifar10", 0.9)
 TWO_CLASSES, FOUR_CLASSES = (
     Setting(f"CIFAR-10, C = {count}", "few-classes", {"dataset": "cifar10", "classes_each": count}) for count in (2, 4)
 )
+FASHION_TWO_CLASSES = Setting("Fashion-MNIST, C = 2", "few-classes", {"dataset": "fashion-mnist", "classes_each": 2})
 
 
 @dataclass(frozen=True)
@@ -312,7 +313,7 @@ def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], wo
 
 def named(figure: str) -> str:
     """What a figure is called in a claim."""
-    return SHOWN.get(figure, figure)
+    return {**SHOWN, "val at best test": "Val in the round of the best Test"}.get(figure, figure)
 
 
 SCALE_NOTE = (
