@@ -25,7 +25,7 @@ SETTINGS: Mapping[str, dict[str, object]] = {
     "cfl": {"warmup": 10, "thresholds": "relative", "eps1": 0.5, "eps2": 1.2, "rounds": 40},
     "cfl with a gate": {"warmup": 10, "thresholds": "relative", "eps1": 0.5, "eps2": 0.0, "gate": 0.6, "rounds": 40},
     "hcfl+": {"backbone": "fedem", "rounds": 40},
-    "hcfl+ with rho 0.2": {"backbone": "fedem", "rho": 0.2, "averaging": "responsibility", "rounds": 80},
+    "hcfl+ with hard parts": {"backbone": "fesem", "rho": 0.17, "rounds": 40},
     "stocfl with tau 0.55": {"tau": 0.55, "rounds": 10},
     "stocfl with tau 0.5": {"tau": 0.5, "rounds": 10},
     "pacfl": {"rounds": 10},
