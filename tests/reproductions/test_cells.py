@@ -1,7 +1,11 @@
 """Cells, the file of results, the processes that run them."""
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -142,3 +146,40 @@ def test_processes_hand_back_every_job_and_the_mistakes_among_them():
 def test_a_bug_in_a_process_is_raised():
     with pytest.raises(ZeroDivisionError, match="a bug"):
         list(in_processes(Square(), [4], 1, lambda waiting: None))
+
+
+ORPHAN = """
+import os, sys, time
+from coterie.processes import in_processes
+
+class Sleep:
+    def __call__(self, path):
+        open(path, "w").write(str(os.getpid()))
+        time.sleep(60)
+
+if __name__ == "__main__":
+    list(in_processes(Sleep(), [sys.argv[1]], 1, lambda jobs: None))
+"""
+
+
+def test_processes_end_with_a_parent_that_is_killed(tmp_path):
+    script, told = tmp_path / "orphan.py", tmp_path / "pid"
+    script.write_text(ORPHAN)
+    parent = subprocess.Popen([sys.executable, script, told], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (told.is_file() and told.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    worker = int(told.read_text())
+    parent.kill()
+    parent.wait()
+    while _lives(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _lives(worker)
+
+
+def _lives(pid):
+    """A zombie, which nobody has waited for yet, has ended."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
