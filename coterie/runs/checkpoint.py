@@ -10,7 +10,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import safe_open
 from safetensors.torch import load as safetensors_load
+from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
 from coterie.runs.files import tensor_bytes, write_atomically, write_json
@@ -48,6 +50,13 @@ def save_checkpoint(folder: Path, state: ServerState) -> None:
     for old in headers[: max(0, now + 1 - KEEP)] + headers[now + 1 :]:  # later ones are of a past that was given up
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def accepted_in_oldest(folder: Path) -> Tensor:
+    """`ServerState.accepted` of the oldest checkpoint there is; the models beside it are not read."""
+    with safe_open(min(folder.glob("round-*.safetensors")), "pt") as arrays:
+        accepted: Tensor = arrays.get_tensor("accepted")
+    return accepted
 
 
 def newest_checkpoint(folder: Path, warn: Callable[[str], None], before: int) -> ServerState | None:
