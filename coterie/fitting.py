@@ -210,7 +210,8 @@ def _release(plan: Plan, folder: RunFolder | None, state: ServerState, best: Ser
     if not plan.method.weights.keeps or plan.federation.shelf is not None:
         return
     accepted = state.accepted if folder is None else folder.oldest_accepted()
-    plan.federation.release(accepted if best is None else torch.minimum(accepted, best.accepted))
+    if accepted is not None:
+        plan.federation.release(accepted if best is None else torch.minimum(accepted, best.accepted))
 
 
 def _rounds(plan: Plan, state: ServerState) -> Iterator[Round]:

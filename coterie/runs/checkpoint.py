@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as safetensors_load
 from torch import Tensor
 
@@ -52,11 +52,16 @@ def save_checkpoint(folder: Path, state: ServerState) -> None:
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def accepted_in_oldest(folder: Path) -> Tensor:
-    """`ServerState.accepted` of the oldest checkpoint there is; the models beside it are not read."""
-    with safe_open(min(folder.glob("round-*.safetensors")), "pt") as arrays:
-        accepted: Tensor = arrays.get_tensor("accepted")
-    return accepted
+def accepted_in_oldest(folder: Path) -> Tensor | None:
+    """`ServerState.accepted` of the oldest checkpoint that can be read, without its models; None: there is none."""
+    for path in sorted(folder.glob("round-*.safetensors")):
+        try:
+            with safe_open(path, "pt") as arrays:
+                accepted: Tensor = arrays.get_tensor("accepted")
+                return accepted
+        except (OSError, SafetensorError):
+            continue  # nobody will go on from a damaged one
+    return None
 
 
 def newest_checkpoint(folder: Path, warn: Callable[[str], None], before: int) -> ServerState | None:

@@ -143,8 +143,11 @@ class RunFolder:
             save_checkpoint(self.path / "best", best)
         save_checkpoint(self.path / "checkpoints", state)
 
-    def oldest_accepted(self) -> Tensor:
-        """(m,) the last rounds of the clients' that counted in the oldest checkpoint that the run may go on from."""
+    def oldest_accepted(self) -> Tensor | None:
+        """(m,) the last rounds of the clients' that counted in the oldest checkpoint that the run may go on from.
+
+        None where there is no checkpoint.
+        """
         return accepted_in_oldest(self.path / "checkpoints")
 
     def best_state(self, warn: Callable[[str], None], before: int) -> ServerState | None:

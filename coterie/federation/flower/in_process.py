@@ -18,9 +18,11 @@ from flwr.supercore.task_identity import TaskIdentity
 
 RAISED = 2
 """Flower's code of the error that an app raised."""
+OVER = 3
+"""Flower's code for a message whose time is over."""
 
 Deliver = Callable[[Message, Message], Sequence[tuple[float, Message]]]
-"""What becomes of an answer on its way, from the message and the answer: (delay in seconds, answer), none or several."""
+"""What becomes of an answer on its way, from message and answer: (delay in seconds, answer), none or several."""
 
 Travelling = TypeVar("Travelling", bound=Any)
 
@@ -31,7 +33,10 @@ def at_once(message: Message, answer: Message) -> Sequence[tuple[float, Message]
 
 
 class InProcessGrid(Grid):
-    """Nodes as client apps in this process; each serves a message when it is pushed."""
+    """Nodes as client apps in this process; each serves a message when it is pushed.
+
+    As at a SuperLink, a message whose time (`ttl`) is over is answered with an error, whatever its node has said since.
+    """
 
     def __init__(
         self,
@@ -44,9 +49,11 @@ class InProcessGrid(Grid):
         """By node id; a node that is taken out is no longer connected."""
         self.configs = dict(configs or {})
         self.deliver = deliver
-        self._clock = clock
-        self._pushed = 0
+        self.clock = clock
+        self._pushed: dict[str, tuple[float, Message]] = {}
+        """Messages that were not answered yet, and until when they live."""
         self._on_the_way: list[tuple[float, Message]] = []
+        self._count = 0
         TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
 
     def set_run(self, run: Run) -> None:
@@ -73,23 +80,29 @@ class InProcessGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers to these messages that have come by now; each is handed out once."""
-        wanted, now = set(message_ids), self._clock()
-        due = [a for at, a in self._on_the_way if at <= now and a.metadata.reply_to_message_id in wanted]
-        self._on_the_way = [(at, a) for at, a in self._on_the_way if not any(a is other for other in due)]
-        return [through_bytes(answer) for answer in due]
+        wanted, now = set(message_ids), self.clock()
+        over = {name for name in wanted if name in self._pushed and self._pushed[name][0] < now}
+        answers = [Message(Error(OVER, "its time is over"), reply_to=self._pushed[name][1]) for name in sorted(over)]
+        found = [(at, a) for at, a in self._on_the_way if a.metadata.reply_to_message_id in wanted - over and at <= now]
+        self._on_the_way = [pair for pair in self._on_the_way if pair not in found]
+        answers += [answer for _, answer in found]
+        for name in {answer.metadata.reply_to_message_id for answer in answers}:
+            del self._pushed[name]
+        return [through_bytes(answer) for answer in answers]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push and pull once."""
         return self.pull_messages(self.push_messages(messages))
 
     def _serve(self, message: Message) -> str:
-        self._pushed += 1
-        name = f"message-{self._pushed}"
+        self._count += 1
+        name = f"message-{self._count}"
         received, node = through_bytes(message), message.metadata.dst_node_id
         received.metadata.__dict__["_message_id"] = name
+        self._pushed[name] = (self.clock() + message.metadata.ttl, received)
         if node in self.apps:
             answer = self._answer(node, received)
-            self._on_the_way += [(self._clock() + delay, one) for delay, one in self.deliver(received, answer)]
+            self._on_the_way += [(self.clock() + delay, one) for delay, one in self.deliver(received, answer)]
         return name
 
     def _answer(self, node: int, message: Message) -> Message:

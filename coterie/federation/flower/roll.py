@@ -1,8 +1,8 @@
 """Who lives where: the clients of a federation, bound to the node that brought them first.
 
 Before the first exchange nodes are called (`Roll.call`). With that the list of clients is closed: those that came, and
-those that were announced (`expected`). A node that comes later, or again, is greeted before the next exchange and may bring
-clients of the list that nobody has brought; a client never changes its node.
+those that were announced (`expected`). A node that comes later, or again, is greeted before the next exchange and may
+bring clients of the list that nobody has brought; a client never changes its node.
 """
 
 from __future__ import annotations
