@@ -52,7 +52,8 @@ def sort_out(
         except InputError as error:
             refused[node] = f"sent something else: {error}"
             continue
-        if (why := why_refused(answer.reply, asked[node])) is None:
+        why = why_refused(answer.reply, asked[node])
+        if why is None:
             sound[node] = answer
         else:
             refused[node] = why
@@ -67,7 +68,10 @@ def sort_out(
 
 def why_refused(reply: Reply, asked: Asked) -> str | None:
     """The first fault of an answer on its own; None: it is sound."""
-    return next(_faults(reply, asked), None)
+    try:
+        return next(_faults(reply, asked), None)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+        return f"has arrays that cannot even be compared ({str(error).splitlines()[0]})"  # nothing may stop a server
 
 
 def _faults(reply: Reply, asked: Asked) -> Iterator[str]:
@@ -126,6 +130,10 @@ def _other_models(reply: Reply, asked: Asked) -> Iterator[str]:
         yield f"does not say the cluster of each client in each of {clusters.lanes} starts"
     elif bool(((rows < 0) | (rows >= clusters.K)).any()):
         yield f"names cluster {int(rows.max())}, but there are {clusters.K}"
+    for name, shape in (("loss", (clusters.lanes,)), ("samples", ())):
+        value = reply.sums.get(name)
+        if value is None or tuple(value.shape) != shape or not value.is_floating_point():
+            yield f"does not say {name!r} as numbers of shape {shape}"
     models: dict[str, tuple[Params, int]] = {
         "clusters": (clusters.params, clusters.lanes * clusters.K),
         "body": (clusters.shared, clusters.lanes),
@@ -144,12 +152,11 @@ def _other_models(reply: Reply, asked: Asked) -> Iterator[str]:
 
 
 def _other_shapes(name: str, part: Slotted, params: Params) -> Iterator[str]:
-    """Changes that do not fit these models; sums that are pooled are of other shapes."""
-    if name == "pooled":
-        return
+    """Changes that do not fit these models; sums that are pooled are of other shapes, but have a mass, too."""
     expected = {f"change/{key}": (tuple(p.shape[1:]), p.dtype) for key, p in params.items()}
-    found = {key: (tuple(value.shape[1:]), value.dtype) for key, value in part.arrays.items() if key != "mass"}
-    for key in sorted(expected.keys() | found.keys()):
+    expected |= {"mass": ((), torch.float64)} if name in ("clusters", "pooled") else {}
+    found = {key: (tuple(value.shape[1:]), value.dtype) for key, value in part.arrays.items()}
+    for key in sorted(expected.keys() | (found.keys() if name != "pooled" else set())):
         if expected.get(key) != found.get(key):
             yield f"has {key!r} of {name!r} as {_said(found.get(key))}, but the model is {_said(expected.get(key))}"
 
@@ -162,7 +169,7 @@ def _too_much_mass(reply: Reply, asked: Asked) -> Iterator[str]:
     """A client counts n_i times at most, in all clusters of a lane together."""
     samples = sum(asked.sizes[c] for c in reply.clients)
     masses = [m for part in reply.slotted.values() if (m := _mass_by_lane(part, asked.clusters)) is not None]
-    masses += [reply.sums["samples"].flatten()] if "samples" in reply.sums else []
+    masses.append(reply.sums["samples"].flatten())
     for mass in masses:
         if bool((mass < 0).any()) or float(mass.max()) > samples * (1 + SLACK):
             yield f"counts for {float(mass.max()):g} samples, but its clients have {samples}"
@@ -170,11 +177,9 @@ def _too_much_mass(reply: Reply, asked: Asked) -> Iterator[str]:
 
 def _mass_by_lane(part: Slotted, clusters: Clusters) -> Tensor | None:
     """(R,) what the contributions to all slots of a lane count together."""
-    if "mass" not in part.arrays or part.arrays["mass"].dim() != 1:
+    if "mass" not in part.arrays:
         return None
-    if bool((part.slots >= clusters.lanes * clusters.K).any()):
-        return None  # has a fault of its own
-    mass = part.arrays["mass"].double()
+    mass = part.arrays["mass"]
     if bool((mass < 0).any()):
         return mass
     return torch.zeros(clusters.lanes, dtype=torch.float64).index_add_(0, part.slots // clusters.K, mass)

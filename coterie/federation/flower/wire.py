@@ -110,9 +110,10 @@ def read_hosted(content: RecordDict) -> Hosted:
             raise ValueError("ids must be text, and every client must have training samples")
         if not all(_counts(n, 0) for n in test):
             raise ValueError("the number of test samples must be a number from 0 on")
-        if not (header["classes"] is None or _counts(header["classes"], 1)):
-            raise ValueError(f"classes {header['classes']!r}")
-        return Hosted(clients, train, test, Profile(tuple(header["features"]), header["classes"]))
+        features, classes = tuple(header["features"]), header["classes"]
+        if not all(_counts(n, 1) for n in features) or not (classes is None or _counts(classes, 1)):
+            raise ValueError(f"features {features!r} and classes {classes!r} must be numbers from 1 on")
+        return Hosted(clients, train, test, Profile(features, classes))
 
     return _read(read, "ids, sizes and shapes of the clients of a node")
 
@@ -158,7 +159,15 @@ def answer_content(task: str, answer: Answer) -> RecordDict:
 def read_answer(content: RecordDict, task: str) -> Answer:
     """The inverse of `answer_content`; `task` is what was asked."""
     header, arrays = _unpacked(content, task)
-    return _read(lambda: Answer(reply_of(header, arrays), tuple(header["lost"])), f"an answer to task {task}")
+
+    def read() -> Answer:
+        answer = Answer(reply_of(header, arrays), tuple(header["lost"]))
+        texts = (*answer.reply.clients, *answer.reply.rejected, *answer.reply.paths, *answer.lost)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("ids and paths must be text")
+        return answer
+
+    return _read(read, f"an answer to task {task}")
 
 
 # ---- records --------------------------------------------------------------------------------------------------

@@ -18,10 +18,13 @@ from tests.federation.flower.make import federation_of
 
 POOLED = "cluster-oracle"
 """Puts the data in one place, which nobody can do elsewhere."""
-CASES = [Case(method, learners_of(method)[0]) for method in METHODS if method != POOLED]
+FEW = {"two-phase": {"start": "random"}, "moment-descent": {"moments": "two-points", "iterations": 2, "anchors": 4}}
+"""Fewer exchanges; moment descent is the start of both."""
+CASES = [Case(method, learners_of(method)[0], FEW.get(method, {})) for method in METHODS if method != POOLED]
 CUT = {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}
 CASES += [
-    Case("ifca", "module", {"batch_size": 4, "local_epochs": 2, "restarts": 2}),  # lanes, and a learner of the user's
+    Case("ifca", "module"),  # a learner of the user's own
+    Case("ifca", "linear", {"restarts": 2}),
     Case("ifca", "linear", {"stable_after": 2, "rounds": 4, "validation": 0.3}),  # some are sent one model only
     Case("hcfl", "logistic", CUT | {"backbone": "fedem"}),  # K changes while clients keep weights
 ]

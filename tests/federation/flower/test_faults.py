@@ -216,9 +216,14 @@ WRONG = {
     "NaN": (edited(with_change(lambda c: c * torch.nan)), "values in 'clusters/change/weight' that are not finite"),
     "shape": (edited(with_change(lambda c: c[:, :-1])), r"float64 \(15,\), but the model is float64 \(16,\)"),
     "dtype": (edited(with_change(lambda c: c.float())), r"float32 \(16,\), but the model is float64"),
-    "no sums": (
-        edited(lambda r: replace(r, sums={})),
-        r"has 'sums/loss' otherwise than most answers: nothing instead of float64 \(1,\)",
+    "no sums": (edited(lambda r: replace(r, sums={})), r"does not say 'loss' as numbers of shape \(1,\)"),
+    "more sums": (
+        edited(lambda r: replace(r, sums={**r.sums, "more": torch.zeros(3)})),
+        r"has 'sums/more' otherwise than most answers: float32 \(3,\) instead of nothing",
+    ),
+    "mass of another shape": (
+        edited(with_change(lambda m: m[:, None], "mass")),
+        r"has 'mass' of 'clusters' as float64 \(1,\), but the model is float64 \(\)",
     ),
     "K": (edited(with_slots(lambda slots: slots + 2)), "has slot [23] of 'clusters', but there are 2"),
     "cluster": (edited(with_row("cluster", lambda c: c + 2)), "names cluster [23], but there are 2"),

@@ -119,6 +119,10 @@ MALFORMED = {
     "no JSON": (answer_with(header="{"), "a JSON header was expected"),
     "a list": (answer_with(header="[]"), "must be a JSON object, got list"),
     "no clients": (answer_with(header=without("clients")), "answer to task t was expected, .* 'clients' is missing"),
+    "odd ids": (
+        answer_with(header=json.dumps(json.loads(answer_with()["config"]["header"]) | {"clients": [["a"]]})),
+        "ids and paths must be text",
+    ),
     "dtype": (
         RecordDict({**answer_with(), "arrays": ArrayRecord({"sums/loss": Array(GOOD.astype(">f8"))})}),
         "'sums/loss' must be one of float64, float32, int64, bool, got >f8",
