@@ -197,16 +197,20 @@ def longest_change(reply: Reply, clusters: Clusters) -> float:
         before = flat(clusters.params).double()
         lengths.append(float(torch.cdist(reply.rows["model"].double().flatten(0, -2), before).amin(dim=-1).max()))
     sums = reply.slotted.get("clusters")
-    by_lane = None if sums is None else _mass_by_lane(sums, clusters)
-    for name in ("clusters", "body", "overall"):
-        part = reply.slotted.get(name)
-        mass = by_lane if name != "clusters" or sums is None else sums.arrays["mass"].double()
-        if part is not None and mass is not None and len(part.slots):
-            squares = sum(v.double().flatten(1).square().sum(dim=1) for k, v in part.arrays.items() if k != "mass")
-            assert isinstance(squares, Tensor)
-            held = (mass if name == "clusters" else mass[part.slots]).clamp_min(torch.finfo(torch.float64).tiny)
-            lengths.append(float((squares.sqrt() / held).max()))
+    if sums is not None:
+        by_lane = _mass_by_lane(sums, clusters)
+        assert by_lane is not None
+        lengths.append(_longest_mean(sums, sums.arrays["mass"]))
+        beside = [part for name, part in reply.slotted.items() if name in ("body", "overall")]
+        lengths += [_longest_mean(part, by_lane[part.slots]) for part in beside]
     return max(lengths)
+
+
+def _longest_mean(part: Slotted, mass: Tensor) -> float:
+    """The length of the longest of the summed changes, each divided by its mass (S,)."""
+    changes = flat({name: value.double() for name, value in part.arrays.items() if name != "mass"})
+    lengths = changes.norm(dim=1) / mass.double().clamp_min(torch.finfo(torch.float64).tiny)
+    return float(lengths.max()) if len(lengths) else 0.0
 
 
 def signature(reply: Reply) -> Signature:

@@ -10,11 +10,13 @@ import pytest
 import torch
 from flwr.app import Error, Message, RecordDict
 
+from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation, Replies
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply, Slotted, Task
 from coterie.core.shard import Positions
 from coterie.core.states import NEVER
 from coterie.errors import ConfigError, TrainingError
+from coterie.federation.flower.checks import longest_change
 from coterie.federation.flower.engine import FlowerFederation
 from coterie.federation.flower.exchange import Exchange
 from coterie.federation.flower.in_process import InProcessGrid, at_once
@@ -42,6 +44,7 @@ PLAN = CASE.plan()
 CLIENTS = PLAN.data.clients
 OF_5 = ("site-1", "site-2")
 EVERYBODY = np.arange(len(CLIENTS))
+MASS = torch.tensor([1.0, 4.0], dtype=torch.float64)
 SOFT_CASE = Case("fedem", "linear", {"evaluate_every": 9})
 SOFT = SOFT_CASE.plan()
 
@@ -251,6 +254,24 @@ def test_an_answer_that_is_wrong_is_refused_with_a_reason(name):
     assert note.reason.startswith("node 5 ")
     assert note.reason.endswith(": refused")
     assert re.search(reason, note.reason), note.reason
+
+
+def test_the_longest_change_by_hand():
+    clusters = Clusters({"w": torch.tensor([[0.0, 0.0], [3.0, 4.0]]), "b": torch.zeros(2)}, K=2)
+    sums = Slotted(
+        torch.tensor([0, 1]),
+        {"change/w": torch.tensor([[0.0, 4.0], [6.0, 0.0]]), "change/b": torch.tensor([3.0, 8.0]), "mass": MASS},
+        torch.tensor([1, 2]),
+    )
+    # |(0, 4, 3)| / 1 = 5 and |(6, 0, 8)| / 4 = 2.5
+    assert longest_change(Reply(("a",), slotted={"clusters": sums}), clusters) == pytest.approx(5)
+    # a body is changed by all: |(18, 24)| / (1 + 4) = 6
+    body = Slotted(torch.tensor([0]), {"change/deep": torch.tensor([[18.0, 24.0]])}, torch.tensor([3]))
+    assert longest_change(Reply(("a",), slotted={"clusters": sums, "body": body}), clusters) == pytest.approx(6)
+    assert longest_change(Reply(("a",), rows={"change": torch.tensor([[[5.0, 12.0]]])}), clusters) == pytest.approx(13)
+    # models as vectors are b, w: (1, 3, 4) is 1 from the second cluster's
+    own = torch.tensor([[[1.0, 3.0, 4.0]]])
+    assert longest_change(Reply(("a",), rows={"model": own}), clusters) == pytest.approx(1)
 
 
 def test_an_answer_that_is_looked_at_may_be_infinite():
