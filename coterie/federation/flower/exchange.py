@@ -1,6 +1,6 @@
 """One exchange over a Grid: push, poll until the deadline, drop what is late, double or an error, and say so.
 
-A message lives as long as the deadline (`ttl`), so a node that has not begun with it by then never will. A node that
+A message lives as long as the deadline (`ttl`), and a node that has not begun with it by then leaves it. A node that
 has begun is busy, and nobody can see until when: a SuperLink forgets a message when its time is over, whatever the
 node does. So a node that has missed a deadline is sent nothing but a question that costs nothing (`hello`), and takes
 part again in the first exchange before which it has answered that.
@@ -81,7 +81,7 @@ class Exchange:
             if left <= 0 or not waiting:
                 break
             self.sleep(min(self.poll, left))
-        troubles += [(node, f"has not answered within {self.deadline:g} s") for node in waiting.values()]
+        troubles += [(node, self._too_late()) for node in waiting.values()]
         self.outstanding |= waiting
         return Heard(heard, sent, tuple(troubles))
 
@@ -94,6 +94,9 @@ class Exchange:
             troubles += self._look({}, {})
             self._question(self.doubtful & set(nodes))
         return troubles
+
+    def _too_late(self) -> str:
+        return f"has not answered within {self.deadline:g} s"
 
     def _busy(self) -> set[int]:
         return self.doubtful | set(self.outstanding.values())
@@ -136,7 +139,9 @@ class Exchange:
         if not message.has_error():
             heard[node] = message.content
             return None
-        self.doubtful |= {node} if over else set()
+        if over:
+            self.doubtful.add(node)
+            return node, self._too_late()
         # the reason may be a whole traceback
         reason = (message.error.reason or "no reason given").strip().splitlines()[-1]
         return node, f"answered with error {message.error.code}: {reason}"

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import time
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from coterie.core.messages import Broadcast
 from coterie.core.population import Population, torch_dtype
 from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, TrainingError
 from coterie.federation.flower.state import Store
 from coterie.federation.flower.terms import Terms
 from coterie.federation.flower.wire import (
@@ -95,7 +96,12 @@ class Node:
     state_folder: str | Path | None = None
 
     def serve(self, message: Message, context: Context) -> Message:
-        """Do what the message asks, whatever the task."""
+        """Do what the message asks, whatever the task, unless nobody waits for the answer any more.
+
+        A busy SuperNode takes messages and starts with them later; Flower drops the answer to one whose time is over.
+        """
+        if message.metadata.created_at + message.metadata.ttl < time():
+            raise TrainingError(f"the {message.metadata.ttl:g} s of this message were over before it was begun: left")
         data = self.load(context)
         if not isinstance(data, Population):
             raise ConfigError(f"load must return what from_arrays makes, got {type(data).__name__}")

@@ -60,10 +60,10 @@ def label(case: Case) -> str:
     return "-".join([case.method, case.learner, *case.options])
 
 
-def quick(case: Case) -> Case:
-    """Three rounds, and scores are asked for at the end only."""
+def quick(case: Case, rounds: int = 3) -> Case:
+    """Few rounds, and scores are asked for at the end only."""
     takes = {option.name for option in find_method(case.method).accepts} - set(find_method(case.method).refuses)
-    few = {name: value for name, value in {"evaluate_every": 9, "rounds": 3}.items() if name in takes}
+    few = {name: value for name, value in {"evaluate_every": 9, "rounds": rounds}.items() if name in takes}
     return replace(case, options={**few, **case.options})
 
 
@@ -83,7 +83,7 @@ def test_a_run_that_is_killed_and_goes_on_equals_a_simulated_one(case, tmp_path)
 
 @pytest.mark.parametrize("case", [c for c in CASES if "participation" not in find_method(c.method).refuses], ids=label)
 def test_some_of_the_clients_asked_equals_simulated(case, tmp_path):
-    case = quick(case)
+    case = quick(case, rounds=2)
     plan = case.plan(participation=0.6)
     same(case.run(plan), case.run(plan, lambda side: federation_of(plan, tmp_path)))
 

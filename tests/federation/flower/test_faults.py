@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from time import time
 
 import numpy as np
 import pytest
@@ -95,12 +96,18 @@ def failed(message, answer):
     return [(0.0, Message(Error(8, "Traceback\n  at line 3\nBoomError: no memory"), reply_to=message))]
 
 
+def over(message, answer):
+    """By the clock of a SuperLink a message's time can be over a little earlier."""
+    return [(0.0, Message(Error(3, "Message Unavailable"), reply_to=message))]
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
         (dropped, "node 5 has not answered within 10 s"),
         (late, "node 5 has not answered within 10 s"),
         (failed, "node 5 answered with error 8: BoomError: no memory"),
+        (over, "node 5 has not answered within 10 s"),
     ],
 )
 def test_an_answer_that_does_not_come_is_missing(fault, reason):
@@ -431,6 +438,12 @@ def refusal(plan, app) -> str:
     return reasons(
         federation.ask(plan.method.task(3), Broadcast(0, clusters, scalars={"lr": 0.1}, each=each), EVERYBODY)
     )
+
+
+def test_a_message_whose_time_is_over_is_left(monkeypatch):
+    federation = federation_of(PLAN)
+    monkeypatch.setattr("coterie.federation.flower.node.time", lambda: time() + 11)
+    assert "the 10 s of this message were over before it was begun: left" in reasons(ask(federation))
 
 
 def test_a_node_without_a_folder_for_states_says_so():
