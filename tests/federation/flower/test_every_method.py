@@ -16,6 +16,8 @@ from coterie.runs.folder import RunFolder
 from coterie.testing import Case, learners_of
 from tests.federation.flower.make import federation_of
 
+TWO = {11: (0, 3, 7, 8), 5: (1, 2, 4, 5, 6)}
+"""Fewer nodes, fewer messages."""
 POOLED = "cluster-oracle"
 """Puts the data in one place, which nobody can do elsewhere."""
 FEW = {"two-phase": {"start": "random"}, "moment-descent": {"moments": "two-points", "iterations": 2, "anchors": 4}}
@@ -72,11 +74,11 @@ def test_a_run_that_is_killed_and_goes_on_equals_a_simulated_one(case, tmp_path)
     case = quick(case)
     takes = "checkpoint_every" not in find_method(case.method).refuses
     plan = case.plan(**({"checkpoint_every": 2} if takes else {}))
-    elsewhere = replace(plan, federation=federation_of(plan, tmp_path / "states"))
+    elsewhere = replace(plan, federation=federation_of(plan, tmp_path / "states", nodes=TWO))
     try:
         ended = carry_out(elsewhere, tmp_path / "run", kill)  # those without rounds cannot be killed in one
     except KilledError:
-        again = replace(plan, federation=federation_of(plan, tmp_path / "states"))
+        again = replace(plan, federation=federation_of(plan, tmp_path / "states", nodes=TWO))
         ended = go_on(again, RunFolder.open(tmp_path / "run"))
     same(case.run(plan), ended)
 
