@@ -107,6 +107,13 @@ def resume(
     elsewhere = {"scenario", "method", "learner", "start", *data.options}
     options = {name: value for name, value in config.items() if name not in elsewhere}
     plan = prepare(data, config["method"], learner or config["learner"], config.get("start", "random"), options)
+    return go_on(plan, run, on_round, warn)
+
+
+def go_on(
+    plan: Plan, run: RunFolder, on_round: OnRound | None = None, warn: Callable[[str], None] = warnings.warn
+) -> Result:
+    """Run a plan on from the last checkpoint of its folder."""
     state, records = run.last_state(warn)
     best = run.best_state(warn, before=len(records))
     with _as_before(run.versions, warn):
@@ -180,6 +187,7 @@ def execute(
                 folder.append(record)
                 if state.round % options.checkpoint_every == 0 or last:
                     folder.checkpoint(_with_clients(plan, state), best)
+            _release(plan, folder, state, best)
             if last:
                 break
             clock = time.perf_counter()
@@ -195,6 +203,15 @@ def _with_clients(plan: Plan, state: ServerState) -> ServerState:
     """The state with a copy of what simulated clients keep, as a checkpoint holds it."""
     shelf = plan.federation.shelf
     return state if shelf is None else replace(state, clients=shelf.copy())
+
+
+def _release(plan: Plan, folder: RunFolder | None, state: ServerState, best: ServerState | None) -> None:
+    """Tell clients elsewhere behind which of their rounds this run will never go back."""
+    if not plan.method.weights.keeps or plan.federation.shelf is not None:
+        return
+    accepted = state.accepted if folder is None else folder.oldest_accepted()
+    if accepted is not None:
+        plan.federation.release(accepted if best is None else torch.minimum(accepted, best.accepted))
 
 
 def _rounds(plan: Plan, state: ServerState) -> Iterator[Round]:

@@ -55,6 +55,8 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         record["reassigned"] = int(((choice != then) & known & (then >= 0)).sum())
     if plan.method.adapts:
         record["K"] = K
+    if done.notes:
+        record["notes"] = [note.plain() for note in done.notes]
     if done.events:
         record["events"] = [dict(event) for event in done.events]
     if done.likelihood is not None:
@@ -63,7 +65,8 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         record |= _who_is_dying(done.shares[lane])
     if len(done.state.loss) > 1:
         record |= {"start": lane, "start_losses": [finite(value) for value in done.state.loss]}
-    if done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds:
+    due = done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds
+    if due and done.answered:  # where nobody answered, nobody would be heard about scores
         models, at = done.state.clusters.lane(lane), done.state.round - 1
         by = kept_by_clients(plan, done.state, lane)
         record |= validation_figures(plan, models, choice, at, by)

@@ -13,10 +13,9 @@ from coterie.client.side import ClientSide
 from coterie.config import AUTO, Options, check_all, settle
 from coterie.core.blocks import Memory
 from coterie.core.federation import Federation
-from coterie.core.hold_out import hold_out
+from coterie.core.hold_out import check_hold_out
 from coterie.core.population import Population, torch_dtype
 from coterie.core.shard import ClientId
-from coterie.core.states import States
 from coterie.errors import ConfigError
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
@@ -289,16 +288,11 @@ def _check_embedding(method: Method, learner: Learner) -> None:
 
 
 def _client_side(data: Population, learner: Learner, options: Options, method: Method) -> ClientSide:
-    dtype, device = torch_dtype(options.dtype), torch.device(options.device)
-    train, validation = data.train, None
     if options.validation is not None:
-        held_out = hold_out(data, options.validation, options.seed)
-        train, validation = held_out.train, held_out.test
-    train = train.to(dtype, device)
-    test, validation = (None if part is None else part.to(dtype, device) for part in (data.test, validation))
-    memory = Memory(max(KEPT_AT_LEAST, train.x.nbytes // KEPT_SHARE))
-    states = States.of(len(train)) if method.weights.keeps else None
-    return ClientSide(learner, train, test, validation, memory, states)
+        check_hold_out(data)
+    dtype, device = torch_dtype(options.dtype), torch.device(options.device)
+    side = ClientSide.of(data, learner, dtype, device, options.validation, options.seed, method.weights.keeps)
+    return replace(side, memory=Memory(max(KEPT_AT_LEAST, side.train.x.nbytes // KEPT_SHARE)))
 
 
 def _check_trials(plan: Plan) -> None:

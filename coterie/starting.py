@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -238,7 +238,11 @@ def _cluster_oracle(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
         raise ConfigError(
             f"cluster-oracle has {groups} true groups, but clusters={K}: leave clusters out or give {groups}"
         )
-    side, like = cast(InProcess, plan.federation).side, _one_model(plan)
+    if not isinstance(plan.federation, InProcess):
+        raise ConfigError(
+            "cluster-oracle puts the clients' data in one place, which only a simulation can: leave it out"
+        )
+    side, like = plan.federation.side, _one_model(plan)
     solver = _solver(plan, like)
     pooled = replace(side, train=side.train.pooled(plan.data.truth), test=None, validation=None, memory=None)
     reply = pooled.serve(solver.task(plan.options.seed), solver.broadcast)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from coterie.client.side import ClientSide
 from coterie.core.federation import Federation, Replies
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import LOOKING, Broadcast, Reply, Task
 from coterie.core.population import Population
 from coterie.core.shard import Positions
 from coterie.federation.in_process import InProcess
@@ -43,8 +43,6 @@ from coterie.starting import begin
 from coterie.starts import MOMENT_DESCENT, ODCL
 
 ROUNDS = 4
-LOOKING = {"score", "weights", "evaluate", "finetune", "regression-moments", "regression-meats", "curvature"}
-"""Tasks by which anybody looks at what came out; their rows are the same for all methods."""
 RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
 """n_i of the clients of the checks: one of them has a single sample."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from coterie.client.evaluate import evaluate, finetuned, score, weights
 from coterie.client.introduce import introduce
 from coterie.client.moments import anchor_step, moment_product
@@ -13,7 +15,9 @@ from coterie.client.round import local_round
 from coterie.client.solve import local_solve
 from coterie.client.summary import summary
 from coterie.core.blocks import Memory
+from coterie.core.hold_out import put_aside
 from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.population import Population
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
 from coterie.errors import unknown_name
@@ -33,6 +37,30 @@ class ClientSide:
     """What is kept of the training samples from round to round; None: nothing."""
     states: States | None = None
     """What the clients keep for themselves from round to round; None: nothing."""
+
+    @classmethod
+    def of(
+        cls,
+        data: Population,
+        learner: Learner,
+        dtype: torch.dtype,
+        device: torch.device,
+        validation: float | None,
+        seed: int,
+        keeps: bool,
+    ) -> ClientSide:
+        """The clients of a population, computing in `dtype` on `device`.
+
+        validation: which share of the training samples is held out, if any; `seed` decides which.
+        keeps: whether clients keep something for themselves from round to round.
+        """
+        train, held_out = data.train, None
+        if validation is not None:
+            parts = put_aside(data, validation, seed)
+            train, held_out = parts.train, parts.test
+        train = train.to(dtype, device)
+        test, held_out = (None if part is None else part.to(dtype, device) for part in (data.test, held_out))
+        return cls(learner, train, test, held_out, states=States.of(len(train)) if keeps else None)
 
     def take(self, positions: Positions, remember: bool = True) -> ClientSide:
         """Only these clients; with `remember` they will be together again, so what they keep is worth keeping."""

@@ -6,11 +6,28 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
 from coterie.core.keys import Words
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import ClientId, Positions
 from coterie.core.states import Shelf
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that happened on the way to clients elsewhere and that the record of the round should tell."""
+
+    reason: str
+    """One sentence, such as why an answer was refused."""
+    clients: tuple[ClientId, ...] = ()
+    """Whom it is about."""
+    node: str = ""
+    """Where they live, if the engine knows places."""
+
+    def plain(self) -> dict[str, object]:
+        """For JSON."""
+        return {"node": self.node, "clients": list(self.clients), "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -20,6 +37,8 @@ class Replies:
     reply: Reply
     bytes_up: int
     bytes_down: int
+    notes: tuple[Note, ...] = ()
+    """What went wrong on the way; nothing can where clients live in this process."""
 
 
 class Federation(Protocol):
@@ -45,6 +64,13 @@ class Federation(Protocol):
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         """Ask these clients (by position). Not all need answer: `reply.clients` says who did."""
+        ...
+
+    def release(self, accepted: Tensor) -> None:
+        """The server will never go back behind these rounds of the clients' (m,): what they kept before is not needed.
+
+        Clients in this process keep one version only, which is in the server's checkpoints.
+        """
         ...
 
 

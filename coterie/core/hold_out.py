@@ -29,10 +29,16 @@ def split(keys: Words, sizes: Positions, share: float) -> Split:
 
     A client with several samples gives away at least one and keeps at least one; a client with one keeps it.
     """
-    aside = np.minimum(sizes - 1, np.maximum(1, np.rint(share * sizes).astype(np.int64)))
+    aside = aside_sizes(sizes, share)
     first = np.cumsum(sizes) - sizes
     places = shuffled(keys, sizes) + np.repeat(first, sizes)
     return Split(places[spans(first + aside, sizes - aside)], sizes - aside, places[spans(first, aside)], aside)
+
+
+def aside_sizes(sizes: Positions, share: float) -> Positions:
+    """(m,) how many of their `sizes` samples clients put aside: none where there are none, or one."""
+    wanted = np.maximum(1, np.rint(share * sizes).astype(np.int64))
+    return np.asarray(np.maximum(0, np.minimum(sizes - 1, wanted)))
 
 
 def hold_out(population: Population, share: float, seed: int) -> Population:
@@ -41,10 +47,20 @@ def hold_out(population: Population, share: float, seed: int) -> Population:
     Which samples are put aside follows from the seed and the client's id. A client with several samples gives away at
     least one and keeps at least one; a client with a single sample keeps it and has nothing to validate on.
     """
+    check_hold_out(population)
+    return put_aside(population, share, seed)
+
+
+def check_hold_out(population: Population) -> None:
+    """Refuse a federation in which nobody can put a sample aside."""
+    if population.train.sizes.max() < 2:
+        raise ConfigError("validation needs a client with two samples or more, but all have one: leave it out")
+
+
+def put_aside(population: Population, share: float, seed: int) -> Population:
+    """As `hold_out`, for some of the clients of a federation: none of them need have anything to validate on."""
     train = population.train
     sizes = train.sizes
-    if sizes.max() < 2:
-        raise ConfigError("validation needs a client with two samples or more, but all have one: leave it out")
     parts = split(keys_for_clients(seed, Purpose.VALIDATION, 0, train.hashes), sizes, share)
     rows = spans(train.starts, sizes)
     kept, truth = rows[parts.kept], population.sample_truth

@@ -26,6 +26,12 @@ Plain = str | int | float | bool | None | Sequence["Plain"] | Mapping[str, "Plai
 ALL = -1
 """In `Broadcast.only`: this client gets every model."""
 
+LOOKING = frozenset({"score", "weights", "evaluate", "finetune", "regression-moments", "regression-meats", "curvature"})
+"""Tasks by which anybody looks at what came out; their rows are the same for all methods and enter no model."""
+
+Parts = tuple[dict[str, Any], Params]
+"""A message in two parts: a header, which is JSON, and named arrays."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -152,20 +158,7 @@ def merge(replies: Sequence[Reply]) -> Reply:
     )
 
 
-# ---- through bytes: safetensors for arrays, JSON for the rest; nothing is ever pickled ----------------------
-
-_JSON = "coterie"
-
-
-def _pack(header: Mapping[str, object], arrays: Mapping[str, Tensor]) -> bytes:
-    contiguous = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items()}  # none may share memory
-    return safetensors_save(contiguous, metadata={_JSON: json.dumps(header)})
-
-
-def _unpack(data: bytes) -> tuple[dict[str, Any], Params]:
-    length = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
-    return json.loads(metadata[_JSON]), safetensors_load(data)
+# ---- in two parts: named arrays, and a header for the rest ---------------------------------------------------
 
 
 def _named(prefix: str, arrays: Mapping[str, Tensor]) -> Params:
@@ -176,20 +169,19 @@ def _under(prefix: str, arrays: Params) -> Params:
     return {name.removeprefix(f"{prefix}/"): a for name, a in arrays.items() if name.startswith(f"{prefix}/")}
 
 
-def encode_broadcast(broadcast: Broadcast) -> bytes:
-    """A broadcast as bytes."""
+def broadcast_parts(broadcast: Broadcast) -> Parts:
+    """A broadcast as a header and named arrays."""
     c = broadcast.clusters
     header = {"round": broadcast.round, "K": c.K, "lanes": c.lanes, "scalars": dict(broadcast.scalars)}
     arrays = _named("params", c.params) | _named("body", c.shared) | _named("each", broadcast.each)
     arrays |= _named("common", broadcast.common) | _named("overall", c.overall or {})
     if broadcast.only is not None and not bool((broadcast.only == ALL).all()):
         arrays["only"] = broadcast.only  # it also tells which slots are in the message
-    return _pack(header, arrays)
+    return header, arrays
 
 
-def decode_broadcast(data: bytes) -> Broadcast:
-    """The inverse of `encode_broadcast`."""
-    header, arrays = _unpack(data)
+def broadcast_of(header: Mapping[str, Any], arrays: Params) -> Broadcast:
+    """The inverse of `broadcast_parts`."""
     only = arrays.get("only")
     clusters = Clusters(
         params=_under("params", arrays),
@@ -203,9 +195,9 @@ def decode_broadcast(data: bytes) -> Broadcast:
     return Broadcast(header["round"], clusters, only, header["scalars"], each, common)
 
 
-def encode_reply(reply: Reply) -> bytes:
-    """A reply as bytes."""
-    header = {
+def reply_parts(reply: Reply) -> Parts:
+    """A reply as a header and named arrays."""
+    header: dict[str, Any] = {
         "clients": reply.clients,
         "rejected": reply.rejected,
         "slotted": list(reply.slotted),
@@ -217,12 +209,11 @@ def encode_reply(reply: Reply) -> bytes:
         arrays[f"slots/{name}"] = s.slots
         if not bool((s.counts == 1).all()):  # a single client counts once in each of its slots
             arrays[f"counts/{name}"] = s.counts
-    return _pack(header, arrays)
+    return header, arrays
 
 
-def decode_reply(data: bytes) -> Reply:
-    """The inverse of `encode_reply`."""
-    header, arrays = _unpack(data)
+def reply_of(header: Mapping[str, Any], arrays: Params) -> Reply:
+    """The inverse of `reply_parts`."""
     names = header["slotted"]
     slotted = {}
     for name in names:
@@ -237,3 +228,40 @@ def decode_reply(data: bytes) -> Reply:
         tuple(header["rejected"]),
         tuple(header["paths"]),
     )
+
+
+# ---- through bytes: safetensors for arrays, JSON for the header; nothing is ever pickled --------------------
+
+_JSON = "coterie"
+
+
+def _pack(parts: Parts) -> bytes:
+    header, arrays = parts
+    contiguous = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items()}  # none may share memory
+    return safetensors_save(contiguous, metadata={_JSON: json.dumps(header)})
+
+
+def _unpack(data: bytes) -> Parts:
+    length = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+    return json.loads(metadata[_JSON]), safetensors_load(data)
+
+
+def encode_broadcast(broadcast: Broadcast) -> bytes:
+    """A broadcast as bytes."""
+    return _pack(broadcast_parts(broadcast))
+
+
+def decode_broadcast(data: bytes) -> Broadcast:
+    """The inverse of `encode_broadcast`."""
+    return broadcast_of(*_unpack(data))
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """A reply as bytes."""
+    return _pack(reply_parts(reply))
+
+
+def decode_reply(data: bytes) -> Reply:
+    """The inverse of `encode_reply`."""
+    return reply_of(*_unpack(data))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from coterie.client.side import ClientSide
 from coterie.core.federation import Replies
 from coterie.core.keys import Words
@@ -40,6 +42,9 @@ class InProcess(ABC):
     def shelf(self) -> Shelf | None:
         """What the clients keep for themselves."""
         return None if self.side.states is None else self.side.states.shelf
+
+    def release(self, accepted: Tensor) -> None:  # noqa: B027 nobody need override it
+        """Nothing to do: one version is kept, and it is in the checkpoints."""
 
     @abstractmethod
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:

@@ -224,10 +224,18 @@ def _trouble_notes(runs: list[RunData]) -> list[Note | None]:
         Note(f"{plural(missing, 'answer')} of {asked} never came; the rounds went on without.", caution=True)
         if missing
         else None,
-        Note(f"{plural(rejected, 'update')} of {asked} had values that are not finite and were left out.", caution=True)
+        Note(f"{plural(rejected, 'update')} of {asked} {_why_left_out(runs)} and were left out.", caution=True)
         if rejected
         else None,
     ]
+
+
+def _why_left_out(runs: list[RunData]) -> str:
+    """Clients check their own values; what the server refused itself, it says in a note of the record."""
+    noted = any(record.get("rejected") and record.get("notes") for run in runs for record in run.records)
+    return (
+        "were not finite or refused (the notes of the records say why)" if noted else "had values that are not finite"
+    )
 
 
 def _unused_note(main: MethodRuns) -> Note | None:

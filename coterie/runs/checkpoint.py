@@ -10,7 +10,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as safetensors_load
+from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
 from coterie.runs.files import tensor_bytes, write_atomically, write_json
@@ -49,6 +51,18 @@ def save_checkpoint(folder: Path, state: ServerState) -> None:
     for old in headers[: max(0, now + 1 - KEEP)] + headers[now + 1 :]:  # later ones are of a past that was given up
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def accepted_in_oldest(folder: Path) -> Tensor | None:
+    """`ServerState.accepted` of the oldest checkpoint that can be read, without its models; None: there is none."""
+    for path in sorted(folder.glob("round-*.safetensors")):
+        try:
+            with safe_open(path, "pt") as arrays:
+                accepted: Tensor = arrays.get_tensor("accepted")
+                return accepted
+        except (OSError, SafetensorError):
+            continue  # nobody will go on from a damaged one
+    return None
 
 
 def newest_checkpoint(folder: Path, warn: Callable[[str], None], before: int) -> ServerState | None:

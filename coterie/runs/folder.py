@@ -27,10 +27,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import load as safetensors_load
+from torch import Tensor
 
 from coterie.core.clusters import Params
 from coterie.errors import RunError
-from coterie.runs.checkpoint import newest_checkpoint, save_checkpoint
+from coterie.runs.checkpoint import accepted_in_oldest, newest_checkpoint, save_checkpoint
 from coterie.runs.files import tensor_bytes, write_atomically, write_json, write_toml
 from coterie.server.loop import ServerState
 
@@ -141,6 +142,13 @@ class RunFolder:
         if best is not None:
             save_checkpoint(self.path / "best", best)
         save_checkpoint(self.path / "checkpoints", state)
+
+    def oldest_accepted(self) -> Tensor | None:
+        """(m,) the last rounds of the clients' that counted in the oldest checkpoint that the run may go on from.
+
+        None where there is no checkpoint.
+        """
+        return accepted_in_oldest(self.path / "checkpoints")
 
     def best_state(self, warn: Callable[[str], None], before: int) -> ServerState | None:
         """The best state as it was known after `before` rounds."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from coterie.core.clusters import Clusters
-from coterie.core.federation import Federation, positions_of
+from coterie.core.federation import Federation, Note, positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.shard import ClientId, Positions
 from coterie.server.regrouping import regroup
@@ -27,6 +27,7 @@ class Greeted:
     events: tuple[Mapping[str, object], ...] = ()
     bytes_up: int = 0
     bytes_down: int = 0
+    notes: tuple[Note, ...] = ()
 
 
 def greet(method: Method, federation: Federation, view: View, chosen: Positions, seed: int) -> Greeted:
@@ -53,4 +54,4 @@ def _introduced(method: Method, federation: Federation, view: View, strangers: P
         rows = reply.rows["anchor"].cpu()[torch.from_numpy(order)]
         portraits = view.portraits if len(view.portraits) else rows.new_zeros(view.K, rows.shape[1])
         view = replace(view, answered=answered[order], rows={"anchor": rows}, portraits=portraits)
-    return Greeted(view, reply.rejected, (), replies.bytes_up, replies.bytes_down)
+    return Greeted(view, reply.rejected, (), replies.bytes_up, replies.bytes_down, replies.notes)

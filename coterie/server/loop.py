@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
-from coterie.core.federation import Federation, positions_of
+from coterie.core.federation import Federation, Note, Replies, positions_of
 from coterie.core.messages import ALL, Broadcast, Reply
 from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
@@ -22,6 +22,9 @@ from coterie.server.regrouping import regroup, unmoved
 from coterie.server.sampling import choose
 from coterie.tiers.method import Method
 from coterie.tiers.view import View
+
+MOST_SILENT = 3
+"""So many rounds in a row without an answer end a run: nobody is there."""
 
 UNKNOWN = -1
 """In `ServerState.choice`: this client has not been heard of yet."""
@@ -82,12 +85,18 @@ class Round:
     """(R, K) what part of the clients' weight each cluster has, where clients belong to several."""
     events: tuple[Mapping[str, object], ...] = ()
     """How K changed and why."""
+    notes: tuple[Note, ...] = ()
+    """What went wrong on the way to the clients."""
 
 
 def rounds(
     method: Method, federation: Federation, state: ServerState, total: int, seed: int, groups: Tensor | None
 ) -> Iterator[Round]:
-    """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method."""
+    """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method.
+
+    A round without an answer is no update: the models stay, and the next round is begun.
+    """
+    silent = 0
     while state.round < total:
         chosen = choose(federation.hashes, method.participation, seed, state.round)
         greeted = Greeted(_before(state, federation))
@@ -108,7 +117,14 @@ def rounds(
         replies = federation.ask(method.task(seed), broadcast, asked)
         reply = replies.reply
         rejected = (*greeted.rejected, *reply.rejected)
-        _refuse_failure(reply.clients, rejected, len(chosen), state.round, method)
+        notes = (*greeted.notes, *replies.notes)
+        silent = 0 if reply.clients else silent + 1
+        if not reply.clients:
+            _refuse_failure(state, rejected, notes, len(chosen), silent, method)
+            state = replace(state, round=state.round + 1)
+            missing = _missing(federation.clients, chosen, (), rejected)
+            yield _without_answer(method, state, missing, rejected, greeted, replies)
+            continue
         answered = positions_of(federation, reply.clients)
         with one_thread():
             averaged = aggregate(method, state.clusters, reply, federation.sizes, answered, rate)
@@ -151,7 +167,31 @@ def rounds(
             likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
             shares=_shares(method, averaged, reply),
             events=(*greeted.events, *after.events),
+            notes=notes,
         )
+
+
+def _without_answer(
+    method: Method,
+    state: ServerState,
+    missing: tuple[ClientId, ...],
+    rejected: tuple[ClientId, ...],
+    greeted: Greeted,
+    replies: Replies,
+) -> Round:
+    """A round that nobody answered; the state is that after it."""
+    return Round(
+        state,
+        moved=torch.zeros(state.clusters.lanes, dtype=torch.int64),
+        answered=0,
+        missing=missing,
+        rejected=rejected,
+        bytes_up=greeted.bytes_up + replies.bytes_up if method.travels else 0,
+        bytes_down=greeted.bytes_down + replies.bytes_down if method.travels else 0,
+        path="",
+        events=greeted.events,
+        notes=(*greeted.notes, *replies.notes),
+    )
 
 
 def _before(state: ServerState, federation: Federation) -> View:
@@ -257,16 +297,33 @@ def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups:
 
 
 def _refuse_failure(
-    accepted: tuple[ClientId, ...], rejected: tuple[ClientId, ...], asked: int, round_: int, method: Method
+    state: ServerState,
+    rejected: tuple[ClientId, ...],
+    notes: tuple[Note, ...],
+    asked: int,
+    silent: int,
+    method: Method,
 ) -> None:
-    if accepted:
-        return
-    if rejected:
+    """Raise where a round without an answer that counts is no passing trouble; `silent` such rounds came in a row."""
+    round_ = state.round
+    why = f" ({notes[0].reason})" if notes else ""
+    if rejected and not notes:
         raise TrainingError(
             f"round {round_}: the updates of all {len(rejected)} clients that answered are not finite, so the "
             f"training diverged: lower lr (now {method.rate(round_):g}) or scale the features"
         )
-    raise TrainingError(f"round {round_}: none of the {asked} clients asked has answered; nothing was changed")
+    if bool((state.accepted == NEVER).all()):
+        what = (
+            f"the answers of all {len(rejected)} clients were refused"
+            if rejected
+            else (f"none of the {asked} clients asked has answered")
+        )
+        raise TrainingError(f"round {round_}: {what}{why}; nothing was changed")
+    if silent >= MOST_SILENT:
+        raise TrainingError(
+            f"round {round_}: for {silent} rounds no answer has come that counts{why}; the models are those of round "
+            f"{int(state.accepted.max())}: see to the clients and resume"
+        )
 
 
 def _remember(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:

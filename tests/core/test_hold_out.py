@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.hold_out import hold_out
+from coterie.core.hold_out import aside_sizes, hold_out
 from coterie.core.keys import Purpose, keys_for_clients, permutations
 from coterie.core.population import Population
 from coterie.errors import ConfigError
@@ -73,3 +73,8 @@ def test_test_data_is_replaced_and_does_not_matter():
 def test_nothing_to_hold_out_is_an_error():
     with pytest.raises(ConfigError, match="a client with two samples or more, but all have one"):
         hold_out(population([1, 1]), 0.2, 0)
+
+
+def test_how_many_are_put_aside():
+    # a third of 10 is 3.3, of 2 it is 0.7 but one at least; of one or none nobody gives any
+    assert aside_sizes(np.array([0, 1, 2, 10]), 1 / 3).tolist() == [0, 0, 1, 3]

@@ -250,6 +250,28 @@ def test_nobody_answering_is_an_error():
         play(lambda t, names: Reply(()), 1)
 
 
+def test_a_round_that_nobody_answers_is_no_update_and_the_next_one_is_begun():
+    def script(t, names):
+        return Reply(()) if t == 1 else answer({n: [0] for n in names})
+
+    federation, done = play(script, 3)
+    assert [round_.answered for round_ in done] == [3, 0, 3]
+    assert done[1].missing == IDS
+    assert done[1].state.round == 2
+    assert done[1].state.accepted.tolist() == [0, 0, 0]
+    assert torch.equal(done[1].state.clusters.params["w"], done[0].state.clusters.params["w"])
+    assert torch.equal(done[1].state.loss, done[0].state.loss)
+    assert torch.equal(federation.asked[2][1].clusters.params["w"], done[0].state.clusters.params["w"])
+
+
+def test_three_rounds_without_an_answer_end_the_run():
+    def script(t, names):
+        return answer({n: [0] for n in names}) if t == 0 else Reply(())
+
+    with pytest.raises(TrainingError, match=r"round 3: for 3 rounds no answer .* the models are those of round 0"):
+        play(script, 9)
+
+
 def test_a_failed_round_leaves_the_state_as_it_was():
     state = fresh()
     steps = rounds(METHOD, Scripted(lambda t, names: Reply(())), state, 2, 0, None)

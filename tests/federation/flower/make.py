@@ -1,0 +1,113 @@
+"""A federation of three nodes in this process, with several clients each, and a clock that only tests move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from coterie.core.messages import Reply
+from coterie.core.population import Population
+from coterie.federation.flower.engine import FlowerFederation
+from coterie.federation.flower.exchange import Exchange
+from coterie.federation.flower.in_process import Deliver, InProcessGrid, at_once
+from coterie.federation.flower.node import make_client_app
+from coterie.federation.flower.roll import Roll
+from coterie.federation.flower.terms import Terms
+from coterie.federation.flower.wire import Answer, answer_content, read_answer, task_of
+from coterie.planning import Plan
+from coterie.testing import LEARNERS
+
+NODES: Mapping[int, Sequence[int]] = {11: (0, 3, 7), 5: (1, 2), 7: (4, 5, 6, 8)}
+"""Which of the nine clients of the check suite live at which node; node ids tell nothing about their order."""
+
+
+@dataclass
+class Clock:
+    """Time passes only while somebody sleeps."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def part_of(data: Population, places: Sequence[int]) -> Population:
+    """The data that a node has."""
+    at = np.array(places)
+    return Population("node", data.train.take(at), None if data.test is None else data.test.take(at))
+
+
+def app_of(plan: Plan, places: Sequence[int], folder: Path | None = None) -> ClientApp:
+    data = part_of(plan.data, places)
+    own = LEARNERS["module"] if plan.learner.spec.startswith("module") else None
+    return make_client_app(lambda context: data, learner=own, state_folder=folder)
+
+
+def terms_of(plan: Plan) -> Terms:
+    return Terms.of("a run", plan.data.profile, plan.options, plan.method.weights.keeps)
+
+
+def federation_of(
+    plan: Plan,
+    folder: Path | None = None,
+    deliver: Deliver = at_once,
+    nodes: Mapping[int, Sequence[int]] = NODES,
+    expected: Sequence[str] = (),
+    **options: Any,
+) -> FlowerFederation:
+    """The clients of a plan behind a grid; with `expected` ids nobody waits for those that are not there."""
+    clock = Clock()
+    grid = InProcessGrid({node: app_of(plan, p, folder) for node, p in nodes.items()}, deliver=deliver, clock=clock)
+    exchange = Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep)
+    roll = Roll(expected)
+    roll.call(exchange, nodes=len(nodes), wait=1)
+    return FlowerFederation(exchange, roll, terms_of(plan), **options)
+
+
+def grid_of(federation: FlowerFederation) -> InProcessGrid:
+    assert isinstance(federation.exchange.grid, InProcessGrid)
+    return federation.exchange.grid
+
+
+# ---- what may go wrong with an answer ---------------------------------------------------------------------------
+
+
+def at_node(node: int, fault: Deliver, task: str = "local-round") -> Deliver:
+    """This fault for the answers of one node to one task."""
+
+    def deliver(message: Message, answer: Message) -> Sequence[tuple[float, Message]]:
+        hit = message.metadata.dst_node_id == node and task_of(message.content) == task
+        return fault(message, answer) if hit else at_once(message, answer)
+
+    return deliver
+
+
+def edited(edit: Callable[[Reply], Reply]) -> Deliver:
+    """The node sends something else than it found."""
+
+    def deliver(message: Message, answer: Message) -> Sequence[tuple[float, Message]]:
+        task = task_of(message.content)
+        reply = read_answer(answer.content, task).reply
+        return [(0.0, Message(answer_content(task, Answer(edit(reply))), reply_to=message))]
+
+    return deliver
+
+
+def with_change(change: Callable[[Any], Any], name: str = "change/weight") -> Callable[[Reply], Reply]:
+    """Another change of the clusters' models."""
+
+    def edit(reply: Reply) -> Reply:
+        sums = reply.slotted["clusters"]
+        arrays = {**sums.arrays, name: change(sums.arrays[name])}
+        return replace(reply, slotted={**reply.slotted, "clusters": replace(sums, arrays=arrays)})
+
+    return edit
