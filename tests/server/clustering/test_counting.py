@@ -34,7 +34,7 @@ def count(points, rule="silhouette", **settings):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("n", [50, 400])
 def test_the_ten_models_of_figure_2_are_counted(n, rule):
-    assert [count(solutions(FIGURE_2, n, seed)[0], rule, seed=seed).K for seed in range(2)] == [10, 10]
+    assert count(solutions(FIGURE_2, n, 0)[0], rule).K == 10
 
 
 def test_four_models_on_a_line_need_more_samples_for_the_silhouette_than_for_the_elbow():
@@ -45,7 +45,7 @@ def test_four_models_on_a_line_need_more_samples_for_the_silhouette_than_for_the
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("m", "p"), [(40, 1), (100, 2), (100, 20), (30, 100)])
+@pytest.mark.parametrize(("m", "p"), [(40, 1), (100, 20)])
 def test_one_gaussian_cloud_is_one_cluster_in_most_draws(m, p, rule):
     found = [count_clusters(gaussian(m, p, seed), QUICK, rule, most=6, seed=seed).K for seed in range(10)]
     assert found.count(1) >= 9
