@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/soft.py
 	$(BIN)/python benchmarks/soft.py --growth
 	$(BIN)/python benchmarks/adaptive.py
+	$(BIN)/python benchmarks/adaptive.py --cnn
 	$(BIN)/python benchmarks/adaptive.py --clients
 	$(BIN)/python benchmarks/many_clients.py
 	$(BIN)/python benchmarks/newcomers.py

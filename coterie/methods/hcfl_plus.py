@@ -4,7 +4,7 @@ paper                     here
 phi, theta_k              clusters.body, clusters.params (the last layer)
 omega-tilde_i, omega_ij   a client's weights and those of its samples, kept by the client (eq. 4, 5); mu-tilde  mu
 gamma_ijk                 responsibilities, once a round, in log space, under the backbone's objective
-eq. 6, 7                  order=heads-first: all heads on features as they are, then the body; joint: both at once
+eq. 6, 7                  order=heads-first: all heads on features as they are, then the body; together: both at once
 P_ic, P_i (eq. 11, 12)    class prototypes and mean feature, before training; their distance is eq. 9
 rho                       split the cluster of the largest distance if that is rho above the mean there (alg. 2)
 alg. 4                    the parts make the two heads; weights are halved (soft), or the parts written into them (hard)

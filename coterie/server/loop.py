@@ -316,7 +316,7 @@ def _refuse_failure(
         what = (
             f"the answers of all {len(rejected)} clients were refused"
             if rejected
-            else (f"none of the {asked} clients asked has answered")
+            else f"none of the {asked} clients asked has answered"
         )
         raise TrainingError(f"round {round_}: {what}{why}; nothing was changed")
     if silent >= MOST_SILENT:
