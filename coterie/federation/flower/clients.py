@@ -76,7 +76,7 @@ class FlowerClients(Elsewhere):
     def reach(self, options: Options, keeps: bool) -> FlowerFederation:
         # trial runs are many, and each has states of its own
         run = self.run if self.scored else f"{self.run}/{options.clusters}/{options.seed}"
-        terms = Terms.of(run, self.profile, options, keeps)
+        terms = Terms.of(run, self.profile, options, keeps, self.scored)
         return FlowerFederation(self.exchange, self.roll, terms, self.quorum, self.most_change)
 
     def write_down(self, folder: Path) -> None:

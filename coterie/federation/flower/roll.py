@@ -42,6 +42,7 @@ class Roll:
         self._profile = profile
         self._hosted: dict[int, Hosted] = {}
         self._refused: set[int] = set()
+        self._untold: list[Note] = []
 
     @property
     def profile(self) -> Profile:
@@ -88,6 +89,7 @@ class Roll:
         self.clients = tuple(sorted({*self.clients, *self.bound}))
         self.hashes = hash_ids(self.clients)
         self._profile = self.profile
+        self._untold = notes
         return notes
 
     @property
@@ -95,12 +97,13 @@ class Roll:
         return self._profile is not None
 
     def greet(self, exchange: Exchange) -> list[Note]:
-        """Ask the nodes that nobody has seen yet who lives there."""
+        """Ask the nodes that nobody has seen yet who lives there; what went wrong, and what did at the call."""
+        untold, self._untold = self._untold, []
         strangers = exchange.nodes() - self._hosted.keys() - self._refused
         if not strangers:
-            return []
+            return untold
         heard = exchange.send(dict.fromkeys(sorted(strangers), hello_content()))
-        notes = [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
+        notes = untold + [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
         for node in sorted(heard.contents):
             try:
                 hosted = read_hosted(heard.contents[node])
