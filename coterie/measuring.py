@@ -70,15 +70,15 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         models, at = done.state.clusters.lane(lane), done.state.round - 1
         by = kept_by_clients(plan, done.state, lane)
         record |= validation_figures(plan, models, choice, at, by)
-        asked = with_test_samples(plan, choice)
+        asked = honest(plan, with_test_samples(plan, choice))
         if plan.data.test is not None and bool((asked >= 0).any()):
             found = scores(plan.federation, models, asked, at, plan.learner.classes is None, by=by)
             record |= score_figures(plan, found)
         if plan.entry.groups != "self":  # a model for each client: only at the end
             record |= newcomer_figures(plan, models, float(done.state.loss[lane]), by, done.state.tree)
     record |= subspace_figures(plan, done.state.clusters.lane(lane))
-    if plan.data.truth is not None and bool(known.any()):
-        rows = known.numpy()
+    if plan.data.truth is not None and bool((known & ~plan.lying).any()):
+        rows = (known & ~plan.lying).numpy()
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
         record |= {"ari": agreed["ari"], "identity": agreed["identity"]}
     return record
@@ -162,6 +162,11 @@ def with_test_samples(plan: Plan, own: Tensor) -> Tensor:
     """The clusters (m,) of those clients that have test samples: one with a single row of a table has none."""
     test = plan.data.test
     return own if test is None else torch.where(torch.from_numpy(test.sizes > 0), own, -1)
+
+
+def honest(plan: Plan, own: Tensor) -> Tensor:
+    """The clusters (m,) of those clients that do not lie: the others are not asked for scores."""
+    return torch.where(plan.lying, -1, own)
 
 
 def score_name(learner: Learner) -> str:
