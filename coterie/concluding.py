@@ -22,6 +22,7 @@ from coterie.learners.linear import Linear
 from coterie.learners.representation import Representation
 from coterie.measuring import (
     finite,
+    honest,
     kept_by_clients,
     newcomer_figures,
     score_figures,
@@ -73,7 +74,8 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
     doubtful = clusters.K > 1 and plan.entry.groups == "found"  # whose clusters may be wrong, whoever found them
-    asked = with_validation_samples(plan, own) if plan.data.tested is None else with_test_samples(plan, own)
+    scored = with_validation_samples(plan, own) if plan.data.tested is None else with_test_samples(plan, own)
+    asked = honest(plan, scored)
     by = kept_by_clients(plan, state, lane)
     found = scores(
         plan.federation,
@@ -278,7 +280,7 @@ def _how_it_ended(plan: Plan, state: ServerState, records: list[Record]) -> dict
 def _client_rows(plan: Plan, own: Tensor, positions: np.ndarray, found: Scores) -> list[dict[str, Any]]:
     """One row for each client at `positions`; one without samples to be scored on has no score."""
     place = {int(i): at for at, i in enumerate(found.positions)}
-    rows = []
+    rows, lying = [], plan.lying
     for i in positions:
         at = place.get(int(i))
         row: dict[str, Any] = {
@@ -288,6 +290,8 @@ def _client_rows(plan: Plan, own: Tensor, positions: np.ndarray, found: Scores) 
             "score": None if at is None else finite(found.score[at]),
             "loss": None if at is None else finite(found.loss[at]),
         }
+        if lying[i]:
+            row["liar"] = True
         if plan.data.truth is not None:
             row["truth"] = plan.data.group_names[plan.data.truth[i]]
         if at is not None and found.margin is not None and found.losses is not None:
@@ -319,8 +323,11 @@ def _metrics(
     }
     if found.margin is not None:
         metrics["sure"] = int((found.margin >= SURE).sum())
-    if plan.data.truth is not None:
-        metrics |= agreement(plan.data.truth[positions], known)
+    lying = plan.lying.numpy()[positions]
+    if plan.data.truth is not None and not lying.all():
+        metrics |= agreement(plan.data.truth[positions][~lying], known[~lying])
+    if lying.any():
+        metrics["liars"] = int(lying.sum())
     coefficients = _coefficients(plan, clusters)
     if plan.data.true_models is not None and coefficients is not None:
         weights = coefficients.double().cpu().numpy()

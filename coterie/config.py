@@ -11,6 +11,8 @@ from coterie.errors import ConfigError, unknown_name
 
 AUTO = "auto"
 """Instead of a value: let the data decide."""
+MEAN = "mean"
+"""The plain way to combine the members' changes."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,13 @@ COMMON: tuple[Option, ...] = (
         ("members", "all", "responsibility"),
     ),
     Option("client_weight", str, "whether a client counts n_i times or once", None, ("samples", "uniform")),
+    Option(
+        "combine",
+        str,
+        "how the changes of a cluster's members become one: their mean, or what bears some that are false, every "
+        "client counting once: median, trimmed:share=0.1, krum:liars=1,keep=1",
+        MEAN,
+    ),
     Option("participation", float, "share of clients asked in each round", 1.0, above=0, high=1),
     Option("restarts", int, "random starts trained side by side; the least training loss wins", 1, low=1),
     Option(
@@ -180,6 +189,12 @@ COMMON: tuple[Option, ...] = (
         None,
         low=1,
     ),
+    Option(
+        "poison",
+        str,
+        "in a simulation some clients lie in every round, and scores are those of the others: sign-flip, scale or "
+        "noise with :share=0.2,strength=10, or label-flip:share=0.2",
+    ),
 )
 
 
@@ -200,6 +215,7 @@ class Options:
     exchange: str
     averaging: str
     client_weight: str
+    combine: str
     participation: float
     restarts: int
     start: str
@@ -213,6 +229,7 @@ class Options:
     validation: float | None
     patience: int | None
     finetune: int | None
+    poison: str | None
     own: Mapping[str, Any]
 
     def flat(self) -> dict[str, object]:
@@ -249,4 +266,6 @@ def settle(
         values |= {name: value for name, value in layer.items() if value is not None or name not in values}
     if values["exchange"] == "gradient" and not {"local_steps", "local_epochs"} & given.keys():
         values |= {"local_steps": 1, "local_epochs": None}
+    if values["combine"] != MEAN and "client_weight" not in given:
+        values["client_weight"] = "uniform"  # how many samples it has is only what a client says
     return values

@@ -74,8 +74,8 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         except SilenceError as error:  # they may be back in the next round
             record["notes"] = [*record.get("notes", ()), Note(str(error)).plain()]
     record |= subspace_figures(plan, done.state.clusters.lane(lane))
-    if plan.data.truth is not None and bool(known.any()):
-        rows = known.numpy()
+    if plan.data.truth is not None and bool((known & ~plan.lying).any()):
+        rows = (known & ~plan.lying).numpy()
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
         record |= {"ari": agreed["ari"], "identity": agreed["identity"]}
     return record
@@ -86,7 +86,7 @@ def _looked_at(plan: Plan, state: ServerState, lane: int) -> dict[str, float | N
     models, at, choice = state.clusters.lane(lane), state.round - 1, state.choice[:, lane]
     by = kept_by_clients(plan, state, lane)
     figures = validation_figures(plan, models, choice, at, by)
-    asked = with_test_samples(plan, choice)
+    asked = honest(plan, with_test_samples(plan, choice))
     if plan.data.tested is not None and bool((asked >= 0).any()):
         found = scores(plan.federation, models, asked, at, plan.learner.classes is None, by=by)
         figures |= score_figures(plan, found)
@@ -173,6 +173,11 @@ def with_test_samples(plan: Plan, own: Tensor) -> Tensor:
     """The clusters (m,) of those clients that have test samples: one with a single row of a table has none."""
     tested = plan.data.tested
     return own if tested is None else torch.where(torch.from_numpy(tested), own, -1)
+
+
+def honest(plan: Plan, own: Tensor) -> Tensor:
+    """The clusters (m,) of those clients that do not lie: the others are not asked for scores."""
+    return torch.where(plan.lying, -1, own)
 
 
 def score_name(learner: Learner) -> str:

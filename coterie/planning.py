@@ -19,6 +19,7 @@ from coterie.core.population import Census, Population, torch_dtype
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
 from coterie.federation.elsewhere import PLACES, Elsewhere
+from coterie.federation.lying import LyingSide, ModelLie, liars, read_lie, with_false_labels
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
 from coterie.learners import LearnerChoice, make_learner
@@ -105,6 +106,13 @@ class Plan:
         if self.data.tested is not None:
             return "held-out data"
         return "training data" if self.validated is None else "validation samples"
+
+    @property
+    def lying(self) -> Tensor:
+        """(m,) which clients lie, in a simulation of that: only for scores, nothing else knows."""
+        if self.options.poison is None:
+            return torch.zeros(len(self.data.clients), dtype=torch.bool)
+        return torch.from_numpy(liars(read_lie(self.options.poison), self.options.seed, self.federation.hashes))
 
     @property
     def tries(self) -> bool:
@@ -312,8 +320,19 @@ def _federation(data: Census, learner: Learner, options: Options, method: Method
 
 def _client_side(data: Population, learner: Learner, options: Options, method: Method) -> ClientSide:
     dtype, device = torch_dtype(options.dtype), torch.device(options.device)
+    lie = None if options.poison is None else read_lie(options.poison)
+    if lie is not None and lie.in_data:
+        data = with_false_labels(data, liars(lie, options.seed, data.train.hashes))
     side = ClientSide.of(data, learner, dtype, device, options.validation, options.seed, method.weights.keeps)
-    return replace(side, memory=Memory(max(KEPT_AT_LEAST, side.train.x.nbytes // KEPT_SHARE)))
+    side = replace(side, memory=Memory(max(KEPT_AT_LEAST, side.train.x.nbytes // KEPT_SHARE)))
+    if not isinstance(lie, ModelLie):
+        return side
+    if method.weights.way == "personal":
+        raise ConfigError(
+            f"poison={lie.name} is a lie about changes of the clusters' models, but with weights {method.weights.name} "
+            "clients send models of their own: use poison=label-flip"
+        )
+    return LyingSide.among(side, lie, options.seed)
 
 
 def _check_trials(plan: Plan) -> None:

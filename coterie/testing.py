@@ -283,7 +283,7 @@ def check_replies(case: Case) -> None:
         case.run(case.plan(case.population([size] * 6)), partial(_Listening, heard=heard))
         shapes.append([(task, _shapes(reply)) for task, reply in heard])
         plan = case.plan()
-        declared = set(plan.entry.revealed(str(plan.start), plan.options.own))
+        declared = set(plan.entry.revealed(str(plan.start), plan.options.flat()))
         for task, reply in heard:
             if task not in LOOKING:
                 extra = set(reply.rows) - declared

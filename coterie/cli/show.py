@@ -60,8 +60,12 @@ def result(console: Console, found: Result) -> None:
         lines["new"] = f"{_figure(m['newcomers'])} for newcomers, one of each true group"
         if "best_newcomers" in m:
             lines["new"] += f"; best {_figure(m['best_newcomers'])} after {m['best_newcomers_after']} rounds"
+    if "liars" in m:
+        lines["liars"] = (
+            f"{m['liars']} of {m['clients']} clients ({found.config['poison']}); scores and agreement are of the others"
+        )
     if "sure" in m:
-        lines["sure"] = f"{m['sure']} of {m['clients']} clients are sure of their group"
+        lines["sure"] = f"{m['sure']} of {m['clients'] - m.get('liars', 0)} clients are sure of their group"
     if "ari" in m:
         lines["ari"] = f"{m['ari']:.3f} agreement with the truth"
     if "sample_ari" in m:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.client.headed import head_of, received, train_heads
-from coterie.client.own import KEPT_CLUSTER, as_vectors, kept_clusters
+from coterie.client.own import KEPT_CLUSTER, as_rows, kept_clusters
 from coterie.client.tally import Turn, Visit
 from coterie.client.work import Work
 from coterie.core.blocks import Block
@@ -75,7 +75,7 @@ def _arrive(work: Work, places: Positions, block: Block, loss: Tensor, trained: 
     if work.settings.each:
         work.tally.accept(places, lanes, (weight > 0).cpu())
         work.tally.paths.add("by-client")
-        work.tally.note(places, {"change": as_vectors(moved)})
+        work.tally.note(places, {"change": as_rows(moved, weight)})
     else:
         given = weigh(moved, after.to(weight.device), weight, len(visit.slots), "by-client")
         work.tally.add(places, visit, Turn(lanes, after, weight, weight), given)

@@ -94,6 +94,14 @@ def as_vectors(models: Params) -> Tensor:
     return flat({name: p.flatten(0, 1) for name, p in models.items()}).reshape(*shape, -1)
 
 
+def as_rows(models: Params, weight: Tensor) -> Tensor:
+    """The same as they are sent, with NaN where the weight (B, R) is 0.
+
+    With several lanes the server could not know otherwise in which of them a client's work does not count.
+    """
+    return as_vectors(models).masked_fill(weight[..., None] == 0, torch.nan)
+
+
 def as_models(vectors: Tensor, like: Params) -> Params:
     """The inverse of `as_vectors`."""
     named = unflat(vectors.flatten(0, 1), {name: p.flatten(0, 1) for name, p in like.items()})

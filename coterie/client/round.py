@@ -72,7 +72,7 @@ def choose(work: Work, places: Positions, judged: Block, block: Block) -> None:
     clusters, batched = work.broadcast.clusters, work.settings.work.full_batch_steps is None
     if batched and clusters.K == 1:
         only = torch.arange(clusters.lanes).repeat(len(places), 1)
-        visit = _told(work.learner, clusters, only, block, scored=False)
+        visit = _told(work.learner, clusters, only, block, scored=work.settings.each)
     else:
         visit = _choose(work, judged)
     # the memo belongs to the samples that were scored

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 
@@ -62,12 +63,13 @@ class ClientSide:
         test, held_out = (None if part is None else part.to(dtype, device) for part in (data.test, held_out))
         return cls(learner, train, test, held_out, states=States.of(len(train)) if keeps else None)
 
-    def take(self, positions: Positions, remember: bool = True) -> ClientSide:
+    def take(self, positions: Positions, remember: bool = True) -> Self:
         """Only these clients; with `remember` they will be together again, so what they keep is worth keeping."""
         test, validation = (None if part is None else part.take(positions) for part in (self.test, self.validation))
         memory = self.memory if remember else None
         states = None if self.states is None else self.states.take(positions)
-        return ClientSide(self.learner, self.train.take(positions), test, validation, memory, states)
+        train = self.train.take(positions)
+        return replace(self, train=train, test=test, validation=validation, memory=memory, states=states)
 
     def evaluated(self, task: Task) -> Shard:
         """The samples that scores are about; for want of test samples those for validation, else for training."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.client.own import as_vectors
+from coterie.client.own import as_rows
 from coterie.client.tally import Tally, Turn, Visit
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
@@ -81,7 +81,7 @@ class Work:
             part = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
             change = self.learner.descend(theta, part, self.settings.work, self.lr)
             self.tally.accept(places, turn.lanes, (finite_models(change) & (turn.weight > 0)).cpu())
-            vectors.append(as_vectors(change))
+            vectors.append(as_rows(change, weight[:, turn.lanes]))
         self.tally.paths.add("by-client")
         self.tally.note(places, {"change": torch.cat(vectors, dim=1)})
 

@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     TRIAL = 12
     EMBEDDING = 13
     INTRODUCTION = 14
+    POISON = 16
 
 
 def _scramble(words: Words) -> Words:

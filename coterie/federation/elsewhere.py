@@ -10,8 +10,8 @@ from coterie.config import Options
 from coterie.core.federation import Federation
 from coterie.core.population import Census
 
-PLACES = frozenset({"engine", "device"})
-"""Options that say where clients compute: those elsewhere decide that themselves."""
+PLACES = frozenset({"engine", "device", "poison"})
+"""Options that say where clients compute and who of them lies: those elsewhere decide that themselves."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from typing import Any
 from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.base import parts
-from coterie.tiers.method import Averaging
 
 DEFAULT = "fedrc"
 BACKBONE = Option(
@@ -79,7 +78,7 @@ def backbone_parts(name: str, options: Options, shared: tuple[str, ...]) -> dict
             f"averaging={options.averaging}: leave it out"
         )
     if options.averaging == "responsibility" and own["backbone"] != "fesem":  # there it is the mean over members
-        common["averaging"] = Averaging("responsibility", common["averaging"].client_weight)
+        common["averaging"] = replace(common["averaging"], over="responsibility")
     pull = PULL if own["lam"] is None else own["lam"]
     work = replace(common["work"], order=own.get("order", "together"), prox=pull if personal else 0.0)
     return common | {"work": work, "shared": shared}

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from coterie.config import COMMON, Option, Options
 from coterie.learners.descent import LocalWork
 from coterie.starts import RANDOM, STARTS, read_start
+from coterie.tiers.combine import is_robust, read_combine
 from coterie.tiers.method import Averaging, Method
 
 SEEN = (
@@ -21,6 +22,8 @@ SEEN_ROW_BY_ROW = (
     "cluster's model is a row of its own (below), which secure aggregation could not hide"
 )
 """The same of methods that need each client's own work."""
+EACH_CHANGE = {"change": "how it changed its cluster's model"}
+"""The row that a robust mean needs."""
 
 Placing = Literal["least-loss", "tree", "mixture", "density"]
 """How somebody who did not train finds its models, see `coterie/evaluate/placing.py`."""
@@ -68,16 +71,19 @@ class Entry:
     """By a few labelled samples to one model, or to weights for all of them; or by features alone."""
 
     def revealed(self, start: str | None = None, own: Mapping[str, Any] | None = None) -> Mapping[str, str]:
-        """Rows of the replies of a run that begins with `start`, or as the method does by itself; `own` are its own
-        options, without which all rows are named that there could be."""
+        """Rows of the replies of a run that begins with `start`, or as the method does by itself; `own` are its
+        options, without which all rows are named that its own ones could bring."""
         begins = read_start(start or str(self.prefers({}).get("start", RANDOM)))
-        rows = self.reveals(own or {}) if callable(self.reveals) else self.reveals
-        return {**({} if begins is None else STARTS[begins[0]].reveals), **rows}
+        return {**({} if begins is None else STARTS[begins[0]].reveals), **self._rows(own or {})}
+
+    def _rows(self, given: Mapping[str, Any]) -> Mapping[str, str]:
+        """Those of the rounds, with these options."""
+        rows = self.reveals(given) if callable(self.reveals) else self.reveals
+        return {**rows, **EACH_CHANGE} if is_robust(given.get("combine")) else rows
 
     def seen(self, own: Mapping[str, Any] | None = None) -> str:
-        """What the server sees of a client's training in a run with these options of its own, besides the rows."""
-        rows = self.reveals(own or {}) if callable(self.reveals) else self.reveals
-        return SEEN_ROW_BY_ROW if {"change", "model"} & rows.keys() else self.sees
+        """What the server sees of a client's training in a run with these options, besides the rows."""
+        return SEEN_ROW_BY_ROW if {"change", "model"} & self._rows(own or {}).keys() else self.sees
 
     def placing(self, own: Mapping[str, Any]) -> Placing:
         """How newcomers find their models in a run with these options of its own."""
@@ -113,6 +119,7 @@ def parts(options: Options) -> dict[str, Any]:
         "averaging": Averaging(
             over="all" if options.averaging == "all" else "members",
             client_weight="samples" if responsibility or options.client_weight == "samples" else "uniform",
+            combine=read_combine(options.combine),
         ),
         "exchange": options.exchange,
         "lr": options.lr,

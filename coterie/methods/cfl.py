@@ -75,7 +75,7 @@ ENTRY = Entry(
     paper="Sattler, Mueller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization "
     "under Privacy Constraints, 2020",
     compose=cfl,
-    refuses=frozenset({"exchange", "shared", "restarts", "clusters"}),
+    refuses=frozenset({"combine", "exchange", "shared", "restarts", "clusters"}),
     options=(
         *NORM_OPTIONS,
         Option(

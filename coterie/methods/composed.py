@@ -22,7 +22,7 @@ from coterie.methods.fedem import ORDER
 from coterie.starts import RANDOM
 from coterie.tiers.distance import DISTANCES, AnchorCosine, Distance
 from coterie.tiers.members import FIXED, read_member, read_steps
-from coterie.tiers.method import Averaging, Groups, Method
+from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Joint, Objective
 from coterie.tiers.procedure import Adaptive, Fixed, MergeAbove, Step
 from coterie.tiers.sense import OWN_MIX
@@ -47,7 +47,7 @@ def composed(options: Options) -> Method:
     if weights.way == "personal" or merges:
         common["work"] = replace(common["work"], prox=own["pull"])
     if weights.way in ("respond", "personal") and options.averaging == "responsibility":
-        common["averaging"] = Averaging("responsibility", common["averaging"].client_weight)
+        common["averaging"] = replace(common["averaging"], over="responsibility")
     common["work"] = replace(common["work"], order=own["order"])
     return Method(
         OWN_MIX,

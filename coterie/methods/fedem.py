@@ -17,7 +17,7 @@ from typing import Any
 from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.base import CHOICE_OPTIONS, Entry, parts
-from coterie.tiers.method import Averaging, Method
+from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional, Objective
 from coterie.tiers.procedure import Fixed
 from coterie.tiers.weights import SoftByEM
@@ -37,7 +37,7 @@ def soft(name: str, objective: Objective, options: Options) -> Method:
         raise ConfigError(f"{name}: a shared body has one start, but restarts={options.restarts}: leave it at 1")
     common["work"] = replace(common["work"], order=options.own.get("order", "together"))
     if options.averaging == "responsibility":
-        common["averaging"] = Averaging("responsibility", common["averaging"].client_weight)
+        common["averaging"] = replace(common["averaging"], over="responsibility")
     return Method(name, objective, SoftByEM(), Fixed(options.clusters), **common)
 
 
@@ -54,7 +54,7 @@ ENTRY = Entry(
     summary="every client is its own mixture of the clusters' models",
     paper="Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of Distributions, 2021",
     compose=fedem,
-    refuses=frozenset({"exchange"}),
+    refuses=frozenset({"combine", "exchange"}),
     options=(*CHOICE_OPTIONS, ORDER),
     defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "all"},
     twin="fedavg",

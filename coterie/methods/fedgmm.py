@@ -31,7 +31,7 @@ ENTRY = Entry(
     summary="mixtures that also model what samples look like, so that newcomers need no labels",
     paper="Wu, Zhang, Yu, Liu, Bao, Wang, Wang: Personalized Federated Learning under Mixture of Distributions, 2023",
     compose=fedgmm,
-    refuses=frozenset({"exchange", "shared"}),
+    refuses=frozenset({"combine", "exchange", "shared"}),
     options=(
         *CHOICE_OPTIONS,
         Option(

@@ -31,7 +31,7 @@ ENTRY = Entry(
     paper="Guo, Tang, Lin: FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust "
     "Clustering, 2024",
     compose=fedrc,
-    refuses=frozenset({"exchange"}),
+    refuses=frozenset({"combine", "exchange"}),
     options=(*CHOICE_OPTIONS, ORDER),
     defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "all"},
     learners=("logistic", "mlp", "cnn", "module"),

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from coterie.config import Option, Options
 from coterie.methods.base import Entry, parts
-from coterie.tiers.method import Averaging, Method
+from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 from coterie.tiers.weights import SoftByCounts
@@ -27,7 +27,7 @@ def fedsoft(options: Options) -> Method:
     """u_ik: samples with least loss at c_k; W_i <- steps on f_i + (lam/2)|W_i - sum u_ik c_k|^2; c_k <- mean."""
     common = parts(options)
     work = replace(common.pop("work"), prox=options.own["lam"])
-    common["averaging"] = Averaging("responsibility", common["averaging"].client_weight)
+    common["averaging"] = replace(common["averaging"], over="responsibility")
     weights = SoftByCounts(options.own["count_every"], options.own["least_share"])
     return Method("fedsoft", Conditional(), weights, Fixed(options.clusters), work=work, **common)
 
@@ -37,7 +37,7 @@ ENTRY = Entry(
     summary="a model for every client, held near its own mixture of the clusters' models",
     paper="Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, 2022",
     compose=fedsoft,
-    refuses=frozenset({"exchange", "shared", "averaging", "restarts"}),
+    refuses=frozenset({"combine", "exchange", "shared", "averaging", "restarts"}),
     options=(
         Option("lam", float, "strength of the pull to the mixture (lambda)", 0.1, low=0),
         Option("count_every", int, "rounds between two counts of the shares (tau)", 1, low=1),

@@ -106,7 +106,7 @@ ENTRY = Entry(
     paper="Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved "
     "Methodologies, 2025",
     compose=hcfl_plus,
-    refuses=frozenset({"exchange", "shared", "restarts"}),
+    refuses=frozenset({"combine", "exchange", "shared", "restarts"}),
     options=(
         BACKBONE,
         Option("rho", float, "split once the largest distance in a cluster is so far above the mean", 0.3, above=0),

@@ -51,7 +51,7 @@ ENTRY = Entry(
     paper="Yan, Tong, Wang: Clustered Federated Learning in Heterogeneous Environment, 2023, as in Guo, Tang, Lin: "
     "Enhancing Clustered Federated Learning, 2025",
     compose=icfl,
-    refuses=frozenset({"exchange", "shared", "restarts", "clusters"}),
+    refuses=frozenset({"combine", "exchange", "shared", "restarts", "clusters"}),
     options=(
         Option("alpha0", float, "how slowly the threshold on alpha rises, between 0 and 1 (alpha_0)", 0.85, above=0),
         Option("eps1", float, "base of the threshold, above e (eps_1)", 4.0, above=math.e),

@@ -55,6 +55,7 @@ def _solved(options: Options) -> dict[str, Any]:
 
 
 REFUSED = frozenset({"local_steps", "local_epochs", "batch_size", "augment", "exchange", "averaging", "shared"})
+REFUSED |= {"combine", "poison"}
 PAPER = (
     "Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved Methodologies, "
     "2025 (appendix B)"

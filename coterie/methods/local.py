@@ -34,6 +34,7 @@ ENTRY = Entry(
     compose=local,
     refuses=frozenset(
         {"clusters", "averaging", "client_weight", "restarts", "shared", "server_lr", "exchange", "start", "finetune"}
+        | {"combine"}
     ),
     defaults=lambda given: {"client_weight": "uniform", "averaging": "members"},
     no_twin="K is the number of clients by definition",

@@ -52,7 +52,7 @@ ENTRY = Entry(
     summary="clients that change a frozen model alike unite; cluster models stay near one that all train",
     paper="Zeng, Hu, Liu, Yu, Wang, Xu: Stochastic Clustered Federated Learning, 2023",
     compose=stocfl,
-    refuses=frozenset({"exchange", "shared", "restarts", "clusters"}),
+    refuses=frozenset({"combine", "exchange", "shared", "restarts", "clusters"}),
     options=(
         Option("tau", float, "clusters unite if their clients' changes of the frozen model have this cosine", 0.1),
         Option("lam", float, "how strongly clusters' models are pulled to the one for all (lambda)", 0.5, low=0),

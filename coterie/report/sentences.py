@@ -125,7 +125,7 @@ def _sure(main: MethodRuns) -> str:
     sure = spread(certain(run) for run in main.runs)
     if sure is None or max(_used(main)) == 1:
         return ""
-    m = _clients(main)
+    m = _clients(main) - main.first.metrics.get("liars", 0)  # who lies is not asked
     of = f"{count(sure.mean)} of {plural(m, 'client')}"
     return f"{of} {'is' if m == 1 else 'are'} sure of {'its' if m == 1 else 'their'} group"
 
@@ -168,7 +168,8 @@ def support(found: Comparison) -> list[str]:
 def _how_measured(found: Comparison) -> str:
     where = "training data" if _on_training(found.main) else "held-out data"
     seeds = found.main.seeds
-    over = f"clients and {plural(len(seeds), 'seed')}" if len(seeds) > 1 else f"clients, seed {seeds[0]}"
+    who = "honest clients" if "liars" in found.main.first.metrics else "clients"
+    over = f"{who} and {plural(len(seeds), 'seed')}" if len(seeds) > 1 else f"{who}, seed {seeds[0]}"
     return f"Scores are each client's {score_words(found)} on its {where}, averaged over {over}."
 
 
@@ -190,6 +191,7 @@ def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
     every = [run for method in found.methods for run in method.runs]
     candidates = [
         _training_note(found.main),
+        _liars_note(found.main),
         _unfinished_note(unfinished),
         *_trouble_notes(every),
         _unused_note(found.main),
@@ -207,6 +209,16 @@ def _training_note(main: MethodRuns) -> Note | None:
     return Note(
         "No held-out data was given: scores and margins are measured on the training data and flatter the models.",
         caution=True,
+    )
+
+
+def _liars_note(main: MethodRuns) -> Note | None:
+    run = main.first
+    if "liars" not in run.metrics:
+        return None
+    of = f"{run.metrics['liars']} of {plural(len(run.clients), 'client')} lie in this simulation"
+    return Note(
+        f"{of} ({run.config['poison']}): scores and agreement with the truth are those of the others.", caution=True
     )
 
 

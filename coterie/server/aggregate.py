@@ -12,6 +12,7 @@ from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Reply, Slotted
 from coterie.core.regroup import Changes
 from coterie.core.shard import Positions
+from coterie.server.robust import robust_sums
 from coterie.server.solved_heads import solve_heads
 from coterie.tiers.method import Averaging, Method
 
@@ -19,7 +20,7 @@ from coterie.tiers.method import Averaging, Method
 def aggregate(
     method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions, rate: float
 ) -> Clusters:
-    """theta_k + server_lr * (sum of the members' weighted changes) / denominator.
+    """theta_k + server_lr * (sum of the members' weighted changes, or a robust one) / denominator.
 
     A cluster that nobody contributed to keeps its parameters. sizes (m,) are those of all clients, `answered` where
     the reply's stand. `rate` is the round's step size, which the server applies itself when clients sent gradients.
@@ -30,7 +31,9 @@ def aggregate(
     if "pooled" in reply.slotted:
         return solve_heads(clusters, reply.slotted["pooled"], method.server_lr * rate)
     if "change" in reply.rows:
-        sums = _added_up(clusters, changes_of(method, clusters, reply, sizes, answered))
+        changes = changes_of(method, clusters, reply, sizes, answered)
+        robust = method.combines_robustly
+        sums = robust_sums(method.averaging.combine, clusters, changes) if robust else _added_up(clusters, changes)
     else:
         sums = reply.slotted["clusters"]
     mass = torch.zeros(clusters.lanes * clusters.K, dtype=torch.float64)
@@ -50,13 +53,14 @@ def aggregate(
 
 def changes_of(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions) -> Changes:
     """What clients changed, from rows: of the one model they trained, or of all. Who has a model of its own has made
-    that of every cluster's. One lane."""
+    that of every cluster's. One lane, unless each client has one cluster."""
     own = method.weights.way == "personal"
     vectors = _from_each(clusters, reply.rows["model"]) if own else reply.rows["change"]  # (a, T, P)
     shape = tuple(vectors.shape[:2])
     mass = _counted(method, sizes, answered)[:, None].expand(shape)
     if method.weights.way in ("choose", "move"):
-        return Changes(clusters, reply.clients, reply.rows["cluster"].cpu(), vectors, mass, mass)
+        slots = reply.rows["cluster"].cpu() + torch.arange(clusters.lanes) * clusters.K
+        return Changes(clusters, reply.clients, slots, vectors, mass, mass)
     share = mass * reply.rows["weights"][:, 0]
     slots = torch.arange(clusters.K).expand(shape)
     return Changes(clusters, reply.clients, slots, vectors, share if _by_share(method) else mass, share)

@@ -19,6 +19,7 @@ from coterie.errors import TrainingError
 from coterie.server.aggregate import aggregate, changes_of
 from coterie.server.greeting import Greeted, greet
 from coterie.server.regrouping import regroup, unmoved
+from coterie.server.robust import too_few
 from coterie.server.sampling import choose
 from coterie.tiers.method import Method
 from coterie.tiers.view import View
@@ -86,7 +87,7 @@ class Round:
     events: tuple[Mapping[str, object], ...] = ()
     """How K changed and why."""
     notes: tuple[Note, ...] = ()
-    """What went wrong on the way to the clients."""
+    """What went wrong on the way to the clients, or could not be done as was asked."""
 
 
 def rounds(
@@ -167,7 +168,7 @@ def rounds(
             likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
             shares=_shares(method, averaged, reply),
             events=(*greeted.events, *after.events),
-            notes=notes,
+            notes=(*notes, *too_few(method.averaging.combine, averaged, reply)),
         )
 
 

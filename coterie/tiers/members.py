@@ -103,10 +103,14 @@ def _names(member: Any) -> set[str]:
 
 def read_member(tier: Tier, text: str) -> Any:
     """The member that a text such as `prototypes:principle=cscp,weighted=false` names."""
+    return read_named(f"member of tier {tier}", TIERS[tier].members, text)
+
+
+def read_named(what: str, members: Mapping[str, Callable[..., Any]], text: str) -> Any:
+    """The one of these dataclasses that a text such as `name:setting=value` names; `what` they are, for the error."""
     name, _, settings = text.strip().partition(":")
-    members = TIERS[tier].members
     if name not in members:
-        raise unknown_name(f"member of tier {tier}", name, members)
+        raise unknown_name(what, name, members)
     return members[name](**_settings(members[name], name, settings))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar, cast
 
 from coterie.core.messages import Plain, Task
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
+from coterie.tiers.combine import Combine, Mean
 from coterie.tiers.distance import DISTANCES, Distance
 from coterie.tiers.objective import OBJECTIVES, Objective
 from coterie.tiers.procedure import Procedure
@@ -28,6 +29,8 @@ class Averaging:
     """Whether a client counts once or n_i times."""
     divide_by: Literal["answered", "federation"] = "answered"
     """With `all`: those who answered this round, or everybody there is (the m of IFCA's option I)."""
+    combine: Combine = field(default_factory=Mean)
+    """What takes the place of the members' mean change; the rest is as before."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,12 @@ class Method:
     def tells_changes(self) -> bool:
         """Whether clients send what they changed one by one, and not only for the sum."""
         by_updates = self.distance is not None and self.distance.needs == "updates"
-        return by_updates or any(step.splits for step in self.procedure.steps)
+        return by_updates or self.combines_robustly or any(step.splits for step in self.procedure.steps)
+
+    @property
+    def combines_robustly(self) -> bool:
+        """Whether a cluster's change is something else than its members' mean."""
+        return not isinstance(self.averaging.combine, Mean)
 
     @property
     def introduces(self) -> bool:

@@ -255,6 +255,32 @@ def several_starts_that_change(method: Method, learner: Learner) -> str | None:
     return None
 
 
+def robust_without_members(method: Method, learner: Learner) -> str | None:
+    """A robust mean is taken over whole models that clients made as members of one cluster."""
+    if not method.combines_robustly:
+        return None
+    combine, weights = f"combine={method.averaging.combine.name}", method.weights
+    if weights.way not in ("choose", "move") or isinstance(weights, SoftByLoss):
+        return (
+            f"{combine} needs clients that are members of one cluster each, but with weights {weights.name} they count "
+            "in several: use weights=hard-by-loss, hard-by-distance or assigned, or combine=mean"
+        )
+    if method.shared or method.overall:
+        what = "a shared body" if method.shared else "the model for all"
+        return f"{combine} is for whole models of clusters, but {what} would still be a mean: use combine=mean"
+    if method.adapts:
+        return (
+            f"{combine} needs a fixed number of clusters, since the parts of a split are means: use procedure=fixed, "
+            "or combine=mean"
+        )
+    if method.averaging.client_weight == "samples":
+        return (
+            f"{combine} counts every client once, since n_i is only what a client says: use client_weight=uniform, and "
+            "averaging=members or all"
+        )
+    return None
+
+
 REFUSED: tuple[Check, ...] = (
     setting_out_of_range,
     one_cluster_that_changes,
@@ -277,6 +303,7 @@ REFUSED: tuple[Check, ...] = (
     part_of_a_body,
     several_starts_of_one,
     split_heads_of_hard_clients,
+    robust_without_members,
 )
 
 
