@@ -153,7 +153,7 @@ def test_resume_refuses_other_data_and_arrays_from_nowhere(tmp_path):
         coterie.fit(population(), "ifca", learner="linear", out=tmp_path / "cut", on_round=stop)
     with pytest.raises(RunError, match="the data is not that of the run"):
         coterie.resume(tmp_path / "cut", population(seed=1))
-    with pytest.raises(RunError, match=r"use coterie.resume\(folder, federation\)"):
+    with pytest.raises(RunError, match=r"use coterie.resume\(folder, data\)"):
         coterie.resume(tmp_path / "cut")
 
 
