@@ -1,16 +1,35 @@
 """Coterie: clustered federated learning. Finds the groups among clients and trains a model for each."""
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from coterie.comparing import compare
-from coterie.composing import compose
-from coterie.core.population import Population
-from coterie.errors import ConfigError, CoterieError, InputError, RunError, TrainingError
-from coterie.fitting import fit, resume
-from coterie.reproductions import reproduce
-from coterie.result import Result, load
-from coterie.scenarios import from_arrays, from_rows, from_table, scenario
-from coterie.sweeping import sweep
+from coterie.lazy import lazily
+
+if TYPE_CHECKING:
+    from coterie.comparing import compare
+    from coterie.composing import compose
+    from coterie.core.population import Population
+    from coterie.errors import ConfigError, CoterieError, InputError, RunError, TrainingError
+    from coterie.fitting import fit, resume
+    from coterie.reproductions import reproduce
+    from coterie.result import Result, load
+    from coterie.scenarios import from_arrays, from_rows, from_table, scenario
+    from coterie.sweeping import sweep
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "comparing": ("compare",),
+            "composing": ("compose",),
+            "core.population": ("Population",),
+            "errors": ("ConfigError", "CoterieError", "InputError", "RunError", "TrainingError"),
+            "fitting": ("fit", "resume"),
+            "reproductions": ("reproduce",),
+            "result": ("Result", "load"),
+            "scenarios": ("from_arrays", "from_rows", "from_table", "scenario"),
+            "sweeping": ("sweep",),
+        },
+    )
 
 __version__ = version("coterie")
 

@@ -23,7 +23,7 @@ from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
-from coterie.learners.base import HasFeatures, Learner
+from coterie.learners.base import Learner, has_features
 from coterie.learners.linear import Linear
 from coterie.learners.network import Network
 from coterie.methods import find_method
@@ -205,7 +205,7 @@ def composed(entry: Entry, options: Options, learner: Learner) -> Method:
     method = entry.compose(options)
     if method.shared != (BODY,):
         return method
-    if not isinstance(learner, HasFeatures):
+    if not has_features(learner):
         raise ConfigError(
             "a shared body needs a network whose outputs come from one fully connected layer with a bias, all of it "
             f"trained, such as mlp or cnn or a module that ends in nn.Linear, but the learner is {learner.spec}"
@@ -294,7 +294,7 @@ def _check_device(name: str) -> None:
 
 def _check_embedding(method: Method, learner: Learner) -> None:
     objective = method.objective
-    if isinstance(objective, Joint) and objective.embedding == "start" and not isinstance(learner, HasFeatures):
+    if isinstance(objective, Joint) and objective.embedding == "start" and not has_features(learner):
         raise ConfigError(
             f"embedding=start needs a network that ends in one layer, such as mlp or cnn, but the learner is "
             f"{learner.spec}: use embedding=inputs or random"

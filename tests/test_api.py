@@ -1,12 +1,16 @@
 """The public names and what a user does with them in Python."""
 
+import ast
 import json
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import coterie
+import coterie.scenarios
 from coterie.errors import ConfigError, InputError, RunError, TrainingError
 from tests.test_ifca import population
 
@@ -18,6 +22,18 @@ def test_the_public_names_are_these_and_no_others():
     }  # fmt: skip
     for name in coterie.__all__:
         assert getattr(coterie, name).__doc__
+
+
+@pytest.mark.parametrize("package", [coterie, coterie.scenarios])
+def test_names_that_are_imported_late_are_those_that_type_checkers_see(package):
+    tree = ast.parse(Path(package.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert set(seen) == set(package.__all__) <= set(dir(package))
+    for name, module in seen.items():
+        assert getattr(package, name) is getattr(import_module(module), name)
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.io import loadmat
-from scipy.io.matlab import MatReadError
 
 from coterie.errors import InputError
 
@@ -90,6 +88,9 @@ class RowKind:
 
 def read_cells(name: str, path: Path) -> Rows:
     """A MATLAB file with cells X and Y, one for each client, as MALSAR keeps its data."""
+    from scipy.io import loadmat  # slow to import
+    from scipy.io.matlab import MatReadError
+
     try:
         found = loadmat(path, variable_names=["X", "Y"])
         xs, ys = (list(found[key].ravel()) for key in ("X", "Y"))

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import logsumexp, stdtrit
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
@@ -192,6 +191,8 @@ def coefficients(estimate: Floats, designs: Sequence[Design], moments: Moments, 
 
 
 def _fit(k: int, estimate: Floats, known: Design, moments: Moments, meats: Meats) -> Fit:
+    from scipy.special import stdtrit  # slow to import
+
     clients, samples = int(moments.clients[k]), int(moments.samples[k])
     spare = samples - known.rank
     sigma = math.sqrt(meats.rss[k] / spare) if spare > 0 else math.nan
@@ -274,6 +275,8 @@ def posteriors(rss: Floats, sizes: Ints, shares: Floats, variances: Floats) -> F
     rss (m, K), sizes n_i (m,), shares pi_k and variances sigma_k^2 (K,). A variance of zero counts as a millionth of a
     millionth of the largest mean square at hand. A client that fits nowhere has only the shares to go by.
     """
+    from scipy.special import logsumexp  # slow to import
+
     fits = np.isfinite(rss)
     squares = np.where(fits, rss, 0)
     least = 1e-12 * max((squares / sizes[:, None]).max(), np.finfo(float).tiny * 1e12)

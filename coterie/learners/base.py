@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -75,8 +75,7 @@ class Learner(Protocol):
         ...
 
 
-@runtime_checkable
-class HasFeatures(Protocol):
+class HasFeatures(Learner, Protocol):
     """A learner that ends in one fully connected layer, its head: outputs = features weight^T + bias."""
 
     @property
@@ -87,3 +86,8 @@ class HasFeatures(Protocol):
     def features(self, theta: Params, x: Tensor) -> Tensor:
         """Model b on batch b: {name: (B, ...)}, (B, n, ...) to what the head is given, (B, n, d)."""
         ...
+
+
+def has_features(learner: Learner) -> TypeGuard[HasFeatures]:
+    """Whether a learner ends in a head; to find that of a user's module takes time, so ask only where it matters."""
+    return getattr(learner, "head", None) is not None

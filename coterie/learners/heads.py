@@ -15,11 +15,11 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, rows_of
-from coterie.learners.base import HasFeatures, Learner
+from coterie.learners.base import HasFeatures
 from coterie.learners.descent import Batch, Descent, LocalWork, Schedule, batches, descend_by_autograd, one_by_one
 
 
-class WithFeatures(Learner, HasFeatures, Protocol):
+class WithFeatures(HasFeatures, Protocol):
     """A learner that ends in one fully connected layer."""
 
     @property

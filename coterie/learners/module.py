@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -150,6 +151,27 @@ class HeadedLearner(ModuleLearner):
         return replace(self, module=without(self.module, self.head))
 
 
+@dataclass(frozen=True)
+class OwnModule(ModuleLearner):
+    """A user's module. Most runs never ask for its head, so it is looked for only when one does."""
+
+    sample: tuple[int, ...]
+    """Shape of one sample."""
+
+    @cached_property
+    def head(self) -> str | None:
+        """The layer that is the module's head, if one is."""
+        return find_head(self.module, self.sample)
+
+    def features(self, theta: Params, x: Tensor) -> Tensor:
+        return self._headed.features(theta, x)
+
+    @cached_property
+    def _headed(self) -> HeadedLearner:
+        assert self.head is not None, "checked when the run is planned"
+        return HeadedLearner(**_fields(self), head=self.head)
+
+
 Call = Callable[[Params, Tensor], Tensor]
 
 
@@ -190,18 +212,17 @@ def module(profile: Profile, factory: Factory, spec: str = "module") -> ModuleLe
 
 def headed(profile: Profile, factory: Factory, spec: str, head: str) -> HeadedLearner:
     """The same for modules whose last layer, a fully connected one, is called `head`."""
-    return _with_head(module(profile, factory, spec), head)
+    return HeadedLearner(**_fields(module(profile, factory, spec)), head=head)
 
 
-def own_module(profile: Profile, factory: Factory, spec: str) -> ModuleLearner:
+def own_module(profile: Profile, factory: Factory, spec: str) -> OwnModule:
     """The same for a user's modules: with features, if they end in one fully connected layer."""
-    plain = module(profile, factory, spec)
-    head = find_head(plain.module, profile.features)
-    return plain if head is None else _with_head(plain, head)
+    return OwnModule(**_fields(module(profile, factory, spec)), sample=profile.features)
 
 
-def _with_head(plain: ModuleLearner, head: str) -> HeadedLearner:
-    return HeadedLearner(**{field.name: getattr(plain, field.name) for field in fields(plain)}, head=head)
+def _fields(learner: ModuleLearner) -> dict[str, Any]:
+    """What every learner of modules has."""
+    return {field.name: getattr(learner, field.name) for field in fields(ModuleLearner)}
 
 
 def _refuse_unsound(built: nn.Module) -> None:

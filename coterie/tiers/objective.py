@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.keys import Purpose, generator, key_for
-from coterie.learners.base import HasFeatures, Learner
+from coterie.learners.base import Learner, has_features
 
 
 class Objective(Protocol):
@@ -252,7 +252,7 @@ class Joint:
         """z(x), (B, n, ...) to (B, n, d); the same on every client."""
         width = x[0, 0].numel()
         if self.embedding == "start":
-            assert isinstance(learner, HasFeatures), "checked when the run is planned"
+            assert has_features(learner), "checked when the run is planned"
             first = learner.start([key_for(self.seed, Purpose.START, 0, 0)], x.dtype)
             first = {name: p.to(x.device) for name, p in first.items()}
             return torch.cat([learner.features(first, one[None]) for one in x])

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 
 from coterie.errors import ConfigError
-from coterie.learners.base import HasFeatures, Learner
+from coterie.learners.base import Learner, has_features
 from coterie.tiers.distance import AnchorCosine, FeatureNorm, LabelHistogram, Parameters
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Joint, Ratio
@@ -322,7 +322,7 @@ CAUTIONS: tuple[Check, ...] = (norms_of_a_few, parts_written_into_mixtures, samp
 
 def shares_body(method: Method, learner: Learner) -> bool:
     """Whether everything but the head is common to all clusters."""
-    if not method.shared or not isinstance(learner, HasFeatures):
+    if not method.shared or not has_features(learner):
         return False
     prefixes = tuple(prefix.removesuffix(".") + "." for prefix in method.shared)
     own = [name for name in learner.start([0], learner.dtype) if not f"{name}.".startswith(prefixes)]

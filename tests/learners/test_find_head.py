@@ -116,3 +116,19 @@ def test_the_heads_of_networks_are_those_they_name(spec):
 )
 def test_what_is_no_head_is_not_taken_for_one(module):
     assert find_head(module, (4,)) is None
+
+
+def test_a_head_is_looked_for_when_somebody_asks_and_then_once(monkeypatch):
+    looked = []
+    monkeypatch.setattr("coterie.learners.module.find_head", lambda *args: looked.append(args) or find_head(*args))
+    learner = make_learner(Shuffled, Profile((4,), 4))
+    random = torch.Generator().manual_seed(0)
+    theta = {n: torch.rand(p.shape, generator=random) for n, p in learner.start([1, 2], torch.float64).items()}
+    x = torch.rand((2, 3, 4), generator=random)
+    outputs = learner.outputs(theta, x)
+    assert not looked
+    features = learner.features(theta, x)
+    expected = features @ theta["out.weight"].mT + theta["out.bias"][:, None]
+    torch.testing.assert_close(outputs, expected)
+    assert learner.head == "out"
+    assert len(looked) == 1

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 from coterie import ConfigError, fit, load, testing
 from coterie.core.population import Profile
 from coterie.learners import make_learner
-from coterie.learners.base import HasFeatures
+from coterie.learners.base import has_features
 from coterie.learners.descent import LocalWork
 from coterie.learners.module import ModuleLearner
 from coterie.learners.networks.norms import NORMS, FrozenBatchNorm, scaled
@@ -319,7 +319,7 @@ FEATURES = {
 @pytest.mark.parametrize(("spec", "width"), FEATURES.values(), ids=FEATURES)
 def test_outputs_are_the_head_of_the_features(spec, width, classes):
     learner = make_learner(spec, Profile((3, 8, 8), classes))
-    assert isinstance(learner, HasFeatures)
+    assert has_features(learner)
     theta = learner.start([1, 2], torch.float64)
     x = make_block(class_data([3, 3], (3, 8, 8), 4)).x
     features = learner.features(theta, x)
@@ -334,15 +334,15 @@ def test_outputs_are_the_head_of_the_features(spec, width, classes):
 
 def test_a_single_feature_keeps_its_axis():
     learner = make_learner("cnn:channels=1,hidden=1", Profile((4, 4), None))
-    assert isinstance(learner, HasFeatures)
+    assert has_features(learner)
     x = torch.zeros(2, 3, 4, 4, dtype=torch.float64)
     assert learner.features(learner.start([1, 2], torch.float64), x).shape == (2, 3, 1)
 
 
 def test_only_learners_with_a_head_have_features():
-    assert isinstance(make_learner(testing.small_module, Profile((4, 4), 3)), HasFeatures)
-    assert not isinstance(make_learner(lambda: nn.Linear(4, 3), Profile((4,), 3)), HasFeatures)
-    assert not isinstance(make_learner("logistic", Profile((4, 4), 3)), HasFeatures)
+    assert has_features(make_learner(testing.small_module, Profile((4, 4), 3)))
+    assert not has_features(make_learner(lambda: nn.Linear(4, 3), Profile((4,), 3)))
+    assert not has_features(make_learner("logistic", Profile((4, 4), 3)))
 
 
 BODIES = {"resnet18": "conv1,bn1,layer1,layer2,layer3,layer4", "mobilenet-v2": "features"}
@@ -351,7 +351,7 @@ BODIES = {"resnet18": "conv1,bn1,layer1,layer2,layer3,layer4", "mobilenet-v2": "
 @pytest.mark.parametrize("name", BODIES)
 def test_scores_with_a_shared_body_equal_those_of_each_model(name, monkeypatch):
     learner = make_learner(NARROW[name], SMALL)
-    assert isinstance(learner, HasFeatures)
+    assert has_features(learner)
     block = make_block(class_data([3, 2], (3, 8, 8), 4))
     models = learner.start([1, 2, 3], torch.float64)
     models = {n: p if n.startswith(learner.head) else p[:1].expand_as(p).clone() for n, p in models.items()}

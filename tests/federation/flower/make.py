@@ -69,7 +69,9 @@ def clients_behind_a_grid(
     exchange = Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep)
     roll = Roll(expected)
     roll.call(exchange, nodes=len(nodes), wait=1)
-    known = {"truth": plan.data.truth, "group_names": plan.data.group_names}  # for oracle and for scores
+    order = np.argsort(plan.data.clients)  # the roll is sorted by id
+    truth = None if plan.data.truth is None else plan.data.truth[order]
+    known = {"truth": truth, "group_names": plan.data.group_names}  # for oracle and for scores
     return FlowerClients("flower", exchange, roll, "a run", **options, **known)
 
 

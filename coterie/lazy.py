@@ -1,0 +1,27 @@
+"""Names of a package that are imported when they are first used.
+
+A node of a federation begins a process for every message, and needs little of what the packages offer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+
+def lazily(package: str, names: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package; `names` are those that each of its modules brings."""
+    home = {name: module for module, brought in names.items() for name in brought}
+
+    def get(name: str) -> object:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(import_module(f"{package}.{home[name]}"), name)
+        setattr(sys.modules[package], name, value)  # found without this function from now on
+        return value
+
+    def names_of() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home})
+
+    return get, names_of
