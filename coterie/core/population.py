@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -133,6 +133,11 @@ class Population(Census):
             digest.update(str((array.dtype, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
+
+    def take(self, positions: Iterable[int]) -> Population:
+        """Some of the clients with their samples, and nothing else that is known of them: what a node has."""
+        at = np.fromiter(positions, dtype=np.int64)
+        return Population(self.name, self.train.take(at), None if self.test is None else self.test.take(at))
 
     def training_only(self) -> Population:
         return replace(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
@@ -43,8 +42,7 @@ class Clock:
 
 def part_of(data: Population, places: Sequence[int]) -> Population:
     """The data that a node has."""
-    at = np.array(places)
-    return Population("node", data.train.take(at), None if data.test is None else data.test.take(at))
+    return data.take(places)
 
 
 def app_of(plan: Plan, places: Sequence[int], folder: Path | None = None) -> ClientApp:

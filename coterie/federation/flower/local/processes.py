@@ -41,8 +41,10 @@ OFFLINE = 90.0
 """Seconds until a SuperLink takes a node that was killed for offline; before that its key is refused."""
 GRACE = 3.0
 """Seconds for a process to end by itself; nothing is lost by force, since what counts is on the disk at any moment."""
-LOOK = 0.1
-"""Seconds between two looks."""
+LOOK = 0.2
+"""Seconds between two looks at a process that is not ready yet."""
+POLL = 1.0
+"""Seconds between two questions after a run."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class LocalRun:
             watch()
             if time.monotonic() > limit:
                 raise RunError(f"the run has not ended within {timeout:g} s: see {self.log}, or wait longer")
-            time.sleep(LOOK)
+            time.sleep(POLL)
         return status
 
     def tail(self, lines: int = 5) -> str:
