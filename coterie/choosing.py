@@ -9,7 +9,7 @@ by telling clients apart. Test data takes no part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from coterie.core.hold_out import hold_out
 from coterie.core.keys import Purpose, key_for
-from coterie.core.population import Population
-from coterie.errors import TrainingError
+from coterie.core.population import Census, Population
+from coterie.errors import ConfigError, TrainingError
 from coterie.measuring import finite
 from coterie.planning import Plan
 from coterie.result import Result
@@ -204,14 +204,20 @@ def _trials(plan: Plan, train: Callable[[Plan], Result]) -> Trials:
     return Trials(losses, clusters, rounds, up, down, shape[0] * shape[1] * (rounds + 1))
 
 
-def _own_samples(plan: Plan) -> Population:
+def _own_samples(plan: Plan) -> Census:
     """The samples that the run itself trains on and nothing else: no test data, no validation samples, no truth."""
-    share, seed = plan.options.validation, plan.options.seed
-    data = plan.data if share is None else hold_out(plan.data, share, seed)
-    return replace(data, test=None, newcomers=None, truth=None, true_models=None, true_basis=None, sample_truth=None)
+    share, seed, data = plan.options.validation, plan.options.seed, plan.data
+    if share is None:
+        return data.training_only()
+    if not isinstance(data, Population):
+        raise ConfigError(
+            "clusters=auto holds out samples of its own, and clients that live elsewhere hold out once: leave "
+            "validation out, or give a number of clusters"
+        )
+    return hold_out(data, share, seed).training_only()
 
 
-def _trial(plan: Plan, data: Population, K: int, s: int, rounds: int) -> Plan:
+def _trial(plan: Plan, data: Census, K: int, s: int, rounds: int) -> Plan:
     """The run with K clusters, seed number s and samples held out; always to its last round, and judged once."""
     seed = key_for(plan.options.seed, Purpose.TRIAL, s) >> 1  # seeds have 63 bits
     once = {"rounds": rounds, "evaluate_every": rounds, "patience": None, "finetune": None}

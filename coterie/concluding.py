@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params, flat, unflat
+from coterie.core.population import Population
 from coterie.core.states import NEVER
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
@@ -72,7 +73,7 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
     doubtful = clusters.K > 1 and plan.entry.groups == "found"  # whose clusters may be wrong, whoever found them
-    asked = with_validation_samples(plan, own) if plan.data.test is None else with_test_samples(plan, own)
+    asked = with_validation_samples(plan, own) if plan.data.tested is None else with_test_samples(plan, own)
     by = kept_by_clients(plan, state, lane)
     found = scores(
         plan.federation,
@@ -251,7 +252,7 @@ def _settled_softly(plan: Plan, state: ServerState, by: Own) -> _Settled:
 def _sample_figures(plan: Plan, state: ServerState, settled: _Settled) -> dict[str, Any]:
     """How well single samples are clustered, where the data knows; see `evaluate/samples.py`."""
     data, positions, by = plan.data, settled.positions, kept_by_clients(plan, state, settled.lane)
-    if data.sample_truth is None:
+    if not isinstance(data, Population) or data.sample_truth is None:
         return {}
     if by is None or settled.components is None:
         return sample_agreement(data, positions, by_client(data.train, positions, settled.own.numpy()[positions]))

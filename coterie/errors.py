@@ -7,6 +7,7 @@
     ├── ConfigError       an option or a name that makes no sense (also a ValueError)
     ├── RunError          a run folder that is missing, taken, unfinished or damaged
     └── TrainingError     the training itself failed: diverged, or nobody answered
+        └── SilenceError  nobody answered a question that changes no model
 
 A message is one line and says what was expected, what arrived, and what to do.
 """
@@ -35,6 +36,10 @@ class RunError(CoterieError):
 
 class TrainingError(CoterieError):
     """The training failed: parameters diverged, or no client answered."""
+
+
+class SilenceError(TrainingError):
+    """No client answered when it was asked how well the models fit."""
 
 
 def unknown_name(what: str, given: str, known: Iterable[str]) -> ConfigError:

@@ -16,8 +16,9 @@ import torch
 from coterie.choosing import choose
 from coterie.composing import COMPOSED, Composition
 from coterie.concluding import conclude, has_stopped
-from coterie.core.population import Population
+from coterie.core.population import Census
 from coterie.errors import RunError
+from coterie.federation.elsewhere import Elsewhere
 from coterie.learners import LearnerChoice
 from coterie.measuring import record_of
 from coterie.planning import Plan, Start, prepare
@@ -33,7 +34,7 @@ OnRound = Callable[[Record], bool | None]
 
 
 def fit(
-    data: Population,
+    data: Census,
     method: str | Composition = "ifca",
     *,
     learner: LearnerChoice | None = None,
@@ -44,7 +45,7 @@ def fit(
 ) -> Result:
     """Find the groups and train a model for each.
 
-    data: from `from_arrays` or `scenario`.
+    data: from `from_arrays` or `scenario`; or clients that live elsewhere, see docs/flower.md.
     method: a name from `coterie methods`; its options follow as keywords (`coterie describe NAME` lists them). Or a
         mix of one's own, from `compose`.
     learner: a name with settings ("mlp:hidden=200") or a function that returns a torch.nn.Module.
@@ -67,7 +68,7 @@ def carry_out(plan: Plan, out: str | Path | None = None, on_round: OnRound | Non
     if out is not None:
         folder = RunFolder.create(Path(out), begun.plan.config, plan.data.fingerprint())
         folder.begin(begun.told)
-        folder.checkpoint(begun.state)
+        _checkpoint(plan, folder, begun.state)
     return execute(begun, folder, on_round or (lambda record: None))
 
 
@@ -87,7 +88,7 @@ def begin_run(plan: Plan) -> Begun:
 
 def resume(
     folder: str | Path,
-    data: Population | None = None,
+    data: Census | None = None,
     *,
     learner: LearnerChoice | None = None,
     on_round: OnRound | None = None,
@@ -95,7 +96,8 @@ def resume(
 ) -> Result:
     """Go on with an interrupted run; it ends as if it had never stopped.
 
-    data: needed only for arrays of one's own; checked against the digest stored with the run.
+    data: needed only for arrays of one's own and for clients that live elsewhere; checked against the digest stored
+        with the run.
     """
     run = RunFolder.open(Path(folder))
     if run.finished:
@@ -136,13 +138,14 @@ def _as_before(before: Mapping[str, Any], warn: Callable[[str], None]) -> Iterat
         torch.set_num_threads(now["threads"])
 
 
-def _data_again(config: Mapping[str, Any], data: Population | None, path: Path) -> Population:
+def _data_again(config: Mapping[str, Any], data: Census | None, path: Path) -> Census:
     if data is not None:
         return data
     name = config["scenario"]
     if name not in SCENARIOS:
         raise RunError(
-            f"{path} was run on arrays: use coterie.resume(folder, federation) in Python with the same arrays"
+            f"{path} was not run on a scenario: use coterie.resume(folder, data) in Python with the same arrays, or "
+            "for clients elsewhere start their app again with the same out"
         )
     known = {option.name for option in SCENARIOS[name].options}
     return scenario(name, seed=config["seed"], **{k: v for k, v in config.items() if k in known})
@@ -186,7 +189,7 @@ def execute(
             if folder is not None:
                 folder.append(record)
                 if state.round % options.checkpoint_every == 0 or last:
-                    folder.checkpoint(_with_clients(plan, state), best)
+                    _checkpoint(plan, folder, _with_clients(plan, state), best)
             _release(plan, folder, state, best)
             if last:
                 break
@@ -197,6 +200,13 @@ def execute(
     if folder is not None:
         folder.finish(result.parameters, result.summary(), result.beside)
     return result
+
+
+def _checkpoint(plan: Plan, folder: RunFolder, state: ServerState, best: ServerState | None = None) -> None:
+    """Write the state, and before it who of the clients elsewhere lives where."""
+    if isinstance(plan.data, Elsewhere):
+        plan.data.write_down(folder.path)
+    folder.checkpoint(state, best)
 
 
 def _with_clients(plan: Plan, state: ServerState) -> ServerState:

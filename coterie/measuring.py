@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
+from coterie.core.federation import Note
+from coterie.errors import SilenceError
 from coterie.evaluate.clients import Own, Scores, scores
 from coterie.evaluate.metrics import agreement, worst_tenth
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
@@ -67,21 +69,30 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         record |= {"start": lane, "start_losses": [finite(value) for value in done.state.loss]}
     due = done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds
     if due and done.answered:  # where nobody answered, nobody would be heard about scores
-        models, at = done.state.clusters.lane(lane), done.state.round - 1
-        by = kept_by_clients(plan, done.state, lane)
-        record |= validation_figures(plan, models, choice, at, by)
-        asked = with_test_samples(plan, choice)
-        if plan.data.test is not None and bool((asked >= 0).any()):
-            found = scores(plan.federation, models, asked, at, plan.learner.classes is None, by=by)
-            record |= score_figures(plan, found)
-        if plan.entry.groups != "self":  # a model for each client: only at the end
-            record |= newcomer_figures(plan, models, float(done.state.loss[lane]), by, done.state.tree)
+        try:
+            record |= _looked_at(plan, done.state, lane)
+        except SilenceError as error:  # they may be back in the next round
+            record["notes"] = [*record.get("notes", ()), Note(str(error)).plain()]
     record |= subspace_figures(plan, done.state.clusters.lane(lane))
     if plan.data.truth is not None and bool(known.any()):
         rows = known.numpy()
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
         record |= {"ari": agreed["ari"], "identity": agreed["identity"]}
     return record
+
+
+def _looked_at(plan: Plan, state: ServerState, lane: int) -> dict[str, float | None]:
+    """How well the models of a lane do, by those clients that have a cluster."""
+    models, at, choice = state.clusters.lane(lane), state.round - 1, state.choice[:, lane]
+    by = kept_by_clients(plan, state, lane)
+    figures = validation_figures(plan, models, choice, at, by)
+    asked = with_test_samples(plan, choice)
+    if plan.data.tested is not None and bool((asked >= 0).any()):
+        found = scores(plan.federation, models, asked, at, plan.learner.classes is None, by=by)
+        figures |= score_figures(plan, found)
+    if plan.entry.groups != "self":  # a model for each client: only at the end
+        figures |= newcomer_figures(plan, models, float(state.loss[lane]), by, state.tree)
+    return figures
 
 
 DYING = 0.1
@@ -160,8 +171,8 @@ def with_validation_samples(plan: Plan, own: Tensor) -> Tensor:
 
 def with_test_samples(plan: Plan, own: Tensor) -> Tensor:
     """The clusters (m,) of those clients that have test samples: one with a single row of a table has none."""
-    test = plan.data.test
-    return own if test is None else torch.where(torch.from_numpy(test.sizes > 0), own, -1)
+    tested = plan.data.tested
+    return own if tested is None else torch.where(torch.from_numpy(tested), own, -1)
 
 
 def score_name(learner: Learner) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,10 +14,11 @@ from coterie.client.side import ClientSide
 from coterie.config import AUTO, Options, check_all, settle
 from coterie.core.blocks import Memory
 from coterie.core.federation import Federation
-from coterie.core.hold_out import check_hold_out
-from coterie.core.population import Population, torch_dtype
+from coterie.core.hold_out import aside_sizes, check_hold_out
+from coterie.core.population import Census, Population, torch_dtype
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
+from coterie.federation.elsewhere import PLACES, Elsewhere
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
 from coterie.learners import LearnerChoice, make_learner
@@ -54,7 +56,7 @@ Start = str | Sequence[Model] | Result
 class Plan:
     """A run that is fully decided and has touched nothing yet."""
 
-    data: Population
+    data: Census
     entry: Entry
     options: Options
     method: Method
@@ -65,8 +67,6 @@ class Plan:
     start: Start
     open: frozenset[str] = frozenset()
     """Options that are decided when the run begins, from the data: clusters, lr."""
-    validated: Tensor | None = None
-    """(m,) which clients have validation samples; None where no samples are held out."""
     before: Mapping[ClientId, int] = field(default_factory=dict)
     """Each client's cluster in the run that this one goes on from."""
 
@@ -89,13 +89,20 @@ class Plan:
     @property
     def config(self) -> dict[str, Any]:
         """What config.toml holds: enough to run it again."""
-        settled = {k: v for k, v in self.options.flat().items() if k not in self.entry.refuses}
+        unsaid = self.entry.refuses | (PLACES if isinstance(self.data, Elsewhere) else frozenset())
+        settled = {k: v for k, v in self.options.flat().items() if k not in unsaid}
         return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **settled}
+
+    @property
+    def validated(self) -> Tensor | None:
+        """(m,) which clients have validation samples; None where no samples are held out."""
+        share = self.options.validation
+        return None if share is None else torch.from_numpy(aside_sizes(self.data.sizes, share) > 0)
 
     @property
     def evaluated_on(self) -> str:
         """Where the final scores come from."""
-        if self.data.test is not None:
+        if self.data.tested is not None:
             return "held-out data"
         return "training data" if self.validated is None else "validation samples"
 
@@ -116,18 +123,19 @@ class Plan:
         method = composed(self.entry, options, self.learner)
         return replace(self, options=options, method=method, open=self.open - values.keys())
 
-    def on(self, data: Population, **values: Any) -> Plan:
+    def on(self, data: Census, **values: Any) -> Plan:
         """The same run on other data, with these options decided: a plan with clients of its own."""
         options = replace(self.options, **values)
         return _assembled(data, self.entry, options, self.learner, self.groups, self.start, self.open - values.keys())
 
 
 def prepare(
-    data: Population, method: str, learner: LearnerChoice | None, start: Start | None, given: Mapping[str, Any]
+    data: Census, method: str, learner: LearnerChoice | None, start: Start | None, given: Mapping[str, Any]
 ) -> Plan:
     """Check and settle everything; an error here has written nothing. Without `start` the method's own is taken."""
-    if not isinstance(data, Population):
+    if not isinstance(data, Census):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
+    _check_places(data, given)
     entry = find_method(method)
     if start == "random" and "start" in entry.refuses:
         start = None  # it begins in its own way, which nobody has to say
@@ -162,8 +170,14 @@ def prepare(
     return plan
 
 
+def _check_places(data: Census, given: Mapping[str, Any]) -> None:
+    said = sorted(PLACES & {name for name, value in given.items() if value is not None})
+    if said and isinstance(data, Elsewhere):
+        raise ConfigError(f"{said[0]} is for simulated clients, but these live elsewhere: leave it out")
+
+
 def _assembled(
-    data: Population,
+    data: Census,
     entry: Entry,
     options: Options,
     learner: Learner,
@@ -175,11 +189,11 @@ def _assembled(
     method = composed(entry, options, learner)
     check_sense(method, learner)
     _check_embedding(method, learner)
-    side = _client_side(data, learner, options, method)
-    _check_resampling(method, side)
-    federation = Sequential(side) if options.engine == "sequential" else Simulated(side)
-    validated = None if side.validation is None else torch.from_numpy(side.validation.sizes > 0)
-    return Plan(data, entry, options, method, learner, federation, groups, start, undecided, validated)
+    if options.validation is not None:
+        check_hold_out(data)
+    federation = _federation(data, learner, options, method)
+    _check_resampling(method, federation)
+    return Plan(data, entry, options, method, learner, federation, groups, start, undecided)
 
 
 BODY = "body"
@@ -250,7 +264,7 @@ def _refused(entry: Entry, given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _groups(entry: Entry, data: Population, values: Mapping[str, Any]) -> tuple[Tensor | None, int]:
+def _groups(entry: Entry, data: Census, values: Mapping[str, Any]) -> tuple[Tensor | None, int]:
     """The given clusters, if any, and their number."""
     m = len(data.clients)
     if entry.groups == "self":
@@ -287,9 +301,16 @@ def _check_embedding(method: Method, learner: Learner) -> None:
         )
 
 
+def _federation(data: Census, learner: Learner, options: Options, method: Method) -> Federation:
+    """The clients as they can be asked, wherever they live."""
+    if isinstance(data, Elsewhere):
+        return data.reach(options, method.weights.keeps)
+    assert isinstance(data, Population)
+    side = _client_side(data, learner, options, method)
+    return Sequential(side) if options.engine == "sequential" else Simulated(side)
+
+
 def _client_side(data: Population, learner: Learner, options: Options, method: Method) -> ClientSide:
-    if options.validation is not None:
-        check_hold_out(data)
     dtype, device = torch_dtype(options.dtype), torch.device(options.device)
     side = ClientSide.of(data, learner, dtype, device, options.validation, options.seed, method.weights.keeps)
     return replace(side, memory=Memory(max(KEPT_AT_LEAST, side.train.x.nbytes // KEPT_SHARE)))
@@ -303,11 +324,11 @@ def _check_trials(plan: Plan) -> None:
         )
 
 
-def _check_resampling(method: Method, side: ClientSide) -> None:
+def _check_resampling(method: Method, federation: Federation) -> None:
     """Every client must have a sample for each of the 2T subsets."""
-    sizes = side.train.sizes
+    sizes = federation.sizes
     if method.resample is not None and sizes.min() < 2 * method.resample:
         raise ConfigError(
             f"resample cuts each client's samples into 2 x rounds = {2 * method.resample} subsets, but client "
-            f"{side.train.ids[sizes.argmin()]!r} has {sizes.min()}: use fewer rounds or leave resample out"
+            f"{federation.clients[int(np.argmin(sizes))]!r} has {sizes.min()}: use fewer rounds or leave resample out"
         )

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from coterie.client.side import ClientSide
 from coterie.core.federation import Federation, Replies
 from coterie.core.messages import LOOKING, Broadcast, Reply, Task
-from coterie.core.population import Population
+from coterie.core.population import Census, Population
 from coterie.core.shard import Positions
 from coterie.federation.in_process import InProcess
 from coterie.federation.sequential import Sequential
@@ -117,7 +117,7 @@ class Case:
     def population(self, sizes: Sequence[int] | None = None, order: Sequence[int] | None = None) -> Population:
         return small_population(self.learner, sizes or self.sizes, order)
 
-    def plan(self, data: Population | None = None, **more: Any) -> Plan:
+    def plan(self, data: Census | None = None, **more: Any) -> Plan:
         settings = self.settings | more
         return prepare(data or self.population(), self.method, LEARNERS[self.learner], None, settings)
 

@@ -15,6 +15,7 @@ from coterie import __version__
 from coterie.choosing import announcement
 from coterie.cli import show
 from coterie.cli.data import data as data_commands
+from coterie.cli.flower import flower as flower_commands
 from coterie.cli.folders import free_folder, kept
 from coterie.cli.options import SuggestingGroup, read_config, scenario_name, split_options, with_run_options
 from coterie.cli.predict import predict_command
@@ -238,6 +239,7 @@ def describe(name: str) -> None:
 
 cli.add_command(tiers_command)
 cli.add_command(data_commands)
+cli.add_command(flower_commands)
 cli.add_command(reproduce_command)
 
 

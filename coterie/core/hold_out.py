@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.core.keys import Purpose, Words, keys_for_clients, shuffled
-from coterie.core.population import Population
+from coterie.core.population import Census, Population
 from coterie.core.shard import Positions, spans
 from coterie.errors import ConfigError
 
@@ -51,9 +51,9 @@ def hold_out(population: Population, share: float, seed: int) -> Population:
     return put_aside(population, share, seed)
 
 
-def check_hold_out(population: Population) -> None:
+def check_hold_out(data: Census) -> None:
     """Refuse a federation in which nobody can put a sample aside."""
-    if population.train.sizes.max() < 2:
+    if data.sizes.max() < 2:
         raise ConfigError("validation needs a client with two samples or more, but all have one: leave it out")
 
 

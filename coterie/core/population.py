@@ -1,18 +1,20 @@
-"""The clients' data where it lies in this process, with what is known about it."""
+"""What is known of the clients, and their data where it lies in this process."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.core.shard import ClientId, Shard
+from coterie.core.shard import ClientId, Positions, Shard
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,11 @@ class Newcomers:
 
 
 @dataclass(frozen=True)
-class Population:
-    """Clients in memory: training data, optional held-out data, optional true groups."""
+class Census(ABC):
+    """Who the clients are and what is known of them, wherever their samples lie."""
 
     name: str
-    train: Shard
-    test: Shard | None = None
-    """Held-out samples of the same clients in the same order; ranges may coincide."""
+    _: KW_ONLY
     truth: npt.NDArray[np.int64] | None = None
     """The true group of each client, shape (m,)."""
     true_models: npt.NDArray[np.float64] | None = None
@@ -57,14 +57,60 @@ class Population:
     feature_names: tuple[str, ...] = ()
     """What the features are called, d names; empty where nobody said."""
     newcomers: Newcomers | None = None
-    sample_truth: npt.NDArray[np.int64] | None = None
-    """Where clients are mixed: the true group of each row of `train.x`; only for scoring."""
     client_notes: tuple[str, ...] = ()
     """What is known of the data of each client, m texts, parts separated by "; "; empty where nobody said."""
 
     @property
+    @abstractmethod
+    def clients(self) -> tuple[ClientId, ...]:
+        """All ids, in the order of everything that has a row for each client."""
+
+    @property
+    @abstractmethod
+    def profile(self) -> Profile:
+        """Shapes and kind of task."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Positions:
+        """Training samples of each client before any are put aside, (m,)."""
+
+    @property
+    @abstractmethod
+    def tested(self) -> npt.NDArray[np.bool_] | None:
+        """(m,) which clients have test samples; None where nobody has."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest by which a run knows its data again."""
+
+    @abstractmethod
+    def training_only(self) -> Self:
+        """The same clients with what they train on and nothing else: no test data, no newcomers, no truth."""
+
+
+@dataclass(frozen=True)
+class Population(Census):
+    """Clients in memory: training data, optional held-out data, optional true groups."""
+
+    train: Shard
+    test: Shard | None = None
+    """Held-out samples of the same clients in the same order; ranges may coincide."""
+    _: KW_ONLY
+    sample_truth: npt.NDArray[np.int64] | None = None
+    """Where clients are mixed: the true group of each row of `train.x`; only for scoring."""
+
+    @property
     def clients(self) -> tuple[ClientId, ...]:
         return self.train.ids
+
+    @property
+    def sizes(self) -> Positions:
+        return self.train.sizes
+
+    @property
+    def tested(self) -> npt.NDArray[np.bool_] | None:
+        return None if self.test is None else self.test.sizes > 0
 
     @property
     def profile(self) -> Profile:
@@ -87,6 +133,16 @@ class Population:
             digest.update(str((array.dtype, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
+
+    def take(self, positions: Iterable[int]) -> Population:
+        """Some of the clients with their samples, and nothing else that is known of them: what a node has."""
+        at = np.fromiter(positions, dtype=np.int64)
+        return Population(self.name, self.train.take(at), None if self.test is None else self.test.take(at))
+
+    def training_only(self) -> Population:
+        return replace(
+            self, test=None, newcomers=None, truth=None, true_models=None, true_basis=None, sample_truth=None
+        )
 
     def __repr__(self) -> str:
         sizes = self.train.sizes

@@ -14,7 +14,7 @@ from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast, Plain, Reply, Task
 from coterie.core.shard import Positions
-from coterie.errors import TrainingError
+from coterie.errors import SilenceError
 from coterie.learners.descent import LocalWork
 
 Floats = npt.NDArray[np.float64]
@@ -155,4 +155,4 @@ def own_weights(federation: Federation, clusters: Clusters, by: Own, round_: int
 
 def _refuse_silence(reply: Reply, asked: int) -> None:
     if not reply.clients:
-        raise TrainingError(f"none of the {asked} clients answered when asked how well the models fit: try again later")
+        raise SilenceError(f"none of the {asked} clients answered when asked how well the models fit: try again later")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 ABSENT = "–"  # noqa: RUF001 (an en dash is what a table shows for nothing)
 MINUS = "\N{MINUS SIGN}"
@@ -67,6 +67,17 @@ def like(value: float, model: str) -> str:
     """A number with as many decimals as another one was written with: `1.3` for the model `93.7 %`."""
     decimals = re.match(r"\D*\d*(?:\.(\d*))?", model)
     return f"{value:.{len(decimals[1] or '') if decimals else 0}f}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """`1, 3-5`: neighbours are put together."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def listed(words: Sequence[str]) -> str:

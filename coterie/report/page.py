@@ -101,6 +101,7 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "options": tables.option_rows(found.main.first),
         "about": tables.method_words(found.main.name, found.main.first.config),
         "others": [tables.method_words(method.name, method.first.config) for method in others],
+        "troubles": tables.trouble_rows(found.main.first),
         "returned": tables.returned_rows(found.main),
         "finetuned_known": any(method.over_seeds("finetuned") for method in found.methods),
         "newcomers_known": any(method.over_seeds("newcomers") for method in found.methods),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.methods import METHODS
 from coterie.report.commands import scenario_options
 from coterie.report.comparison import Comparison, MethodRuns, Spread, gains, mean_scores
-from coterie.report.formats import ABSENT, count, like, megabytes, plain, score, seconds, signed
+from coterie.report.formats import ABSENT, count, like, megabytes, natural, plain, score, seconds, signed, spans
 from coterie.report.reading import RunData
 
 Format = Callable[[float | None], str]
@@ -267,6 +267,23 @@ def option_rows(run: RunData) -> list[tuple[str, str, str]]:
         meaning = "option of the scenario" if name in own and entry is not None else known.get(name, "")
         rows.append((name, str(value), meaning))
     return rows
+
+
+def trouble_rows(run: RunData) -> list[tuple[str, str, str]]:
+    """What went wrong on the way to clients elsewhere: what, in which rounds (from 1), for whom."""
+    rounds: dict[str, list[int]] = {}
+    clients: dict[str, set[str]] = {}
+    for record in run.records:
+        for note in record.get("notes", ()):
+            rounds.setdefault(note["reason"], []).append(record["round"] + 1)
+            clients.setdefault(note["reason"], set()).update(note["clients"])
+    return [(reason, spans(seen), _some(clients[reason])) for reason, seen in rounds.items()]
+
+
+def _some(names: Collection[str], shown: int = 5) -> str:
+    """The first of them, and how many more."""
+    first = ", ".join(sorted(names, key=natural)[:shown])
+    return first + f" and {len(names) - shown} more" * (len(names) > shown)
 
 
 def method_words(name: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from coterie.core.clusters import Params
-from coterie.core.population import Population
+from coterie.core.population import Census, Population
 from coterie.planning import prepare
 from coterie.reproductions.base import NOT_RUN, Claim, Figures
 from coterie.server.loop import rounds
@@ -53,14 +53,14 @@ def vectors(params: Params) -> Floats:
     return np.column_stack(parts)
 
 
-def truth_of(data: Population) -> tuple[Ints, Floats]:
+def truth_of(data: Census) -> tuple[Ints, Floats]:
     """True groups (m,) and true models (K, P)."""
     assert data.truth is not None
     assert data.true_models is not None
     return data.truth, data.true_models
 
 
-def normalised_mse(data: Population, models: Floats, groups: Ints) -> float:
+def normalised_mse(data: Census, models: Floats, groups: Ints) -> float:
     """(1/m) sum_i |theta_i - theta*_i|^2 / |theta*_i|^2, section 5; `groups` (m,) says whose model (K, P) i has."""
     truth, true = truth_of(data)
     own = true[truth]

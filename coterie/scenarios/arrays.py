@@ -49,7 +49,7 @@ def from_arrays(
         held_out = _shard({c: tests[c] for c in named}, " (test)")
         _same_kind(train, held_out)
     codes, group_names = _groups(truth, list(named))
-    return Population(name, train, held_out, codes, group_names=group_names)
+    return Population(name, train, held_out, truth=codes, group_names=group_names)
 
 
 def from_rows(

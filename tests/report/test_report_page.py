@@ -165,3 +165,15 @@ def test_own_arrays_from_training_to_page(tmp_path):
     assert "The true groups are not known" in text
     assert "coterie.from_arrays(...)" in text
     assert not Elements(text).unbalanced
+
+
+def test_what_went_wrong_on_the_way_is_told_once_with_its_rounds(tmp_path, make_run):
+    run = make_run(ids=("a", "b", HOSTILE, "d"))
+    late = {"node": "7", "clients": ["b", HOSTILE], "reason": "node 7 has not answered within 5 s"}
+    for record in run.records:
+        record["notes"] = [late]
+    run.records[1]["notes"] = [late, {"node": "3", "clients": ["d"], "reason": "node 3 has values that are not finite"}]
+    text = page(tmp_path, [run])
+    assert "<td>node 7 has not answered within 5 s</td><td>1-3</td><td>&lt;/script&gt;" in text
+    assert "<td>node 3 has values that are not finite</td><td>2</td><td>d</td>" in text
+    assert "On the way to the clients" not in page(tmp_path, [make_run()])

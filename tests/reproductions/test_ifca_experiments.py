@@ -30,7 +30,9 @@ def two_models(seed):
     truth = np.array([0, 1, 1])
     x, y = random.standard_normal((9, 5)), random.integers(0, 3, 9)
     x_test, y_test = random.standard_normal((120, 5)), random.integers(0, 3, 120)
-    data = Population("toy", stack_shard(ids, x, y, [3, 3, 3]), group_tests(ids, x_test, y_test, truth, 60), truth)
+    data = Population(
+        "toy", stack_shard(ids, x, y, [3, 3, 3]), group_tests(ids, x_test, y_test, truth, 60), truth=truth
+    )
     learner = make_learner("logistic", Profile((5,), 3))
     models = learner.start([1, 2], torch.float64)
     models = {name: torch.from_numpy(random.standard_normal(p.shape)) for name, p in models.items()}

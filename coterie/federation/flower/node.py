@@ -165,6 +165,7 @@ def _side(data: Population, learner: Learner, terms: Terms) -> ClientSide:
     if data.profile.features != terms.features:
         raise ConfigError(f"samples here have shape {data.profile.features}, but those of the run {terms.features}")
     dtype, cpu = torch_dtype(terms.dtype), torch.device("cpu")
+    data = data if terms.tests else data.training_only()
     return ClientSide.of(data, learner, dtype, cpu, terms.validation, terms.seed, keeps=False)
 
 

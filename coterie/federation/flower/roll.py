@@ -23,20 +23,32 @@ from coterie.federation.flower.wire import Hosted, hello_content, read_hosted
 class Roll:
     """The clients by id, with what their nodes said of them."""
 
-    def __init__(self, expected: Iterable[ClientId] = (), bound: Mapping[ClientId, int] | None = None) -> None:
-        """expected: ids that are announced. bound: nodes of clients that are known from an earlier part of the run."""
+    def __init__(
+        self,
+        expected: Iterable[ClientId] = (),
+        bound: Mapping[ClientId, int] | None = None,
+        profile: Profile | None = None,
+    ) -> None:
+        """expected: ids that are announced.
+
+        bound, profile: the nodes of clients, and of what kind their data is, from an earlier part of the run; then the
+        list of clients is closed.
+        """
         self.bound: dict[ClientId, int] = dict(bound or {})
         """The node of every client that came."""
         self.clients: tuple[ClientId, ...] = tuple(sorted({*expected, *self.bound}))
         """All ids, sorted; fixed once the roll was called."""
         self.hashes: Words = hash_ids(self.clients)
-        self._closed = False
+        self._profile = profile
         self._hosted: dict[int, Hosted] = {}
         self._refused: set[int] = set()
+        self._untold: list[Note] = []
 
     @property
     def profile(self) -> Profile:
-        """Of all clients that came: the shape of a sample, and C of all together."""
+        """The shape of a sample, and C of all together: of those that came until the list was closed."""
+        if self._profile is not None:
+            return self._profile
         profiles = [hosted.profile for hosted in self._hosted.values()]
         if profiles[0].classes is None:
             return profiles[0]
@@ -76,16 +88,22 @@ class Roll:
             )
         self.clients = tuple(sorted({*self.clients, *self.bound}))
         self.hashes = hash_ids(self.clients)
-        self._closed = True
+        self._profile = self.profile
+        self._untold = notes
         return notes
 
+    @property
+    def _closed(self) -> bool:
+        return self._profile is not None
+
     def greet(self, exchange: Exchange) -> list[Note]:
-        """Ask the nodes that nobody has seen yet who lives there."""
+        """Ask the nodes that nobody has seen yet who lives there; what went wrong, and what did at the call."""
+        untold, self._untold = self._untold, []
         strangers = exchange.nodes() - self._hosted.keys() - self._refused
         if not strangers:
-            return []
+            return untold
         heard = exchange.send(dict.fromkeys(sorted(strangers), hello_content()))
-        notes = [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
+        notes = untold + [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
         for node in sorted(heard.contents):
             try:
                 hosted = read_hosted(heard.contents[node])
@@ -115,7 +133,7 @@ class Roll:
 
     def _odd_data(self, profile: Profile) -> str | None:
         """Why data of this profile does not go with that of the others."""
-        if not self._hosted:
+        if not self._hosted and not self._closed:
             return None
         known = self.profile
         if profile.features != known.features:

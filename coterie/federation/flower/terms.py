@@ -28,12 +28,16 @@ class Terms:
     seed: int
     keeps: bool
     """Whether clients keep something for themselves from round to round."""
+    tests: bool = True
+    """Whether clients look at their test samples, where they have some."""
 
     @classmethod
-    def of(cls, run: str, profile: Profile, options: Options, keeps: bool) -> Terms:
+    def of(cls, run: str, profile: Profile, options: Options, keeps: bool, tests: bool = True) -> Terms:
         """From the settled options of a run."""
         learner, dtype = str(options.learner), str(options.dtype)
-        return cls(run, learner, profile.features, profile.classes, dtype, options.validation, options.seed, keeps)
+        return cls(
+            run, learner, profile.features, profile.classes, dtype, options.validation, options.seed, keeps, tests
+        )
 
     @property
     def profile(self) -> Profile:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from coterie.core.messages import Reply
 from coterie.core.population import Population
+from coterie.federation.flower.clients import FlowerClients
 from coterie.federation.flower.engine import FlowerFederation
 from coterie.federation.flower.exchange import Exchange
 from coterie.federation.flower.in_process import Deliver, InProcessGrid, at_once
@@ -42,8 +42,7 @@ class Clock:
 
 def part_of(data: Population, places: Sequence[int]) -> Population:
     """The data that a node has."""
-    at = np.array(places)
-    return Population("node", data.train.take(at), None if data.test is None else data.test.take(at))
+    return data.take(places)
 
 
 def app_of(plan: Plan, places: Sequence[int], folder: Path | None = None) -> ClientApp:
@@ -56,21 +55,32 @@ def terms_of(plan: Plan) -> Terms:
     return Terms.of("a run", plan.data.profile, plan.options, plan.method.weights.keeps)
 
 
-def federation_of(
+def clients_behind_a_grid(
     plan: Plan,
     folder: Path | None = None,
     deliver: Deliver = at_once,
     nodes: Mapping[int, Sequence[int]] = NODES,
     expected: Sequence[str] = (),
     **options: Any,
-) -> FlowerFederation:
+) -> FlowerClients:
     """The clients of a plan behind a grid; with `expected` ids nobody waits for those that are not there."""
     clock = Clock()
     grid = InProcessGrid({node: app_of(plan, p, folder) for node, p in nodes.items()}, deliver=deliver, clock=clock)
     exchange = Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep)
     roll = Roll(expected)
     roll.call(exchange, nodes=len(nodes), wait=1)
-    return FlowerFederation(exchange, roll, terms_of(plan), **options)
+    order = np.argsort(plan.data.clients)  # the roll is sorted by id
+    truth = None if plan.data.truth is None else plan.data.truth[order]
+    known = {"truth": truth, "group_names": plan.data.group_names}  # for oracle and for scores
+    return FlowerClients("flower", exchange, roll, "a run", **options, **known)
+
+
+def federation_of(
+    plan: Plan, folder: Path | None = None, deliver: Deliver = at_once, **options: Any
+) -> FlowerFederation:
+    """The same as they are asked."""
+    clients = clients_behind_a_grid(plan, folder, deliver, **options)
+    return clients.reach(plan.options, plan.method.weights.keeps)
 
 
 def grid_of(federation: FlowerFederation) -> InProcessGrid:

@@ -11,10 +11,11 @@ import pytest
 from coterie.errors import ConfigError
 from coterie.fitting import begin_run, carry_out, go_on
 from coterie.methods import METHODS, find_method
+from coterie.planning import Plan
 from coterie.result import Result
 from coterie.runs.folder import RunFolder
 from coterie.testing import Case, learners_of
-from tests.federation.flower.make import federation_of
+from tests.federation.flower.make import clients_behind_a_grid, federation_of
 
 TWO = {11: (0, 3, 7, 8), 5: (1, 2, 4, 5, 6)}
 """Fewer nodes, fewer messages."""
@@ -73,13 +74,17 @@ def quick(case: Case, rounds: int = 3) -> Case:
 def test_a_run_that_is_killed_and_goes_on_equals_a_simulated_one(case, tmp_path):
     case = quick(case)
     takes = "checkpoint_every" not in find_method(case.method).refuses
-    plan = case.plan(**({"checkpoint_every": 2} if takes else {}))
-    elsewhere = replace(plan, federation=federation_of(plan, tmp_path / "states", nodes=TWO))
+    more = {"checkpoint_every": 2} if takes else {}
+    plan = case.plan(**more)
+
+    def elsewhere() -> Plan:
+        """The same plan of a server that has no data."""
+        return case.plan(clients_behind_a_grid(plan, tmp_path / "states", nodes=TWO), **more)
+
     try:
-        ended = carry_out(elsewhere, tmp_path / "run", kill)  # those without rounds cannot be killed in one
+        ended = carry_out(elsewhere(), tmp_path / "run", kill)  # those without rounds cannot be killed in one
     except KilledError:
-        again = replace(plan, federation=federation_of(plan, tmp_path / "states", nodes=TWO))
-        ended = go_on(again, RunFolder.open(tmp_path / "run"))
+        ended = go_on(elsewhere(), RunFolder.open(tmp_path / "run"))
     same(case.run(plan), ended)
 
 

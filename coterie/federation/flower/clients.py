@@ -1,0 +1,132 @@
+"""Clients behind a Flower Grid, as what a run is given instead of data: `fit(clients_of(grid, nodes=3), "ifca")`.
+
+The server knows ids, sizes and shapes, and no sample. What a resumed run has to know of them is in its folder:
+
+::
+
+    RUN/federation.json    the run's own name, who lives at which node, shapes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+from flwr.serverapp import Grid
+
+from coterie.config import Options
+from coterie.core.population import Profile
+from coterie.core.shard import ClientId, Positions
+from coterie.errors import RunError
+from coterie.federation.elsewhere import Elsewhere
+from coterie.federation.flower.engine import FlowerFederation
+from coterie.federation.flower.exchange import Exchange
+from coterie.federation.flower.roll import Roll
+from coterie.federation.flower.terms import Terms
+from coterie.runs.files import write_json
+
+FILE = "federation.json"
+
+
+@dataclass(frozen=True)
+class FlowerClients(Elsewhere):
+    """The clients of a roll that was called."""
+
+    exchange: Exchange
+    roll: Roll
+    run: str
+    """The run's own name, by which clients keep their states; a resumed run has the same."""
+    quorum: float = 0.0
+    """See `FlowerFederation`, as the next one."""
+    most_change: float | None = None
+    scored: bool = True
+    """Whether test samples count."""
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        return self.roll.clients
+
+    @property
+    def profile(self) -> Profile:
+        return self.roll.profile
+
+    @property
+    def sizes(self) -> Positions:
+        return self.roll.sizes
+
+    @property
+    def tested(self) -> npt.NDArray[np.bool_] | None:
+        tested = self.roll.tests > 0
+        return tested if self.scored and bool(tested.any()) else None
+
+    def fingerprint(self) -> str:
+        """A digest of ids and shapes: of the samples nothing is known."""
+        known = json.dumps([self.clients, self.profile.features, self.profile.classes])
+        return hashlib.sha256(known.encode()).hexdigest()
+
+    def training_only(self) -> FlowerClients:
+        return replace(self, run=f"{self.run}/trial", scored=False, truth=None)
+
+    def reach(self, options: Options, keeps: bool) -> FlowerFederation:
+        # trial runs are many, and each has states of its own
+        run = self.run if self.scored else f"{self.run}/{options.clusters}/{options.seed}"
+        terms = Terms.of(run, self.profile, options, keeps, self.scored)
+        return FlowerFederation(self.exchange, self.roll, terms, self.quorum, self.most_change)
+
+    def write_down(self, folder: Path) -> None:
+        facts = {
+            "run": self.run,
+            "bound": self.roll.bound,
+            "clients": self.clients,
+            "features": self.profile.features,
+            "classes": self.profile.classes,
+        }
+        write_json(folder / FILE, facts)
+
+
+def clients_of(
+    grid: Grid,
+    *,
+    nodes: int = 1,
+    wait: float = 600.0,
+    deadline: float = 600.0,
+    quorum: float = 0.0,
+    most_change: float | None = None,
+    expected: Iterable[ClientId] = (),
+    again: str | Path | None = None,
+) -> FlowerClients:
+    """Ask the nodes behind a grid who lives there; with that the list of clients is closed.
+
+    nodes: how many to wait for, at most `wait` seconds.
+    deadline: seconds that an exchange may take; who has not answered by then is missing in it.
+    quorum: the share of the asked clients below which a round counts as if nobody had answered.
+    most_change: answers whose change of a model is longer are refused.
+    expected: ids of clients that may come later; others cannot once the run has begun.
+    again: the folder of a run that goes on, `coterie.resume(folder, clients)`: its clients are waited for, and live
+        where they lived.
+    """
+    exchange = Exchange(grid, deadline)
+    if again is None:
+        roll, run = Roll(expected), uuid4().hex
+    else:
+        roll, run = _known(Path(again))
+    roll.call(exchange, nodes, wait)
+    return FlowerClients("flower", exchange, roll, run, quorum, most_change)
+
+
+def _known(folder: Path) -> tuple[Roll, str]:
+    """The roll of an earlier part of a run, and the run's own name."""
+    try:
+        facts = json.loads((folder / FILE).read_bytes())
+        profile = Profile(tuple(facts["features"]), facts["classes"])
+        return Roll(facts["clients"], facts["bound"], profile), str(facts["run"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{folder / FILE} cannot be read ({error}): the folder is no run with clients elsewhere, or damaged"
+        ) from None

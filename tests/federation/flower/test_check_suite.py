@@ -1,0 +1,52 @@
+"""The check suite over every method, with a server that has no data and clients behind a grid.
+
+Shards, engines, missing clients and going on after a kill are compared with simulations in test_every_method.py and
+test_faults.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.client.side import ClientSide
+from coterie.core.federation import Federation
+from coterie.core.population import Census
+from coterie.planning import Plan
+from coterie.result import Result
+from coterie.testing import CHECKS, Case
+from tests.federation.flower.make import clients_behind_a_grid
+from tests.federation.flower.test_every_method import CASES, TWO, label, quick
+
+OVER_A_GRID = ("finite", "seed", "client_order", "twin", "weights", "config")
+
+
+@dataclass(frozen=True)
+class GridCase(Case):
+    """A case whose clients live behind a grid; its plain run is done once for all checks."""
+
+    folder: Path = field(default_factory=Path)
+    """For what clients keep."""
+    done: list[Result] = field(default_factory=list)
+
+    def plan(self, data: Census | None = None, **more: Any) -> Plan:
+        known = super().plan(data, **more)
+        return super().plan(clients_behind_a_grid(known, self.folder, nodes=TWO), **more)
+
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+        if plan is not None:
+            return super().run(plan, federation)
+        if not self.done:
+            self.done.append(super().run())
+        return self.done[0]
+
+
+@pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-shot", "ignore:.*it may split by chance")
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_check_suite_over_a_grid(case, tmp_path):
+    case = quick(case)
+    behind = GridCase(case.method, case.learner, case.options, case.sizes, tmp_path)
+    for check in OVER_A_GRID:
+        CHECKS[check](behind)

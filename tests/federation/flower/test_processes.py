@@ -1,0 +1,144 @@
+"""Real processes with TLS and a key for every node; a run on them gives the models of a simulated one."""
+
+import os
+import runpy
+import signal
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+import coterie
+from coterie.errors import ConfigError
+from coterie.federation.flower.local import child as child_module
+from coterie.federation.flower.local.app import app_name, write_app
+from coterie.federation.flower.local.bundle import make_bundle, read_project
+from coterie.federation.flower.local.certificates import Certificates, NodeKey
+from coterie.federation.flower.local.child import Child
+from coterie.federation.flower.local.processes import LocalFederation
+
+NODES = 3
+OPTIONS = {"clusters": 2, "rounds": 2, "local_steps": 3, "lr": 0.05, "dtype": "float64", "seed": 4}
+CLIENT = """
+import coterie
+from coterie.federation.flower.node import make_client_app
+
+def load(context):
+    node, nodes = context.node_config["partition-id"], context.node_config["num-partitions"]
+    return data().take(range(node, 7, nodes))
+
+def data():
+    return coterie.scenario("mixed-regression", clients=7, groups=2, seed=1).training_only()
+
+app = make_client_app(load)
+"""
+SECONDS = 240.0
+"""For a run of a few seconds' work, on a machine that does other things."""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pids: list[int], seconds: float = 5.0) -> bool:
+    limit = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < limit:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+def test_methods_over_processes_equal_simulated_ones_and_nothing_is_left(tmp_path):
+    app = tmp_path / "app"
+    write_app(app)
+    (app / "client_app.py").write_text(CLIENT)
+    data = runpy.run_path(str(app / "client_app.py"))["data"]()
+    children, pids = [], []
+    with LocalFederation(app, NODES, tmp_path / "work") as federation:
+        assert federation.online() == {0, 1, 2}
+        for method in ("ifca", "fedem"):
+            out = tmp_path / method
+            said = {"learner": "linear", "nodes": NODES, "out": str(out), "method": method, **OPTIONS}
+            run = federation.run(said, timeout=SECONDS)
+            assert run.status().completed, run.tail(20)
+            expected = coterie.fit(data, method, learner="linear", **OPTIONS)
+            found = coterie.load(out)
+            for a, b in zip(expected.models, found.models, strict=True):
+                for name in a:
+                    np.testing.assert_allclose(b[name], a[name], rtol=1e-9, atol=1e-12)
+            assert (out / "report.html").is_file()
+        assert any(federation.states(0).rglob("*.safetensors")), "soft weights are kept beside the node's data"
+        assert federation.ended() == []
+        children = [federation.superlink, federation.superexec, *federation.nodes.values()]
+        pids = [pid for child in children for pid in child.members()]
+        assert len(pids) >= 2 + 2 * NODES  # every node has a program that starts its app
+    assert all(child.exit_code() is not None for child in children)
+    assert gone(pids)
+
+
+def test_a_program_is_ended_with_what_it_has_started(tmp_path):
+    shell = ["/bin/sh", "-c", "sleep 60 & sleep 60"]
+    for end in (Child.kill, lambda one: one.end(1.0)):
+        one = Child("shell", shell, tmp_path / "log", dict(os.environ))
+        while len(one.members()) < 3:
+            time.sleep(0.01)
+        pids = list(one.members())
+        end(one)
+        assert one.exit_code() is not None
+        assert gone(pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell a process that its parent was killed")
+def test_a_killed_parent_takes_its_programs_along(tmp_path):
+    """The parent reads the one file that it needs: importing the package would take seconds."""
+    source = (
+        "import os, runpy, sys, time\n"
+        f"Child = runpy.run_path({str(child_module.__file__)!r})['Child']\n"
+        f"print(Child('x', ['/bin/sleep', '60'], __import__('pathlib').Path({str(tmp_path / 'log')!r}), {{}}).pid)\n"
+        "sys.stdout.flush(); time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert alive(pid)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert gone([pid])
+
+
+def test_private_files_are_private_and_made_once(tmp_path):
+    files, key = Certificates.at(tmp_path / "tls"), NodeKey.at(tmp_path / "keys" / "node")
+    for path in (files.key, key.private):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = files.key.read_bytes(), key.private.read_bytes()
+    Certificates.at(tmp_path / "tls"), NodeKey.at(tmp_path / "keys" / "node")
+    assert (files.key.read_bytes(), key.private.read_bytes()) == before
+    load_ssh_public_key(key.public.read_bytes())
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(files.certificate, files.key)  # the key belongs to the certificate
+
+
+def test_an_app_is_written_once_and_takes_any_setting(tmp_path):
+    write_app(tmp_path / "my fed")
+    assert read_project(tmp_path / "my fed")["project"]["name"] == "my-fed"
+    assert make_bundle(tmp_path / "my fed", {"restarts": 3}) != make_bundle(tmp_path / "my fed", {"restarts": 4})
+    with pytest.raises(ConfigError, match="exists already"):
+        write_app(tmp_path / "my fed")
+    with pytest.raises(ConfigError, match="coterie flower init"):
+        read_project(tmp_path)
+    assert app_name("7 wards") == "app-7-wards"
+    assert len(app_name("w" * 50)) <= 32
+
+
+def test_the_app_declares_neither_torch_nor_coterie(tmp_path):
+    write_app(tmp_path / "app")
+    assert read_project(tmp_path / "app")["project"]["dependencies"] == []
