@@ -138,8 +138,12 @@ def read_hosted(content: RecordDict) -> Hosted:
     return _read(read, "ids, sizes and shapes of the clients of a node")
 
 
-def request_content(request: Request) -> RecordDict:
-    """A request as records."""
+def request_content(request: Request, packed: dict[Tensor, Array] | None = None) -> RecordDict:
+    """A request as records.
+
+    packed: the arrays of other messages of the same exchange; it is added to. So models that go to many nodes are held
+        and hashed once.
+    """
     header, arrays = broadcast_parts(request.broadcast)
     header |= {
         "terms": request.terms.plain(),
@@ -147,7 +151,7 @@ def request_content(request: Request) -> RecordDict:
         "clients": request.clients,
         "keep_from": request.keep_from,
     }
-    return _packed(request.task.name, (header, arrays))
+    return _packed(request.task.name, (header, arrays), packed)
 
 
 def task_of(content: RecordDict) -> str:
@@ -193,10 +197,14 @@ def read_answer(content: RecordDict, task: str) -> Answer:
 # ---- records --------------------------------------------------------------------------------------------------
 
 
-def _packed(task: str, parts: Parts) -> RecordDict:
+def _packed(task: str, parts: Parts, packed: dict[Tensor, Array] | None = None) -> RecordDict:
     header, arrays = parts
+    packed = {} if packed is None else packed
     small = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items() if a.nbytes <= FEW_BYTES}
-    named = {name: Array(_contiguous(a)) for name, a in arrays.items() if name not in small}
+    named = {}
+    for name, a in arrays.items():
+        if name not in small:
+            named[name] = packed[a] if a in packed else packed.setdefault(a, Array(_contiguous(a)))
     if small:
         named[SMALL] = Array(np.frombuffer(safetensors_save(small), dtype=np.uint8))
     text = json.dumps({**header, NAMES: list(arrays)})

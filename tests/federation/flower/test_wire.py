@@ -178,3 +178,15 @@ def test_what_no_node_can_host_is_refused(change):
     hosted = Hosted(("a", "b"), (3, 1), (0, 2), Profile((4,), None))
     with pytest.raises(InputError, match="clients of a node was expected"):
         read_hosted(hosted_content(replace(hosted, **change)))
+
+
+def test_a_model_for_many_nodes_is_packed_once():
+    clusters = Clusters({"w": torch.zeros(2, FEW_BYTES)}, K=2)
+    packed = {}
+    requests = [
+        Request(TERMS, Task("t"), Broadcast(0, part), ("a",), (-1,))
+        for part in (clusters, clusters, replace(clusters, params={"w": torch.ones(2, FEW_BYTES)}))
+    ]
+    one, two, other = (request_content(request, packed) for request in requests)
+    assert one["arrays"]["params/w"] is two["arrays"]["params/w"]
+    assert_equal(requests[2], read_request(other))
