@@ -201,15 +201,15 @@ def _packed(task: str, parts: Parts, packed: dict[Tensor, Array] | None = None) 
     header, arrays = parts
     packed = {} if packed is None else packed
     small = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items() if a.nbytes <= FEW_BYTES}
-    named = {}
+    record = ArrayRecord()  # which would copy what it is made from, and with that forget its hashes
     for name, a in arrays.items():
         if name not in small:
-            named[name] = packed[a] if a in packed else packed.setdefault(a, Array(_contiguous(a)))
+            record[name] = packed[a] if a in packed else packed.setdefault(a, Array(_contiguous(a)))
     if small:
-        named[SMALL] = Array(np.frombuffer(safetensors_save(small), dtype=np.uint8))
+        record[SMALL] = Array(np.frombuffer(safetensors_save(small), dtype=np.uint8))
     text = json.dumps({**header, NAMES: list(arrays)})
     config = ConfigRecord({"format": FORMAT, "task": task, "header": text})
-    return RecordDict({ARRAYS: ArrayRecord(named), CONFIG: config})
+    return RecordDict({ARRAYS: record, CONFIG: config})
 
 
 def _contiguous(array: Tensor) -> npt.NDArray[np.generic]:
