@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
+from flwr.app import Array, RecordDict
 from torch import Tensor
 
 from coterie.core.federation import Note, Replies
@@ -75,8 +75,9 @@ class FlowerFederation:
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         notes = self.roll.greet(self.exchange)
         nodes, absent = self._by_node(asked)
+        packed: dict[Tensor, Array] = {}
         heard = self.exchange.send(
-            {node: self._content(task, broadcast.to(part), asked[part]) for node, part in nodes.items()}
+            {node: self._content(task, broadcast.to(part), asked[part], packed) for node, part in nodes.items()}
         )
         sizes = self.sizes
         sound, refused = sort_out(
@@ -116,11 +117,11 @@ class FlowerFederation:
         notes = [Note(f"{len(who)} clients {why}", tuple(who)) for why, who in absent.items()]
         return {node: np.array(part) for node, part in places.items()}, notes
 
-    def _content(self, task: Task, broadcast: Broadcast, clients: Positions) -> RecordDict:
-        """What goes to a node; the broadcast is the part for its clients."""
+    def _content(self, task: Task, broadcast: Broadcast, clients: Positions, packed: dict[Tensor, Array]) -> RecordDict:
+        """What goes to a node; the broadcast is the part for its clients, `packed` what other nodes get as well."""
         names = tuple(self.clients[i] for i in clients)
         keep_from = tuple(self.keep_from[torch.from_numpy(clients)].tolist())
-        return request_content(Request(self.terms, task, broadcast, names, keep_from))
+        return request_content(Request(self.terms, task, broadcast, names, keep_from), packed)
 
     def _named(self, clients: Positions, sizes: Positions) -> dict[ClientId, int]:
         return {self.clients[i]: int(sizes[i]) for i in clients}

@@ -3,11 +3,15 @@
 ::
 
     RecordDict
-      "arrays"  ArrayRecord   "params/weight", "each/accepted", "slotted/clusters/mass", ... as numpy writes them
-      "config"  ConfigRecord  "format": 1, "task": the task's name, "header": the rest as one JSON text
+      "arrays"  ArrayRecord   "params/weight", "slotted/clusters/change/weight", ... as numpy writes them
+                              "small": all arrays of a few kB together, the bytes of a safetensors file
+      "config"  ConfigRecord  "format": 2, "task": the task's name, "header": the rest as one JSON text
 
 The names of arrays and the header are those of `core/messages.py`. Every message has the plain type `train`: mods see
 no other, and the task's name is in the config.
+
+Flower hands every array on by requests of its own, two from each process to the next; ten numbers cost as many as a
+megabyte does. So small arrays travel in one.
 """
 
 from __future__ import annotations
@@ -18,8 +22,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from safetensors import SafetensorError
+from safetensors.torch import load as safetensors_load
+from safetensors.torch import save as safetensors_save
+from torch import Tensor
 
 from coterie.core.messages import (
     Broadcast,
@@ -36,13 +45,24 @@ from coterie.core.shard import ClientId
 from coterie.errors import InputError
 from coterie.federation.flower.terms import Terms
 
-FORMAT = 1
+FORMAT = 2
 """Of the messages; nodes and server must have the same."""
 HELLO = "hello"
 """The one task that is no client's: who lives at this node?"""
 ARRAYS, CONFIG = "arrays", "config"
 DTYPES = ("float64", "float32", "int64", "bool")
 """Of the arrays that messages hold."""
+SMALL = "small"
+"""The array that holds the small ones."""
+FEW_BYTES = 16 * 1024
+"""Of an array that travels with others."""
+NAMES = "arrays"
+"""In the header: the names of all arrays, since their order counts."""
+
+READING = (
+    KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, EOFError, OSError, SafetensorError
+)  # fmt: skip
+"""What may happen to who reads what a stranger has sent."""
 
 Read = TypeVar("Read")
 
@@ -118,8 +138,12 @@ def read_hosted(content: RecordDict) -> Hosted:
     return _read(read, "ids, sizes and shapes of the clients of a node")
 
 
-def request_content(request: Request) -> RecordDict:
-    """A request as records."""
+def request_content(request: Request, packed: dict[Tensor, Array] | None = None) -> RecordDict:
+    """A request as records.
+
+    packed: the arrays of other messages of the same exchange; it is added to. So models that go to many nodes are held
+        and hashed once.
+    """
     header, arrays = broadcast_parts(request.broadcast)
     header |= {
         "terms": request.terms.plain(),
@@ -127,7 +151,7 @@ def request_content(request: Request) -> RecordDict:
         "clients": request.clients,
         "keep_from": request.keep_from,
     }
-    return _packed(request.task.name, (header, arrays))
+    return _packed(request.task.name, (header, arrays), packed)
 
 
 def task_of(content: RecordDict) -> str:
@@ -173,11 +197,24 @@ def read_answer(content: RecordDict, task: str) -> Answer:
 # ---- records --------------------------------------------------------------------------------------------------
 
 
-def _packed(task: str, parts: Parts) -> RecordDict:
+def _packed(task: str, parts: Parts, packed: dict[Tensor, Array] | None = None) -> RecordDict:
     header, arrays = parts
-    named = {name: Array(np.ascontiguousarray(a.detach().cpu().numpy()).reshape(a.shape)) for name, a in arrays.items()}
-    config = ConfigRecord({"format": FORMAT, "task": task, "header": json.dumps(header)})
-    return RecordDict({ARRAYS: ArrayRecord(named), CONFIG: config})
+    packed = {} if packed is None else packed
+    small = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items() if a.nbytes <= FEW_BYTES}
+    record = ArrayRecord()  # which would copy what it is made from, and with that forget its hashes
+    for name, a in arrays.items():
+        if name not in small:
+            record[name] = packed[a] if a in packed else packed.setdefault(a, Array(_contiguous(a)))
+    if small:
+        record[SMALL] = Array(np.frombuffer(safetensors_save(small), dtype=np.uint8))
+    text = json.dumps({**header, NAMES: list(arrays)})
+    config = ConfigRecord({"format": FORMAT, "task": task, "header": text})
+    return RecordDict({ARRAYS: record, CONFIG: config})
+
+
+def _contiguous(array: Tensor) -> npt.NDArray[np.generic]:
+    values = array.detach().cpu().numpy()
+    return np.ascontiguousarray(values).reshape(values.shape)  # which makes an array of a number
 
 
 def _unpacked(content: RecordDict, task: str) -> Parts:
@@ -187,7 +224,12 @@ def _unpacked(content: RecordDict, task: str) -> Parts:
     arrays = content.get(ARRAYS)
     if not isinstance(arrays, ArrayRecord):
         raise InputError(f"a message must have an ArrayRecord named {ARRAYS!r}, but this one has {_names(content)}")
-    return header, {name: _tensor(name, array) for name, array in arrays.items()}
+    found_arrays = {name: _tensor(name, array) for name, array in arrays.items() if name != SMALL}
+    if SMALL in arrays:
+        found_arrays |= _small(arrays[SMALL])
+    return header, _read(
+        lambda: {name: found_arrays[name] for name in header[NAMES]}, "arrays as the header lists them"
+    )
 
 
 def _config(content: RecordDict) -> tuple[str, dict[str, Any]]:
@@ -217,11 +259,21 @@ def _tensor(name: str, array: Array) -> torch.Tensor:
     return torch.from_numpy(values)
 
 
+def _small(array: Array) -> dict[str, Tensor]:
+    """The small arrays; safetensors never unpickles either."""
+    found: dict[str, Tensor] = _read(lambda: safetensors_load(array.numpy().tobytes()), f"array {SMALL!r}")
+    for name, value in found.items():
+        kind = str(value.dtype).removeprefix("torch.")
+        if kind not in DTYPES:
+            raise InputError(f"array {name!r} must be one of {', '.join(DTYPES)}, got {kind}")
+    return found
+
+
 def _read(read: Callable[[], Read], what: str) -> Read:
     """What `read` gives; what it stumbles over becomes one sentence."""
     try:
         return read()
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, EOFError, OSError) as error:
+    except READING as error:
         missing = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
         raise InputError(f"{what} was expected, but what came cannot be read: {missing}") from None
 

@@ -245,7 +245,7 @@ WRONG = {
     "mass": (edited(with_change(lambda m: m * 1e3, "mass")), "counts for .* samples, but its clients have 7"),
     "order": (edited(with_slots(lambda slots: slots.flip(0) if len(slots) > 1 else slots - 1)), "slot"),
     "no config": (content(lambda c: c.pop("config")), "sent something else: .*ConfigRecord named 'config'"),
-    "no array": (content(lambda c: c["arrays"].pop("slots/clusters")), "'slots/clusters' is missing"),
+    "no array": (content(lambda c: c["arrays"].pop("small")), "'sums/loss' is missing"),
     "empty": (content(RecordDict.clear), "this one has nothing"),
 }
 

@@ -15,6 +15,7 @@ from coterie.errors import InputError
 from coterie.federation.flower.in_process import through_bytes
 from coterie.federation.flower.terms import Terms
 from coterie.federation.flower.wire import (
+    FEW_BYTES,
     Answer,
     Hosted,
     Request,
@@ -47,7 +48,7 @@ def assert_equal(one: object, other: object) -> None:
         assert one.contiguous().numpy().tobytes() == other.contiguous().numpy().tobytes()
     elif isinstance(one, dict):
         assert isinstance(other, dict)
-        assert one.keys() == other.keys()
+        assert list(one) == list(other)
         for key in one:
             assert_equal(one[key], other[key])
     elif hasattr(one, "__dataclass_fields__"):
@@ -57,6 +58,13 @@ def assert_equal(one: object, other: object) -> None:
         assert one == other
 
 
+@pytest.fixture(params=[-1, 16, FEW_BYTES])
+def few_bytes(request, monkeypatch):
+    """All arrays by themselves, some, none."""
+    monkeypatch.setattr("coterie.federation.flower.wire.FEW_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("few_bytes")
 @pytest.mark.parametrize("only", [None, torch.tensor([[1], [2]]), torch.tensor([[ALL], [2]])], ids=str)
 def test_a_request_comes_back_as_it_was(only):
     clusters = Clusters(
@@ -75,6 +83,7 @@ def test_a_request_comes_back_as_it_was(only):
     assert_equal(request, found)
 
 
+@pytest.mark.usefixtures("few_bytes")
 def test_an_answer_comes_back_as_it_was():
     slotted = {"clusters": Slotted(torch.tensor([1, 4]), {"change/w": torch.rand(2, 3)}, torch.tensor([2, 1]))}
     reply = Reply(("a", "b"), ODD, slotted, {"cluster": torch.tensor([[0], [1]])}, ("c",), ("gram",))
@@ -91,11 +100,16 @@ def test_what_a_node_hosts_comes_back_as_it_was():
 def test_no_array_is_ever_pickled():
     with pytest.raises(ValueError, match="Object arrays cannot be saved"):
         Array(np.array([{}], dtype=object))
-    content = answer_content("t", Answer(Reply(("a",), {"loss": torch.zeros(1)})))
-    text = content["arrays"]["sums/loss"].data.replace(b"'<f4'", b"'|O' ")
-    content["arrays"]["sums/loss"] = Array("float32", (1,), "numpy.ndarray", text)
-    with pytest.raises(InputError, match=r"array 'sums/loss' was expected, .* allow_pickle=False"):
-        read_answer(content, "t")
+    content = answer_content("t", Answer(Reply(("a",), {"long": torch.zeros(FEW_BYTES), "loss": torch.zeros(1)})))
+    assert set(content["arrays"]) == {"sums/long", "small"}
+    for name, kind in (("sums/long", b"'<f4'"), ("small", b"'|u1'")):
+        good = content["arrays"][name]
+        text = good.data.replace(kind, b"'|O' ")
+        content["arrays"][name] = Array(good.dtype, good.shape, "numpy.ndarray", text)
+        with pytest.raises(InputError, match=rf"array '{name}' was expected, .* allow_pickle=False"):
+            read_answer(content, "t")
+        content["arrays"][name] = good
+    assert len(read_answer(content, "t").reply.sums["long"]) == FEW_BYTES
 
 
 def answer_with(**config: object) -> RecordDict:
@@ -113,7 +127,7 @@ MALFORMED = {
     "nothing": (RecordDict(), "must have a ConfigRecord named 'config', but this one has nothing"),
     "another record": (RecordDict({"config": MetricRecord({"a": 1})}), r"has 'config' \(MetricRecord\)"),
     "no arrays": (RecordDict({"config": answer_with()["config"]}), "must have an ArrayRecord named 'arrays'"),
-    "format": (answer_with(format=2), "have format 1, but this one has 2: install the same version"),
+    "format": (answer_with(format=1), "have format 2, but this one has 1: install the same version"),
     "task": (answer_with(task="u"), "for task 't' was expected, but one for 'u' has come"),
     "no text": (answer_with(header=3), "must name its task and have a header"),
     "no JSON": (answer_with(header="{"), "a JSON header was expected"),
@@ -132,6 +146,18 @@ MALFORMED = {
             {**answer_with(), "arrays": ArrayRecord({"x": Array("float64", (1,), "numpy.ndarray", b"\x93NUM")})}
         ),
         "array 'x' was expected",
+    ),
+    "small arrays cut": (
+        RecordDict({**answer_with(), "arrays": ArrayRecord({"small": Array(np.zeros(9, np.uint8))})}),
+        "array 'small' was expected, but what came cannot be read",
+    ),
+    "a small array's dtype": (
+        answer_content("t", Answer(Reply(("a",), {"loss": torch.zeros(1, dtype=torch.float16)}))),
+        "'sums/loss' must be one of float64, float32, int64, bool, got float16",
+    ),
+    "an array is missing": (
+        answer_with(header=json.dumps(json.loads(answer_with()["config"]["header"]) | {"arrays": ["sums/x"]})),
+        "arrays as the header lists them was expected, .* 'sums/x' is missing",
     ),
 }
 
@@ -152,3 +178,15 @@ def test_what_no_node_can_host_is_refused(change):
     hosted = Hosted(("a", "b"), (3, 1), (0, 2), Profile((4,), None))
     with pytest.raises(InputError, match="clients of a node was expected"):
         read_hosted(hosted_content(replace(hosted, **change)))
+
+
+def test_a_model_for_many_nodes_is_packed_once():
+    clusters = Clusters({"w": torch.zeros(2, FEW_BYTES)}, K=2)
+    packed = {}
+    requests = [
+        Request(TERMS, Task("t"), Broadcast(0, part), ("a",), (-1,))
+        for part in (clusters, clusters, replace(clusters, params={"w": torch.ones(2, FEW_BYTES)}))
+    ]
+    one, two, other = (request_content(request, packed) for request in requests)
+    assert one["arrays"]["params/w"] is two["arrays"]["params/w"]
+    assert_equal(requests[2], read_request(other))
