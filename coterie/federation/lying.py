@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from coterie.client.side import ClientSide
 from coterie.core.clusters import flat, unflat
-from coterie.core.keys import Purpose, Words, fold, generator, keys_for_clients
-from coterie.core.messages import Broadcast, Reply, Slotted, Task, merge
+from coterie.core.keys import Purpose, Words, fold, generator, hash_ids, keys_for_clients
+from coterie.core.messages import Broadcast, Reply, Task, merge
 from coterie.core.population import Population
 from coterie.core.shard import ClientId, spans
 from coterie.errors import ConfigError
@@ -88,8 +89,8 @@ class Noise:
     def tell(self, change: Tensor, key: int) -> Tensor:
         """What is said instead of a change (P,)."""
         drawn = torch.from_numpy(generator(key).standard_normal(len(change))).to(change)
-        length: Tensor = self.strength * change.norm()
-        return drawn * (length / drawn.norm())
+        length = self.strength * torch.linalg.vector_norm(change)
+        return functional.normalize(drawn, dim=0).mul(length)
 
 
 @dataclass(frozen=True)
@@ -152,29 +153,36 @@ class LyingSide(ClientSide):
         return cls(**vars(side), lie=lie, liars=names, seed=seed)
 
     def serve(self, task: Task, broadcast: Broadcast) -> Reply:
-        """Each liar is served alone, since what it tells is its own."""
-        lies = np.array([client in self.liars for client in self.train.ids])
-        if task.name != ROUND or not lies.any():
+        """The truth, but for what those who lie trained."""
+        if task.name != ROUND or self.liars.isdisjoint(self.train.ids):
             return super().serve(task, broadcast)
-        parts = [np.flatnonzero(~lies)] * bool(not lies.all()) + [np.array([i]) for i in np.flatnonzero(lies)]
-        replies = [ClientSide.serve(self.take(part), task, broadcast.to(part)) for part in parts]
-        honest = len(parts) - int(lies.sum())
-        keys = keys_for_clients(self.seed, Purpose.POISON, broadcast.round, self.train.hashes[lies])
-        told = [self._false(reply, int(key)) for reply, key in zip(replies[honest:], keys, strict=True)]
-        return merge(replies[:honest] + told)
+        if task.settings["each"]:
+            return self._with_false_rows(super().serve(task, broadcast), broadcast.round)
+        # what is added up at once cannot be told apart afterwards, so each of them answers alone
+        lies = np.array([client in self.liars for client in self.train.ids])
+        parts = [np.flatnonzero(~lies), *np.flatnonzero(lies)[:, None]]
+        replies = [ClientSide.serve(self.take(p), task, broadcast.to(p)) for p in parts if len(p)]
+        return merge([self._with_false_sums(reply, broadcast.round) for reply in replies])
 
-    def _false(self, reply: Reply, key: int) -> Reply:
-        """What one liar says instead."""
-        rows = dict(reply.rows)
-        if "change" in rows:
-            rows["change"] = self._each(rows["change"].flatten(0, 1), key).reshape(rows["change"].shape)
-        return replace(reply, rows=rows, slotted={n: self._summed(part, key) for n, part in reply.slotted.items()})
+    def _with_false_rows(self, reply: Reply, round_: int) -> Reply:
+        change = reply.rows["change"].clone()  # (a, T, P)
+        for place, client in enumerate(reply.clients):
+            if client in self.liars:
+                change[place] = self._told(change[place], client, round_)
+        return replace(reply, rows={**reply.rows, "change": change})
 
-    def _summed(self, part: Slotted, key: int) -> Slotted:
-        changes = {name: value for name, value in part.arrays.items() if name != MASS}
-        return replace(part, arrays={**part.arrays, **unflat(self._each(flat(changes), key), changes)})
+    def _with_false_sums(self, reply: Reply, round_: int) -> Reply:
+        """The same of the reply of a single client, or of honest ones."""
+        if self.liars.isdisjoint(reply.clients):
+            return reply
+        slotted = {}
+        for name, part in reply.slotted.items():
+            changes = {key: value for key, value in part.arrays.items() if key != MASS}
+            told = unflat(self._told(flat(changes), reply.clients[0], round_), changes)
+            slotted[name] = replace(part, arrays={**part.arrays, **told})
+        return replace(reply, slotted=slotted)
 
-    def _each(self, changes: Tensor, key: int) -> Tensor:
-        """Changes (S, P) as they are told."""
-        told = [self.lie.tell(change, int(fold(key, place))) for place, change in enumerate(changes)]
-        return torch.stack(told) if told else changes
+    def _told(self, changes: Tensor, client: ClientId, round_: int) -> Tensor:
+        """Changes (T, P) of a client as it tells them."""
+        key = keys_for_clients(self.seed, Purpose.POISON, round_, hash_ids([client]))[0]
+        return torch.stack([self.lie.tell(change, int(fold(key, at))) for at, change in enumerate(changes)])

@@ -302,8 +302,8 @@ REFUSED: tuple[Check, ...] = (
     whole_models_on_a_body,
     part_of_a_body,
     several_starts_of_one,
-    split_heads_of_hard_clients,
     robust_without_members,
+    split_heads_of_hard_clients,
 )
 
 

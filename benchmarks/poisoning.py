@@ -1,0 +1,111 @@
+"""Liars among the clients: what robust means within clusters save, and what they cost where nobody lies.
+
+    python benchmarks/poisoning.py [--seeds 5] [--data rotated-digits] [--jobs 2]
+
+IFCA with each way to combine the members' changes; 0, 10, 20 or 30 % of the clients lie, drawn whatever their true
+group is. Scores are those of honest clients: the mean over seeds and the standard deviation over seeds; so is the ARI
+of their clusters. `overrun` counts clusters of which at least half of the members lie, a run: no robust mean helps
+there. Runs that end because models are not finite any more are counted as lost and have no score.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import coterie
+from coterie.errors import CoterieError
+from coterie.processes import in_processes
+from coterie.result import Result
+
+WAYS = {
+    "rotated-digits": ("mean", "median", "trimmed:share=0.3", "krum:liars=5", "krum:liars=5,keep=5"),
+    "mixed-regression": ("mean", "median", "trimmed:share=0.3", "krum:liars=12", "krum:liars=12,keep=12"),
+}
+"""Clusters have 15 and 40 members if the groups are found, of whom about 30 % are borne."""
+OPTIONS: Mapping[str, Mapping[str, Any]] = {"rotated-digits": {"rounds": 25}, "mixed-regression": {"rounds": 30}}
+KINDS = ("sign-flip", "scale", "noise", "label-flip")
+SHARES = (0.1, 0.2, 0.3)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    data: str
+    poison: str | None
+    combine: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What came out of it."""
+
+    score: float
+    """Accuracy, or root mean squared error."""
+    ari: float
+    overrun: int
+
+
+def run(cell: Cell) -> Figures:
+    """Train it."""
+    data = coterie.scenario(cell.data, seed=cell.seed)
+    options = {"combine": cell.combine, "poison": cell.poison, "seed": cell.seed, "evaluate_every": 1000}
+    result = coterie.fit(data, "ifca", **OPTIONS[cell.data], **options)
+    score = result.metrics.get("accuracy", result.metrics.get("rmse"))
+    return Figures(np.inf if score is None else score, result.metrics["ari"], overrun(result))
+
+
+def overrun(result: Result) -> int:
+    """In how many clusters at least half of the members lie."""
+    members: dict[int, list[bool]] = {}
+    for row in result.clients:
+        members.setdefault(row["cluster"], []).append(bool(row.get("liar")))
+    return sum(2 * sum(lies) >= len(lies) for lies in members.values())
+
+
+def row(outcomes: list[Figures | CoterieError]) -> str:
+    """One way to combine under one lie, over all seeds."""
+    known = [outcome for outcome in outcomes if isinstance(outcome, Figures)]
+    lost = f"  {len(outcomes) - len(known)} lost" if len(known) < len(outcomes) else ""
+    if not known:
+        return lost
+    score, ari = np.array([f.score for f in known]), np.array([f.ari for f in known])
+    return (
+        f"{score.mean():>10.4g} ± {score.std():<8.2g} {ari.mean():>5.2f} ± {ari.std():<5.2f}"
+        f" {np.mean([f.overrun for f in known]):>7.1f}{lost}"
+    )
+
+
+def show(name: str, seeds: int, jobs: int | None) -> None:
+    """Everything about one kind of data, lie by lie as they finish."""
+    lies = [None, *(f"{kind}:share={share:g}" for kind in KINDS for share in SHARES)]
+    cells = [Cell(name, lie, way, seed) for lie in lies for way in WAYS[name] for seed in range(seeds)]
+    found: dict[Cell, Figures | CoterieError] = {}
+    print(f"\n{name}\n{'poison':<22} {'combine':<22} {'score':>10} {'':<10} {'ARI':>5} {'':<7} overrun", flush=True)
+    for cell, outcome in in_processes(run, cells, jobs, lambda pending: None):
+        found[cell] = outcome
+        same = [other for other in found if other.poison == cell.poison]
+        if len(same) == len(WAYS[name]) * seeds:
+            for way in WAYS[name]:
+                figures = row([found[other] for other in same if other.combine == way])
+                print(f"{cell.poison or 'nobody lies':<22} {way:<22} {figures}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--data", choices=sorted(WAYS), help="only this one")
+    parser.add_argument("--jobs", type=int, help="runs at a time; unset: one a core")
+    chosen = parser.parse_args()
+    for name in [chosen.data] if chosen.data else WAYS:
+        show(name, chosen.seeds, chosen.jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Robust means within clusters: by hand, against a plain loop, and what liars can and cannot do to them."""
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.core.clusters import Clusters
+from coterie.core.messages import Reply
+from coterie.core.regroup import Changes
+from coterie.errors import ConfigError
+from coterie.learners.descent import LocalWork
+from coterie.server.aggregate import aggregate
+from coterie.server.robust import krum, krum_scores, median, robust_sums, too_few, trimmed_mean
+from coterie.testing import small_population
+from coterie.tiers.combine import Krum, Median, Trimmed, read_combine
+from coterie.tiers.method import Averaging, Method
+from coterie.tiers.objective import Conditional
+from coterie.tiers.procedure import Fixed
+from coterie.tiers.weights import HardByLoss
+
+
+def column(*values):
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+# ---- by hand -------------------------------------------------------------------------------------------------
+
+
+def test_a_median_is_taken_coordinate_by_coordinate():
+    changes = torch.tensor([[1.0, 50.0], [2.0, -3.0], [100.0, 4.0]], dtype=torch.float64)
+    assert median(changes).tolist() == [2.0, 4.0]
+    assert median(column(1, 2, 4, 100)).tolist() == [3.0]  # (2 + 4) / 2
+    assert median(column(1, 2)).tolist() == [1.5]
+    assert median(column(7)).tolist() == [7.0]
+
+
+def test_a_trimmed_mean_leaves_out_a_share_of_each_end_rounded_up():
+    assert trimmed_mean(column(-1000, 1, 2, 6, 1000), 0.2).tolist() == [3.0]  # 0.2 * 5 = 1 off each end: (1+2+6)/3
+    assert trimmed_mean(column(0, 1, 2, 9), 0.1).tolist() == [1.5]  # ceil(0.4) = 1: (1+2)/2
+    assert trimmed_mean(column(0, 1, 5), 0.4).tolist() == [1.0]  # ceil(1.2) = 2 would leave nothing: one each
+    assert trimmed_mean(column(2, 4), 0.4).tolist() == [3.0]
+    assert trimmed_mean(column(*range(30)), 0.1).tolist() == [
+        14.5
+    ]  # 3 off each end, not 4: 0.1 * 30 is 3.0000000000000004
+    assert trimmed_mean(column(*[0] * 3, *[1] * 7, *[9] * 20), 0.1).tolist() == [pytest.approx((7 + 17 * 9) / 24)]
+
+
+def test_krums_score_adds_the_nearest_squared_distances():
+    # n = 5, f = 1: the n - f - 2 = 2 nearest others. 0: 1 + 4; 1: 1 + 1; 2: 1 + 4; 10: 1 + 64; 11: 1 + 81
+    changes = column(0, 1, 2, 10, 11)
+    assert krum_scores(changes, 1).tolist() == [5.0, 2.0, 5.0, 65.0, 82.0]
+    assert krum(changes, 1, keep=1).tolist() == [1.0]
+    assert krum(changes, 1, keep=2).tolist() == [0.5]  # of the two with 5 the first: (1 + 0) / 2
+    assert krum(changes, 1, keep=9).tolist() == [0.5]  # at most n - f - 2 = 2 are kept
+
+
+def test_krum_of_too_few_is_the_median():
+    assert krum(column(0, 3, 4, 100), 1, keep=1).tolist() == [3.5]  # 2 f + 3 = 5 are needed
+
+
+# ---- against a plain loop, cluster by cluster ----------------------------------------------------------------
+
+
+def plain_median(rows):
+    found = []
+    for values in zip(*rows, strict=True):
+        ordered, n = sorted(values), len(values)
+        found.append(ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2)
+    return np.array(found)
+
+
+def plain_trimmed(rows, cut):
+    return np.array([np.mean(sorted(values)[cut : len(values) - cut]) for values in zip(*rows, strict=True)])
+
+
+def plain_krum(rows, f, keep):
+    n, scored = len(rows), []
+    for i in range(n):
+        distances = sorted(float(((rows[i] - rows[j]) ** 2).sum()) for j in range(n) if j != i)
+        scored.append((sum(distances[: n - f - 2]), i))
+    return np.mean([rows[i] for _, i in sorted(scored)[:keep]], axis=0)
+
+
+PLAIN = {
+    "median": plain_median,
+    "trimmed:share=0.2": lambda rows: plain_trimmed(rows, int(np.ceil(0.2 * len(rows)))),
+    "krum:liars=2,keep=3": lambda rows: plain_krum(rows, 2, 3),
+}
+LANES, K, P, M = 2, 2, 5, 24
+
+
+def method_with(combine, lanes=LANES, **averaging):
+    return Method(
+        "own",
+        Conditional(),
+        HardByLoss(),
+        Fixed(K),
+        LocalWork(steps=1),
+        Averaging(combine=read_combine(combine), **averaging),
+        lanes=lanes,
+        server_lr=0.5,
+    )
+
+
+def some_round(order=None):
+    """24 clients in 2 clusters of 2 lanes; the rows of a reply, in another order if one is given."""
+    random = np.random.default_rng(0)
+    params = {
+        "a": torch.from_numpy(random.normal(size=(LANES * K, 2))),
+        "b": torch.from_numpy(random.normal(size=(4, 3))),
+    }
+    vectors, chosen = random.normal(size=(M, LANES, P)), random.integers(K, size=(M, LANES))
+    order = np.arange(M) if order is None else order
+    names = tuple(f"client-{i:02d}" for i in order)
+    rows = {"cluster": torch.from_numpy(chosen[order]), "change": torch.from_numpy(vectors[order])}
+    return Clusters(params, K, LANES), Reply(names, rows=rows), vectors, chosen
+
+
+@pytest.mark.parametrize("over", ["members", "all"])
+@pytest.mark.parametrize("combine", PLAIN)
+def test_every_cluster_of_every_lane_moves_as_a_plain_loop_says(combine, over):
+    clusters, reply, vectors, chosen = some_round()
+    moved = aggregate(method_with(combine, over=over), clusters, reply, np.full(M, 3), np.arange(M), rate=0.1)
+    for lane in range(LANES):
+        for k in range(K):
+            members = vectors[chosen[:, lane] == k, lane]
+            part = len(members) / M if over == "all" else 1.0  # `all` divides by everybody instead of the members
+            change = 0.5 * part * PLAIN[combine](members)
+            for name, where in (("a", slice(0, 2)), ("b", slice(2, 5))):
+                slot = lane * K + k
+                expected = clusters.params[name][slot].numpy() + change[where]
+                assert np.abs(moved.params[name][slot].numpy() - expected).max() < 1e-9
+
+
+@pytest.mark.parametrize("combine", PLAIN)
+def test_the_order_of_clients_does_not_matter_at_all(combine):
+    found = []
+    for order in (None, np.random.default_rng(1).permutation(M)):
+        clusters, reply, _, _ = some_round(order)
+        answered = np.arange(M) if order is None else order
+        found.append(aggregate(method_with(combine), clusters, reply, np.full(M, 3), answered, rate=0.1))
+    assert all(torch.equal(found[0].params[name], found[1].params[name]) for name in ("a", "b"))
+
+
+def test_equal_scores_go_to_the_first_id_in_whatever_order():
+    values = {"d": 0.0, "b": 1.0, "a": 5.0, "c": 6.0, "e": 20.0}  # n - f - 2 = 2 neighbours: 26, 17, 17, 26, 421
+    for names in (("d", "b", "a", "c", "e"), ("e", "c", "a", "b", "d")):
+        vectors = torch.tensor([[[values[n]]] for n in names], dtype=torch.float64)
+        ones = torch.ones(5, 1, dtype=torch.float64)
+        clusters = Clusters({"w": torch.zeros(1, 1, dtype=torch.float64)}, 1)
+        sums = robust_sums(
+            Krum(1), clusters, Changes(clusters, names, torch.zeros(5, 1, dtype=torch.int64), vectors, ones, ones)
+        )
+        assert float(sums.arrays["change/w"] / sums.arrays["mass"]) == 5.0  # a before b
+
+
+# ---- liars ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("huge", [1e6, -1e300])
+@pytest.mark.parametrize("liars", [1, 2, 3])
+def test_a_minority_of_liars_cannot_leave_the_range_of_the_honest(huge, liars):
+    honest = torch.from_numpy(np.random.default_rng(2).normal(size=(9 - liars, 4)))
+    changes = torch.cat([torch.full((liars, 4), huge, dtype=torch.float64), honest])
+    low, high = honest.min(dim=0).values, honest.max(dim=0).values
+    found = [median(changes), trimmed_mean(changes, liars / 9), krum(changes, liars, keep=1)]
+    for centre in found:
+        assert bool((low <= centre).all())
+        assert bool((centre <= high).all())
+    assert float(changes.mean(dim=0).abs().min()) > 1e4  # which is what happens to a mean
+
+
+def test_a_majority_of_liars_has_its_way():
+    assert median(column(0, 0, 9, 9, 9)).tolist() == [9.0]
+
+
+def test_what_is_not_finite_in_one_lane_counts_only_in_the_other():
+    clusters = Clusters({"w": torch.zeros(2, 1, dtype=torch.float64)}, 1, 2)
+    vectors = torch.tensor([[[1.0], [torch.nan]], [[2.0], [5.0]], [[9.0], [7.0]]], dtype=torch.float64)
+    ones = torch.ones(3, 2, dtype=torch.float64)
+    sums = robust_sums(
+        Median(), clusters, Changes(clusters, ("a", "b", "c"), torch.tensor([[0, 1]] * 3), vectors, ones, ones)
+    )
+    assert sums.arrays["mass"].tolist() == [3.0, 2.0]
+    assert (sums.arrays["change/w"][:, 0] / sums.arrays["mass"]).tolist() == [2.0, 6.0]
+
+
+# ---- notes and refusals --------------------------------------------------------------------------------------
+
+
+def test_a_record_tells_where_there_were_too_few_members():
+    clusters, reply = (
+        Clusters({"w": torch.zeros(3, 1)}, 3),
+        Reply((), rows={"cluster": torch.tensor([[0]] * 5 + [[2]] * 2)}),
+    )
+    assert too_few(read_combine("mean"), clusters, reply) == ()
+    assert [note.reason for note in too_few(Trimmed(), clusters, reply)] == [
+        "combine=trimmed takes 3 members or more, so the mean was taken for cluster 2 (2)"
+    ]
+    assert [note.reason for note in too_few(Krum(2), clusters, reply)] == [
+        "combine=krum takes 7 members or more, so the median was taken for cluster 0 (5), cluster 2 (2)"
+    ]
+    result = coterie.fit(small_population("linear"), "ifca", clusters=2, combine="krum:liars=3", rounds=1, lr=0.01)
+    assert "combine=krum takes 9 members" in result.records[0]["notes"][0]["reason"]
+
+
+REFUSED = [
+    ("ifca", {"combine": "medain"}, "did you mean 'median'"),
+    ("ifca", {"combine": "trimmed:share=0.5"}, "a share above 0 and below 0.5"),
+    ("ifca", {"combine": "krum"}, "krum needs liars: write krum:liars="),
+    ("ifca", {"combine": "krum:liars=0"}, "at least 1"),
+    ("ifca", {"combine": "median", "client_weight": "samples"}, "counts every client once"),
+    ("ifca", {"combine": "median", "averaging": "responsibility"}, "averaging=members or all"),
+    (
+        "ifca",
+        {"combine": "median", "learner": "mlp:hidden=4", "shared": "layer0"},
+        "a shared body would still be a mean",
+    ),
+    ("two-phase", {"combine": "median", "soft": 0.5, "start": "random"}, "members of one cluster each"),
+    ("composed", {"combine": "median"}, "members of one cluster each"),
+    (
+        "composed",
+        {
+            "combine": "median",
+            "weights": "assigned",
+            "procedure": "split-by-norm:eps1=1,eps2=1",
+            "distance": "update-cosine",
+        },
+        "fixed",
+    ),
+    ("fedem", {"combine": "median"}, "means nothing to method fedem"),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "sentence"), REFUSED)
+def test_refusals_say_what_to_do(method, options, sentence):
+    learner = options.get("learner", "linear")
+    data = small_population("linear" if learner == "linear" else "mlp")
+    with pytest.raises(ConfigError, match=sentence):
+        coterie.fit(data, method, **{"learner": learner, **options})
+
+
+def test_a_client_counts_once_unless_somebody_says_otherwise():
+    data = small_population("linear")
+    result = coterie.fit(data, "fedavg", combine="median", rounds=2, lr=0.01, local_epochs=1, batch_size=4)
+    assert result.config["client_weight"] == "uniform"
+    assert result.records[0]["loss"] > 0
