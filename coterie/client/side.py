@@ -17,6 +17,7 @@ from coterie.client.summary import summary
 from coterie.core.blocks import Memory
 from coterie.core.hold_out import put_aside
 from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.noise import SECRET, Noise
 from coterie.core.population import Population
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
@@ -37,6 +38,8 @@ class ClientSide:
     """What is kept of the training samples from round to round; None: nothing."""
     states: States | None = None
     """What the clients keep for themselves from round to round; None: nothing."""
+    noise: Noise = SECRET
+    """What hides their answers in a private run; only a simulation may draw it from its seed."""
 
     @classmethod
     def of(
@@ -67,7 +70,7 @@ class ClientSide:
         test, validation = (None if part is None else part.take(positions) for part in (self.test, self.validation))
         memory = self.memory if remember else None
         states = None if self.states is None else self.states.take(positions)
-        return ClientSide(self.learner, self.train.take(positions), test, validation, memory, states)
+        return ClientSide(self.learner, self.train.take(positions), test, validation, memory, states, self.noise)
 
     def evaluated(self, task: Task) -> Shard:
         """The samples that scores are about; for want of test samples those for validation, else for training."""
@@ -84,7 +87,7 @@ class ClientSide:
 
 TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
     "local-round": lambda side, task, broadcast: local_round(
-        side.learner, side.train, task, broadcast, side.memory, side.states
+        side.learner, side.train, task, broadcast, side.memory, side.states, side.noise
     ),
     "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),
     "evaluate": lambda side, task, broadcast: evaluate(

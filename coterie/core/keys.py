@@ -39,6 +39,8 @@ class Purpose(IntEnum):
     TRIAL = 12
     EMBEDDING = 13
     INTRODUCTION = 14
+    SAID = 15
+    NOISE = 16
 
 
 def _scramble(words: Words) -> Words:

@@ -35,6 +35,8 @@ class Asked:
     """Who of the node was asked, with n_i."""
     most_change: float | None = None
     """How long a change of a model may be, at most."""
+    tells_loss: bool = True
+    """Whether the answer to a round has a loss in it."""
 
 
 def sort_out(
@@ -130,7 +132,8 @@ def _other_models(reply: Reply, asked: Asked) -> Iterator[str]:
         yield f"does not say the cluster of each client in each of {clusters.lanes} starts"
     elif bool(((rows < 0) | (rows >= clusters.K)).any()):
         yield f"names cluster {int(rows.max())}, but there are {clusters.K}"
-    for name, shape in (("loss", (clusters.lanes,)), ("samples", ())):
+    sums: dict[str, tuple[int, ...]] = {"samples": ()} | ({"loss": (clusters.lanes,)} if asked.tells_loss else {})
+    for name, shape in sums.items():
         value = reply.sums.get(name)
         if value is None or tuple(value.shape) != shape or not value.is_floating_point():
             yield f"does not say {name!r} as numbers of shape {shape}"
