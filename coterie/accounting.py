@@ -2,8 +2,8 @@
 
 The arithmetic is that of `dp-accounting` (extra `privacy`): privacy loss distributions, whose composition holds even
 where every question depends on the answers before. Each answer is a Gaussian mechanism; in `local` runs of methods
-whose clients choose, with a randomised response before it. No gain is claimed from asking only some of the clients: who is
-asked follows from the seed, which is no secret.
+whose clients choose, with a randomised response before it. No gain is claimed from asking only some of the clients: who
+is asked follows from the seed, which is no secret.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from coterie.errors import ConfigError
 
 GRID = 1e-3
 """Steps in which privacy losses are counted, rounded to the safe side."""
+MOST_STEPS = 20_000
+"""Where losses are large the steps are, too, so that there are about so many: none of it is private anyway."""
 EXACT = 1e-4
 """To what part a noise is found."""
 MOST_NOISE, MOST_CHOICE = 1e7, 50.0
@@ -46,19 +48,21 @@ def epsilon(answer: Answer, count: int, delta: float) -> float:
     if answer.choice is None:
         with np.errstate(divide="ignore"):  # the library takes a logarithm of 0 where epsilon is 0
             return float(_library("gaussian_mechanism").get_epsilon_gaussian(ratio, delta))
-    gaussian = _distributions().from_gaussian_mechanism(ratio, value_discretization_interval=GRID)
-    return float(_choices(answer.choice, count).compose(gaussian).get_epsilon_for_delta(delta))
+    most = epsilon(Answer(answer.ratio), count, delta) + count * answer.choice
+    grid = max(GRID, most / MOST_STEPS)
+    gaussian = _distributions().from_gaussian_mechanism(ratio, value_discretization_interval=grid)
+    return float(_choices(answer.choice, count, grid).compose(gaussian).get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=64)
-def _choices(choice: float, count: int) -> Any:
+def _choices(choice: float, count: int, grid: float = GRID) -> Any:
     """The privacy loss of so many choices.
 
     Two clusters are the worst case: no mechanism with this epsilon gives away more than a randomised response over two.
     So the number of clusters does not matter, nor whether it changes.
     """
     one = _distributions().from_randomized_response(
-        noise_parameter=2 / (1 + math.exp(choice)), num_buckets=2, value_discretization_interval=GRID
+        noise_parameter=2 / (1 + math.exp(choice)), num_buckets=2, value_discretization_interval=grid
     )
     # the library's accountant would count repetitions of this event once, so they are composed here
     return one.self_compose(count)

@@ -71,16 +71,20 @@ def privacy_of(options: Options) -> Privacy | None:
 
 def check_private(method: Method, options: Options) -> None:
     """Refuse a run whose clients would tell something that is not made private."""
-    why = why_not_private(method.objective, method.weights, method.distance)
-    why = why or _why_not_in(method, str(options.privacy))
+    why = why_not(method, str(options.privacy))
+    if why is None and options.privacy == "central" and method.averaging.client_weight == "samples":
+        why = "a client that counts n_i times is not hidden by noise for one: set client_weight=uniform"
     if why is None and options.patience is not None:
         why = "patience stops by losses that are not noised: leave it out"
     if why is not None:
         raise ConfigError(f"{method.name} cannot run with privacy={options.privacy}: {why}")
 
 
-def _why_not_in(method: Method, where: str) -> str | None:
-    """What of a method, other than its tiers, stands against it."""
+def why_not(method: Method, where: str) -> str | None:
+    """What of a method stands against this form of privacy; None: nothing."""
+    why = why_not_private(method.objective, method.weights, method.distance)
+    if why is not None:
+        return why
     if method.introduces or (method.groups is not None and method.groups.by == "start"):
         return "its groups come from what clients tell before the first round, for which there is no noise here"
     if method.lanes > 1:
@@ -89,8 +93,6 @@ def _why_not_in(method: Method, where: str) -> str | None:
         return "what all clusters share is not hidden: leave shared out"
     if where == "central" and method.adapts:
         return "its clusters are cut by single clients' updates, so that their number would tell: take privacy=local"
-    if where == "central" and method.averaging.client_weight == "samples":
-        return "a client that counts n_i times is not hidden by noise for one: set client_weight=uniform"
     return None
 
 

@@ -16,7 +16,7 @@ from coterie.client.solve import local_solve
 from coterie.client.summary import summary
 from coterie.core.blocks import Memory
 from coterie.core.hold_out import put_aside
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import ROUND, Broadcast, Reply, Task
 from coterie.core.noise import SECRET, Noise
 from coterie.core.population import Population
 from coterie.core.shard import Positions, Shard
@@ -86,7 +86,7 @@ class ClientSide:
 
 
 TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
-    "local-round": lambda side, task, broadcast: local_round(
+    ROUND: lambda side, task, broadcast: local_round(
         side.learner, side.train, task, broadcast, side.memory, side.states, side.noise
     ),
     "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from coterie.core.keys import Purpose, Words, generator, keys_for_clients
+from coterie.core.keys import Purpose, Words, fold, keys_for_clients
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,15 +38,11 @@ class Keyed:
     seed: int
 
     def uniforms(self, round_: int, hashes: Words) -> Floats:
-        keys = keys_for_clients(self.seed, Purpose.SAID, round_, hashes)
-        return np.array([generator(int(key)).random() for key in keys], dtype=np.float64)
+        return _between(keys_for_clients(self.seed, Purpose.SAID, round_, hashes))
 
     def normals(self, round_: int, hashes: Words, width: int) -> Floats:
         keys = keys_for_clients(self.seed, Purpose.NOISE, round_, hashes)
-        drawn = np.empty((len(keys), width))
-        for row, key in zip(drawn, keys, strict=True):
-            generator(int(key)).standard_normal(out=row)
-        return drawn
+        return np.asarray(ndtri(_between(fold(keys[:, None], np.arange(width, dtype=np.uint64)[None]))))
 
 
 @dataclass(frozen=True)
@@ -54,17 +50,20 @@ class FromSystem:
     """From the operating system's generator for secrets: nobody can draw it again."""
 
     def uniforms(self, round_: int, hashes: Words) -> Floats:
-        return _secret_uniforms(len(hashes))
+        return _between(_secret_words(len(hashes)))
 
     def normals(self, round_: int, hashes: Words, width: int) -> Floats:
-        return np.asarray(ndtri(_secret_uniforms(len(hashes) * width)).reshape(len(hashes), width))
+        return np.asarray(ndtri(_between(_secret_words(len(hashes) * width))).reshape(len(hashes), width))
 
 
 SECRET = FromSystem()
 """What is drawn from where nobody says otherwise."""
 
 
-def _secret_uniforms(count: int) -> Floats:
-    """(count,) in steps of 2^-52, never 0 or 1."""
-    words = np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
+def _secret_words(count: int) -> Words:
+    return np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
+
+
+def _between(words: Words) -> Floats:
+    """Numbers between 0 and 1, neither of which they reach, in steps of 2^-52; elementwise."""
     return np.asarray(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
-from coterie.core.messages import Plain, Task
+from coterie.core.messages import ROUND, Plain, Task
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
 from coterie.tiers.distance import DISTANCES, Distance
@@ -145,7 +145,7 @@ class Method:
             self.distance,
             self.privacy,
         )
-        return Task("local-round", settings.plain())
+        return Task(ROUND, settings.plain())
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ that come of it (`central`), would look nearly the same.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -14,12 +15,20 @@ from coterie.core.messages import Plain
 from coterie.errors import ConfigError
 from coterie.tiers.distance import Distance
 from coterie.tiers.objective import Conditional, Objective
-from coterie.tiers.weights import Assigned, HardByLoss, OneCluster, Weights
+from coterie.tiers.weights import Assigned, HardByLoss, OneCluster, Way, Weights
 
 SENSITIVITY = 2.0
 """How far apart two clipped changes can be, in clips: they may point opposite ways."""
 ONE_CHANGE = (OneCluster, HardByLoss, Assigned)
 """Members of tier 2 whose clients send the change of one model, and of themselves no more than a cluster."""
+
+MORE: Mapping[Way, str] = {
+    "choose": "changes of all models with what each counts",
+    "respond": "changes of all models with what each counts",
+    "move": "a cluster that follows from the model they trained",
+    "personal": "models of their own",
+}
+"""What the others send, by what their clients do."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +71,7 @@ def truthful(epsilon: float, K: int) -> float:
 def why_not_private(objective: Objective, weights: Weights, distance: Distance | None) -> str | None:
     """What else the answers of such a round would tell; None: the change of one model and a cluster are all."""
     if not isinstance(weights, ONE_CHANGE):
-        return (
-            f"with weights {weights.name} clients send more than the change of one model and a cluster: shares, or "
-            "models of their own, for which there is no noise here"
-        )
+        return f"with weights {weights.name} clients send {MORE[weights.way]}, for which there is no noise here"
     if not isinstance(objective, Conditional):
         return f"with the objective {objective.name} clients send counts or moments, for which there is no noise here"
     if distance is not None and distance.needs != "updates":

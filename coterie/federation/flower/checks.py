@@ -11,13 +11,11 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params, flat
-from coterie.core.messages import LOOKING, Reply, Slotted
+from coterie.core.messages import LOOKING, ROUND, Reply, Slotted
 from coterie.core.shard import ClientId
 from coterie.errors import InputError
 from coterie.federation.flower.wire import Answer, read_answer
 
-ROUND = "local-round"
-"""The task whose answer becomes models."""
 SLACK = 1e-6
 """By which part sums may differ from what they are compared with: they are rounded."""
 
