@@ -201,6 +201,8 @@ def comparison(console: Console, runs: Sequence[RunData]) -> None:
         titles["newcomers"] = "newcomers"
     if any(method.over_seeds("sample_ari") for method in found.methods):
         titles |= {"sample_ari": "sample ARI", "sample_identity": "right samples"}
+    if any(method.over_seeds("epsilon") for method in found.methods):
+        titles["epsilon"] = "epsilon"
     titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
     table, spared = _comparison(found, titles), iter(SPARED)
     while _width(console, table) > console.width and (left_out := next(spared, None)):

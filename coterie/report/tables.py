@@ -117,6 +117,7 @@ def method_rows(found: Comparison) -> list[dict[str, Any]]:
         ("newcomers", "newcomers", form),
         ("sample_ari", "sample_ari", ari_form),
         ("sample_identity", "sample_identity", lambda value: score(value, "accuracy")),
+        ("epsilon", "epsilon", plain),
         ("seconds", "seconds", plain),
     ]
     rows = []

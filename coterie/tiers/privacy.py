@@ -19,6 +19,8 @@ from coterie.tiers.weights import Assigned, HardByLoss, OneCluster, Way, Weights
 
 SENSITIVITY = 2.0
 """How far apart two clipped changes can be, in clips: they may point opposite ways."""
+LEAST_CLIP = 1e-9
+"""Far from the smallest and the largest numbers that a type holds, where noise is coarse."""
 ONE_CHANGE = (OneCluster, HardByLoss, Assigned)
 """Members of tier 2 whose clients send the change of one model, and of themselves no more than a cluster."""
 
@@ -48,6 +50,11 @@ class Privacy:
         sound = all(math.isfinite(value) and value > 0 for value in (self.clip, self.noise, self.choice or 1.0))
         if not sound or self.where not in ("local", "central"):
             raise ConfigError(f"privacy needs clip, noise and choice above 0, got {asdict(self)}")
+        if not LEAST_CLIP <= self.clip <= 1 / LEAST_CLIP:
+            raise ConfigError(
+                f"privacy_clip must be between {LEAST_CLIP:g} and {1 / LEAST_CLIP:g}, got {self.clip:g}: beyond, rounding "
+                "would eat the noise"
+            )
 
     @property
     def local(self) -> bool:
