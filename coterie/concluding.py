@@ -69,7 +69,10 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         plan = replace(plan, groups=state.choice[:, 0])
     last = state.round - 1
     kept = kept_by_clients(plan, state, 0)
-    settled = _settled(plan, state) if kept is None else _settled_softly(plan, state, kept)
+    if not plan.looks:
+        settled = _as_said(state)
+    else:
+        settled = _settled(plan, state) if kept is None else _settled_softly(plan, state, kept)
     positions, own, lane, start_losses = settled.positions, settled.own, settled.lane, settled.start_losses
     clusters = settle_lane(state, lane).clusters
     chooses = not plan.method.weights.assigned and clusters.K > 1
@@ -77,14 +80,10 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     scored = with_validation_samples(plan, own) if plan.data.tested is None else with_test_samples(plan, own)
     asked = honest(plan, scored)
     by = kept_by_clients(plan, state, lane)
-    found = scores(
-        plan.federation,
-        clusters,
-        asked,
-        last,
-        plan.learner.classes is None,
-        margin=doubtful,
-        by=by,
+    found = (
+        scores(plan.federation, clusters, asked, last, plan.learner.classes is None, margin=doubtful, by=by)
+        if plan.looks
+        else NOTHING_ASKED
     )
     rows = _client_rows(plan, own, positions, found)
     if (personal := _finetuned(plan, clusters, asked, len(records))) is not None:
@@ -102,7 +101,9 @@ def conclude(done: Begun, records: list[Record]) -> Result:
         posterior = memberships(settled.losses, sizes, own.numpy()[positions], plan.learner)
         rows = [{**row, "posterior": each.tolist()} for row, each in zip(rows, posterior, strict=True)]
     metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
-    metrics |= validation_figures(plan, clusters, own, last, by) | _how_it_ended(plan, state, records)
+    if plan.looks:
+        metrics |= validation_figures(plan, clusters, own, last, by)
+    metrics |= _how_it_ended(plan, state, records) | _what_it_gave_away(plan, records)
     metrics |= _with_the_beginning(metrics, done.told)
     metrics |= newcomer_figures(plan, clusters, float(state.loss[lane]), by, state.tree)
     metrics |= _sample_figures(plan, state, settled)
@@ -150,7 +151,7 @@ def _finetuned(plan: Plan, clusters: Clusters, own: Tensor, rounds: int) -> Scor
 
     A pull to the model received is for rounds that end in an average, so these steps go without it.
     """
-    if plan.options.finetune is None:
+    if plan.options.finetune is None or not plan.looks:
         return None
     return finetuned_scores(
         plan.federation,
@@ -176,7 +177,7 @@ def _with_the_beginning(metrics: Mapping[str, Any], told: Mapping[str, Any]) -> 
 
 def _regression(plan: Plan, clusters: Clusters, own: Tensor, last: int) -> dict[str, Any] | None:
     """Coefficients with intervals and the theory's guides, for linear models; None where they would cost too much."""
-    if not isinstance(plan.learner, Linear) or plan.entry.groups == "self":
+    if not isinstance(plan.learner, Linear) or plan.entry.groups == "self" or plan.method.privacy is not None:
         return None
     if int(plan.federation.sizes.sum()) * plan.learner.coefficients**2 > MOST_PRODUCTS:
         warnings.warn("intervals of the coefficients are left out: with so much data they take long", stacklevel=2)
@@ -212,6 +213,22 @@ class _Settled:
     """(answered, K) each client's own weights, where it has some."""
     components: np.ndarray | None = None
     """(answered, P) the same of the objective's components."""
+
+
+NOTHING_ASKED = Scores(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+
+
+def _as_said(state: ServerState) -> _Settled:
+    """By what clients said in their last rounds, where nobody may be asked as it is. One lane."""
+    own = state.choice[:, 0]
+    return _Settled(np.flatnonzero((own >= 0).numpy()), own, 0, np.array([np.nan]))
+
+
+def _what_it_gave_away(plan: Plan, records: list[Record]) -> dict[str, Any]:
+    """Of a private run: epsilon and delta of the client that was asked most often."""
+    if plan.method.privacy is None:
+        return {}
+    return {"epsilon": records[-1]["epsilon"] if records else 0.0, "delta": plan.options.privacy_delta}
 
 
 def _settled(plan: Plan, state: ServerState) -> _Settled:

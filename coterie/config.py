@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from coterie.errors import ConfigError, unknown_name
 
@@ -13,6 +13,8 @@ AUTO = "auto"
 """Instead of a value: let the data decide."""
 MEAN = "mean"
 """The plain way to combine the members' changes."""
+Where = Literal["local", "central"]
+"""Who adds the noise of a private run: every client to what it sends, or the server to its sums."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,52 @@ COMMON: tuple[Option, ...] = (
         "in a simulation some clients lie in every round, and scores are those of the others: sign-flip, scale or "
         "noise with :share=0.2,strength=10, or label-flip:share=0.2",
     ),
+    Option(
+        "privacy",
+        str,
+        "differential privacy of a client's whole data (docs/privacy.md). local: every client adds noise to what it "
+        "sends, so that no server need be trusted; central: the server adds noise to the models",
+        None,
+        ("local", "central"),
+    ),
+    Option(
+        "privacy_epsilon",
+        float,
+        "with privacy: the budget; the noise is chosen for it, and the run stops before it is exceeded",
+        None,
+        above=0,
+    ),
+    Option(
+        "privacy_delta", float, "with privacy: the delta of its guarantee; 1e-5 unless given", None, above=0, high=0.1
+    ),
+    Option(
+        "privacy_clip",
+        float,
+        "with privacy: the length that a client's change is cut to, all its parameters together; 1 unless given",
+        None,
+        above=0,
+    ),
+    Option(
+        "privacy_noise",
+        float,
+        "with privacy: standard deviation of the noise over privacy_clip, on a client's change (local) or on a sum of "
+        "changes (central); unset: what privacy_epsilon asks for",
+        None,
+        above=0,
+    ),
+    Option(
+        "privacy_choice",
+        float,
+        "with privacy=local, where clients choose a cluster: the epsilon of each time that they say which; unset: so "
+        "much that all of them together would take half of privacy_epsilon",
+        None,
+        above=0,
+    ),
 )
+
+
+PRIVATE = frozenset(option.name for option in COMMON if option.name.startswith("privacy"))
+"""The options of private runs."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +277,12 @@ class Options:
     patience: int | None
     finetune: int | None
     poison: str | None
+    privacy: Where | None
+    privacy_epsilon: float | None
+    privacy_delta: float | None
+    privacy_clip: float | None
+    privacy_noise: float | None
+    privacy_choice: float | None
     own: Mapping[str, Any]
 
     def flat(self) -> dict[str, object]:

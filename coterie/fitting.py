@@ -19,6 +19,7 @@ from coterie.concluding import conclude, has_stopped
 from coterie.core.population import Census
 from coterie.errors import RunError
 from coterie.federation.elsewhere import Elsewhere
+from coterie.federation.in_process import InProcess
 from coterie.learners import LearnerChoice
 from coterie.measuring import record_of
 from coterie.planning import Plan, Start, prepare
@@ -27,6 +28,7 @@ from coterie.runs.folder import Record, RunFolder, versions
 from coterie.scenarios import SCENARIOS, scenario
 from coterie.server.loop import Round, ServerState
 from coterie.server.race import rounds_with_race
+from coterie.spending import Spending
 from coterie.starting import Begun, begin, begin_again
 
 OnRound = Callable[[Record], bool | None]
@@ -171,11 +173,17 @@ def execute(
     for record in records:
         watch.see(record)
     keeps_best = options.patience is not None and plan.validated is not None
+    spending = _spending(plan, folder, state.round)
+    over = has_stopped(records) or (spending is not None and not spending.allows(state.round))
+    if not over:
+        _ask(plan, spending, folder, state.round)
     clock = time.perf_counter()
     with torch.no_grad():
-        for done in () if has_stopped(records) else _rounds(plan, state):
+        for done in () if over else _rounds(plan, state):
             state = done.state
             record = record_of(plan, done, time.perf_counter() - clock)
+            if spending is not None:
+                record["epsilon"] = spending.epsilon
             if "start" not in record and records and "start" in records[-1]:
                 record["start"] = records[-1]["start"]  # a race is over: the start that won it goes on
             if watch.see(record) and keeps_best:
@@ -185,6 +193,8 @@ def execute(
             last = state.round == options.rounds
             if not last and (watch.exhausted or _is_true(wanted)):
                 record["stopped"], last = "patience" if watch.exhausted else "on_round", True
+            if not last and spending is not None and not spending.allows(state.round):
+                record["stopped"], last = "privacy", True
             records.append(record)
             if folder is not None:
                 folder.append(record)
@@ -193,6 +203,7 @@ def execute(
             _release(plan, folder, state, best)
             if last:
                 break
+            _ask(plan, spending, folder, state.round)
             clock = time.perf_counter()
         if best is not None and plan.federation.shelf is not None:
             plan.federation.shelf.restore(best.clients)
@@ -207,6 +218,27 @@ def _checkpoint(plan: Plan, folder: RunFolder, state: ServerState, best: ServerS
     if isinstance(plan.data, Elsewhere):
         plan.data.write_down(folder.path)
     folder.checkpoint(state, best)
+
+
+def _spending(plan: Plan, folder: RunFolder | None, done: int) -> Spending | None:
+    """What the clients of a private run have given away in the rounds so far, `done` of which counted.
+
+    A simulation that goes on from a checkpoint gives the same answers again; clients elsewhere draw new noise, so that
+    their answers count again.
+    """
+    if plan.method.privacy is None:
+        return None
+    asked = range(done) if folder is None or isinstance(plan.federation, InProcess) else folder.asked()
+    return Spending.of(plan.options, plan.data.clients, asked)
+
+
+def _ask(plan: Plan, spending: Spending | None, folder: RunFolder | None, round_: int) -> None:
+    """Count a round before anybody is asked."""
+    if spending is None or round_ >= plan.options.rounds:
+        return
+    spending.ask(round_)
+    if folder is not None and not isinstance(plan.federation, InProcess):
+        folder.ask(round_)
 
 
 def _with_clients(plan: Plan, state: ServerState) -> ServerState:
@@ -226,7 +258,7 @@ def _release(plan: Plan, folder: RunFolder | None, state: ServerState, best: Ser
 
 def _rounds(plan: Plan, state: ServerState) -> Iterator[Round]:
     options = plan.options
-    return rounds_with_race(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups)
+    return rounds_with_race(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups, plan.noise)
 
 
 def _is_true(answer: object) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Note
 from coterie.errors import SilenceError
-from coterie.evaluate.clients import Own, Scores, scores
+from coterie.evaluate.clients import Own, Scores, scores, training_losses
 from coterie.evaluate.metrics import agreement, worst_tenth
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
 from coterie.evaluate.placing import Density, Tree
@@ -23,6 +23,7 @@ from coterie.planning import Plan
 from coterie.runs.folder import Record
 from coterie.server.loop import Round, ServerState, best_lane
 from coterie.tiers.method import plain_member
+from coterie.tiers.weights import best
 
 DETAILED = 500
 """Up to so many clients a record holds every client's cluster; beyond, only sizes and moves."""
@@ -68,7 +69,7 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
     if len(done.state.loss) > 1:
         record |= {"start": lane, "start_losses": [finite(value) for value in done.state.loss]}
     due = done.state.round % plan.options.evaluate_every == 0 or done.state.round == plan.options.rounds
-    if due and done.answered:  # where nobody answered, nobody would be heard about scores
+    if due and done.answered and plan.looks:  # where nobody answered, nobody would be heard about scores
         try:
             record |= _looked_at(plan, done.state, lane)
         except SilenceError as error:  # they may be back in the next round
@@ -83,16 +84,31 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
 
 def _looked_at(plan: Plan, state: ServerState, lane: int) -> dict[str, float | None]:
     """How well the models of a lane do, by those clients that have a cluster."""
-    models, at, choice = state.clusters.lane(lane), state.round - 1, state.choice[:, lane]
+    models, at = state.clusters.lane(lane), state.round - 1
+    own = own_choice(plan, models, state.choice[:, lane], at)
     by = kept_by_clients(plan, state, lane)
-    figures = validation_figures(plan, models, choice, at, by)
-    asked = honest(plan, with_test_samples(plan, choice))
+    figures = validation_figures(plan, models, own, at, by)
+    asked = honest(plan, with_test_samples(plan, own))
     if plan.data.tested is not None and bool((asked >= 0).any()):
         found = scores(plan.federation, models, asked, at, plan.learner.classes is None, by=by)
         figures |= score_figures(plan, found)
     if plan.entry.groups != "self":  # a model for each client: only at the end
         figures |= newcomer_figures(plan, models, float(state.loss[lane]), by, state.tree)
     return figures
+
+
+def own_choice(plan: Plan, clusters: Clusters, said: Tensor, round_: int) -> Tensor:
+    """(m,) the clusters that clients use, who may have said others: of those with one in `said` (m,). One lane.
+
+    A client that hides its choice knows it, and takes the model that fits it best; nobody is told.
+    """
+    privacy = plan.method.privacy
+    if privacy is None or privacy.choice is None:
+        return said
+    positions, losses = training_losses(plan.federation, clusters, None, round_)
+    own = said.clone()
+    own[torch.from_numpy(positions)] = best(torch.from_numpy(-losses)[:, None])[:, 0]
+    return torch.where(said >= 0, own, said)
 
 
 DYING = 0.1
@@ -147,6 +163,8 @@ def finite(value: float | Tensor) -> float | None:
 def score_figures(plan: Plan, found: Scores) -> dict[str, float | None]:
     """The mean over clients, and over the worst-off tenth of them; None if a model does not fit somebody at all."""
     name = score_name(plan.learner)
+    if not len(found.score):  # nobody was asked
+        return {name: None, "worst_tenth": None}
     figures = {name: found.score.mean(), "worst_tenth": worst_tenth(found.score, name == "accuracy")}
     return {key: finite(value) for key, value in figures.items()}
 

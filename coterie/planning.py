@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from coterie.client.side import ClientSide
-from coterie.config import AUTO, Options, check_all, settle
+from coterie.config import AUTO, PRIVATE, Options, check_all, settle
 from coterie.core.blocks import Memory
 from coterie.core.federation import Federation
 from coterie.core.hold_out import aside_sizes, check_hold_out
+from coterie.core.noise import SECRET, Keyed, Noise
 from coterie.core.population import Census, Population, torch_dtype
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
 from coterie.federation.elsewhere import PLACES, Elsewhere
+from coterie.federation.in_process import InProcess
 from coterie.federation.lying import LyingSide, ModelLie, liars, read_lie, with_false_labels
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
@@ -32,6 +34,7 @@ from coterie.methods.base import Entry
 from coterie.result import Result
 from coterie.runs.files import read_tensors
 from coterie.server.start import Model
+from coterie.spending import calibrated, privacy_of
 from coterie.starts import GAUSSIAN, MOMENT_DESCENT, ODCL, PRINCIPAL_ANGLES, RANDOM, STARTS, read_start
 from coterie.stopping import Watch
 from coterie.tiers.method import Method
@@ -115,6 +118,20 @@ class Plan:
         return torch.from_numpy(liars(read_lie(self.options.poison), self.options.seed, self.federation.hashes))
 
     @property
+    def noise(self) -> Noise:
+        """What the server hides clients with: what a seed gives only where all of it is a simulation."""
+        return Keyed(self.options.seed) if isinstance(self.federation, InProcess) else SECRET
+
+    @property
+    def looks(self) -> bool:
+        """Whether clients may be asked for scores and losses as they are.
+
+        Where no server is trusted they may not. A simulation has the data, and looks; epsilon does not cover that.
+        """
+        privacy = self.method.privacy
+        return privacy is None or not privacy.local or isinstance(self.federation, InProcess)
+
+    @property
     def tries(self) -> bool:
         """Whether trial runs have yet to choose the number of clusters."""
         return "clusters" in self.open and self.beginning in FREE
@@ -156,6 +173,10 @@ def prepare(
         said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults({**recommended, **said}))
     )
     start = values["start"] if start is None else start
+    if values["privacy"] == "central" and "client_weight" not in said:
+        values["client_weight"] = "uniform"  # noise for one client hides no other weight
+    if values["privacy"] is not None and "restarts" not in said:
+        values["restarts"] = 1  # nobody tells the losses by which one would win
     if not _draws(start) and "restarts" not in said:
         values["restarts"] = 1  # several starts of the same models would be one
     groups, K = _groups(entry, data, values)
@@ -173,6 +194,8 @@ def prepare(
     )
     _check_device(options.device)
     check_augmentation(options.augment, data.profile)
+    _check_private_beginning(options, undecided, start)
+    options = calibrated(options, composed(entry, replace(options, privacy=None), built), data.clients)
     plan = _assembled(data, entry, options, built, groups, start, undecided)
     _check_trials(plan)
     return plan
@@ -209,8 +232,8 @@ BODY = "body"
 
 
 def composed(entry: Entry, options: Options, learner: Learner) -> Method:
-    """The method, with the parameters named that a shared body has."""
-    method = entry.compose(options)
+    """The method, with the parameters named that a shared body has, and what hides its clients."""
+    method = replace(entry.compose(options), privacy=privacy_of(options))
     if method.shared != (BODY,):
         return method
     if not has_features(learner):
@@ -267,6 +290,13 @@ def _why_not_auto(entry: Entry, begins: str) -> str:
 
 def _refused(entry: Entry, given: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in given.items():
+        if name in entry.refuses & PRIVATE and value is not None:
+            raise ConfigError(
+                f"{entry.name} has no private form: nothing leaves a client, so nothing needs hiding"
+                if entry.groups == "self"
+                else f"{entry.name} has no private form: there is no noise here for what its clients send "
+                "(docs/privacy.md lists the methods that have one)"
+            )
         if name in entry.refuses and value is not None:
             raise ConfigError(f"{name} means nothing to method {entry.name} ({entry.summary}): leave it out")
     return {name: value for name, value in given.items() if value is not None}
@@ -300,6 +330,23 @@ def _check_device(name: str) -> None:
         raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
+def _check_private_beginning(options: Options, undecided: frozenset[str], start: Start) -> None:
+    """Nothing is asked before the first round of a private run."""
+    if options.privacy is None:
+        return
+    if undecided:
+        raise ConfigError(
+            f"privacy={options.privacy}: {' and '.join(f'{name}=auto' for name in sorted(undecided))} would ask "
+            "clients for facts that are not noised: give values"
+        )
+    if beginning_of(start) not in FREE and (isinstance(start, str | Result)):
+        named = beginning_of(start) if isinstance(start, str) else "an earlier result"
+        raise ConfigError(
+            f"privacy={options.privacy}: start={named} would ask clients for facts that are not noised: take "
+            "start=random or gaussian, or give the models themselves"
+        )
+
+
 def _check_embedding(method: Method, learner: Learner) -> None:
     objective = method.objective
     if isinstance(objective, Joint) and objective.embedding == "start" and not has_features(learner):
@@ -324,7 +371,9 @@ def _client_side(data: Population, learner: Learner, options: Options, method: M
     if lie is not None and lie.in_data:
         data = with_false_labels(data, liars(lie, options.seed, data.train.hashes))
     side = ClientSide.of(data, learner, dtype, device, options.validation, options.seed, method.weights.keeps)
-    side = replace(side, memory=Memory(max(KEPT_AT_LEAST, side.train.x.nbytes // KEPT_SHARE)))
+    side = replace(
+        side, noise=Keyed(options.seed), memory=Memory(max(KEPT_AT_LEAST, side.train.x.nbytes // KEPT_SHARE))
+    )
     if not isinstance(lie, ModelLie):
         return side
     if method.weights.way == "personal":

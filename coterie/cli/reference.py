@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from coterie.cli.main import cli
-from coterie.cli.show import shown_options, suggestions
+from coterie.cli.show import private_forms, shown_options, suggestions
 from coterie.config import Option
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
@@ -76,6 +76,7 @@ def _method(entry: Entry) -> str:
     lines.append("What the server gets to see of each client:\n")
     lines += [f"- update: {entry.seen()}"] * entry.trains
     lines += [f"- {row}: {meaning}" for row, meaning in entry.revealed().items()]
+    lines.append(f"\nPrivate runs: {private_forms(entry)}.")
     defaults = {k: v for k, v in entry.defaults({}).items() if k not in {o.name for o in entry.options} | entry.refuses}
     if defaults:
         lines.append("\nSets " + ", ".join(f"`{name}={value}`" for name, value in defaults.items()) + ".")

@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.config import Option
+from coterie.cli.tiers import default_method
+from coterie.config import PRIVATE, Option
 from coterie.errors import unknown_name
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import Entry
-from coterie.report import choosing, descent, one_shot
+from coterie.planning import FREE
+from coterie.report import choosing, descent, one_shot, privacy
 from coterie.report.coefficients import table_rows
 from coterie.report.comparison import Comparison, compare
 from coterie.report.formats import plain
@@ -26,7 +28,8 @@ from coterie.report.tables import cell, method_rows
 from coterie.reproductions import Claim
 from coterie.result import Result
 from coterie.scenarios import SCENARIOS, ScenarioEntry
-from coterie.starts import STARTS, StartEntry
+from coterie.spending import why_not
+from coterie.starts import RANDOM, STARTS, StartEntry
 from coterie.sweeping import Sweep
 
 SPARED = (("up", "down"), ("rounds",), ("finetuned_worst",), ("sample_identity",), ("seconds",), ("clusters",))
@@ -48,9 +51,10 @@ def result(console: Console, found: Result) -> None:
     m = found.metrics
     lines: dict[str, str] = {
         "clusters": f"{m['clusters']} of {len(found.parameters)} in use, {m['clients']} clients",
-        "loss": f"{_figure(m['loss'])} on the training data",
     }
-    for score in {"accuracy", "rmse"} & m.keys():
+    if not _asked_nobody(found):
+        lines["loss"] = f"{_figure(m['loss'])} on the training data"
+    for score in {"accuracy", "rmse"} & m.keys() if not _asked_nobody(found) else ():
         lines[score] = f"{_figure(m[score])}  worst-off tenth {_figure(m['worst_tenth'])}"
     if "finetuned" in m:
         tuned, worst = _figure(m["finetuned"]), _figure(m["finetuned_worst_tenth"])
@@ -85,6 +89,8 @@ def result(console: Console, found: Result) -> None:
         lines["K"] = descent.answer(found.records)
     if "chosen" in m:
         lines["chosen"] = choosing.answer(m["chosen"])
+    if told := privacy.guarantee(found.config, m):
+        lines["privacy"] = told
     up, down = m["bytes_up"] / 1e6, m["bytes_down"] / 1e6
     lines["cost"] = f"{_rounds(m)}, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
     lines |= _ending(found)
@@ -96,6 +102,11 @@ def result(console: Console, found: Result) -> None:
         console.print(f"{name:<9}{text}", highlight=False, soft_wrap=True)
     _choice(console, m.get("chosen"))
     _coefficients(console, m.get("regression"))
+
+
+def _asked_nobody(found: Result) -> bool:
+    """Whether clients elsewhere hid their answers, so that there are no scores."""
+    return "epsilon" in found.metrics and all(row["score"] is None for row in found.clients)
 
 
 def _rounds(m: Mapping[str, Any]) -> str:
@@ -168,7 +179,11 @@ def _ending(found: Result) -> dict[str, str]:
         lines["held out"] = f"{text} on {100 * config['validation']:g} % of the training samples"
     if "stopped" in m:
         what = "validation loss in {} evaluations" if "validation" in config else "training loss in {} rounds"
-        why = f"no better {what.format(config.get('patience'))}" if m["stopped"] == "patience" else "its caller said so"
+        whys = {
+            "patience": f"no better {what.format(config.get('patience'))}",
+            "privacy": "one more would have given away more than privacy_epsilon",
+        }
+        why = whys.get(m["stopped"], "its caller said so")
         lines["stopped"] = f"after {m['rounds']} of {config['rounds']} rounds: {why}"
     if "best_rounds" in m:
         lines["models"] = f"those after {m['best_rounds']} rounds, which had the least validation loss"
@@ -190,6 +205,8 @@ def comparison(console: Console, runs: Sequence[RunData]) -> None:
         titles["newcomers"] = "newcomers"
     if any(method.over_seeds("sample_ari") for method in found.methods):
         titles |= {"sample_ari": "sample ARI", "sample_identity": "right samples"}
+    if any(method.over_seeds("epsilon") for method in found.methods):
+        titles["epsilon"] = "epsilon"
     titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
     table, spared = _comparison(found, titles), iter(SPARED)
     while _width(console, table) > console.width and (left_out := next(spared, None)):
@@ -324,9 +341,22 @@ def _describe_method(console: Console, entry: Entry) -> None:
         console.print(f"  update: {entry.seen()}", highlight=False)
     for row, meaning in entry.revealed().items():
         console.print(f"  {row}: {meaning}", highlight=False)
+    console.print(f"  private runs: {private_forms(entry)}", highlight=False)
     if entry.options:
         _options(console, "Options of its own", shown_options(entry, own=True))
     _options(console, "Common options", shown_options(entry, own=False))
+
+
+def private_forms(entry: Entry) -> str:
+    """Which values of `privacy` the method takes as it is by default, or why none."""
+    if entry.refuses >= PRIVATE:
+        return "none; nothing leaves a client" if entry.groups == "self" else "none; no noise for what its clients send"
+    method, begins = default_method(entry), str(entry.prefers({}).get("start", entry.defaults({}).get("start", RANDOM)))
+    why = {where: why_not(method, where) for where in ("local", "central")}
+    if begins.partition(":")[0] not in FREE:
+        return f"none; start={begins} asks clients for facts that are not noised"
+    forms = [f"privacy={where}" for where, reason in why.items() if reason is None]
+    return " or ".join(forms) if forms else f"none; {why['local']}"
 
 
 def shown_options(entry: Entry, *, own: bool) -> list[Option]:

@@ -13,6 +13,7 @@ from coterie.client.headed import respond_with_heads
 from coterie.client.mixing import respond
 from coterie.client.moving import move, move_with_head
 from coterie.client.personal import train_own, train_own_head
+from coterie.client.private import check_askable, said
 from coterie.client.resample import fresh_parts
 from coterie.client.tally import Tally, Visit
 from coterie.client.work import Work
@@ -20,6 +21,7 @@ from coterie.core.blocks import Block, Memory, cut
 from coterie.core.clusters import Clusters
 from coterie.core.keys import Purpose, Words, keys_for_clients
 from coterie.core.messages import ALL, Broadcast, Reply, Task
+from coterie.core.noise import SECRET, Noise
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
 from coterie.learners.base import Learner
@@ -34,6 +36,7 @@ def local_round(
     broadcast: Broadcast,
     memory: Memory | None = None,
     states: States | None = None,
+    noise: Noise = SECRET,
 ) -> Reply:
     """One round for every client of the shard.
 
@@ -41,12 +44,14 @@ def local_round(
     their mass; slotted by lane, the change of the shared body. Rows: the cluster each client worked on.
 
     The loss is that under the models sent, weighted where several count; with mini-batches on a single one that of the
-    samples stepped on, each when it was: so clients that have nothing to choose need no scores.
+    samples stepped on, each when it was: so clients that have nothing to choose need no scores. No loss is told
+    where clients hide their answers themselves.
     """
     settings = RoundSettings.read(task.settings)
+    check_askable(settings, broadcast.clusters)
     keys = keys_for_clients(settings.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
-    tally = Tally(broadcast.clusters, len(shard), settings.objective.summed)
-    work = Work(learner, settings, broadcast, shard, states, tally)
+    tally = Tally(broadcast.clusters, len(shard), settings.objective.summed, tells_loss=not settings.hides)
+    work = Work(learner, settings, broadcast, shard, states, tally, noise)
     for told, positions in _parties(broadcast, len(shard)):
         part = shard if len(positions) == len(shard) else shard.take(positions)
         kept = memory if part is shard else None  # what varies from round to round is not worth keeping
@@ -60,9 +65,11 @@ def train_as_told(work: Work, places: Positions, judged: Block, block: Block) ->
     """Train the one model of each lane that the server sent."""
     assert work.broadcast.only is not None
     only = work.broadcast.only[torch.from_numpy(places)]
-    clusters, batched = work.broadcast.clusters, work.settings.work.full_batch_steps is None
-    stepped = batched and not work.settings.each and not clusters.overall  # then the loss comes with the steps
-    visit = _told(work.learner, clusters, only, block, scored=not stepped)
+    settings, clusters = work.settings, work.broadcast.clusters
+    batched = settings.work.full_batch_steps is None
+    # with mini-batches the loss comes with the steps, unless every client's change is needed by itself
+    stepped = batched and not settings.each and not clusters.overall and settings.privacy is None
+    visit = _told(work.learner, clusters, only, block, scored=not stepped and not settings.hides)
     work.train(places, block, visit, visit.memo)
     work.tell(places, block)
 
@@ -70,11 +77,12 @@ def train_as_told(work: Work, places: Positions, judged: Block, block: Block) ->
 def choose(work: Work, places: Positions, judged: Block, block: Block) -> None:
     """Choose a cluster in each lane, and train its model."""
     clusters, batched = work.broadcast.clusters, work.settings.work.full_batch_steps is None
-    if batched and clusters.K == 1:
+    stepped = batched and work.settings.privacy is None
+    if clusters.K == 1 and (stepped or work.settings.hides):
         only = torch.arange(clusters.lanes).repeat(len(places), 1)
         visit = _told(work.learner, clusters, only, block, scored=work.settings.each)
     else:
-        visit = _choose(work, judged)
+        visit = _choose(work, places, judged)
     # the memo belongs to the samples that were scored
     work.train(places, block, visit, visit.memo if judged is block else None)
     work.tell(places, block)
@@ -148,7 +156,7 @@ def _told(learner: Learner, clusters: Clusters, chosen: Tensor, block: Block, sc
     return Visit(slots, models, chosen, block.mean(torch.stack(columns, dim=-1)))
 
 
-def _choose(work: Work, block: Block) -> Visit:
+def _choose(work: Work, places: Positions, block: Block) -> Visit:
     """Clients that choose one cluster in each lane."""
     clusters, objective, weights = (
         work.broadcast.clusters,
@@ -162,9 +170,20 @@ def _choose(work: Work, block: Block) -> Visit:
     table = block.mean(losses)
     ranking = -(table if cost is losses else block.mean(cost))
     chosen, share = weights.client_choose(ranking), weights.client_weigh(ranking)
+    if work.settings.hides:
+        chosen = _said(work, places, chosen)
     loss = table.gather(2, chosen[..., None]).squeeze(2)
     if share is not None:
         loss = torch.where(share > 0, share * table, 0).sum(dim=2)
         share = share.flatten(1)
     slots = torch.arange(clusters.lanes * clusters.K)
     return Visit(slots, models, work.first + chosen.cpu(), loss, scored.memo, share)
+
+
+def _said(work: Work, places: Positions, chosen: Tensor) -> Tensor:
+    """The clusters (B, 1) that clients say they have chosen, and train: one may be wrong, so that none is certain."""
+    privacy = work.settings.privacy
+    assert privacy is not None
+    assert privacy.choice is not None
+    uniforms = work.noise.uniforms(work.broadcast.round, work.shard.hashes[places])
+    return said(chosen[:, 0].cpu(), work.broadcast.clusters.K, privacy.choice, uniforms)[:, None].to(chosen.device)

@@ -17,7 +17,8 @@ from coterie.client.solve import local_solve
 from coterie.client.summary import summary
 from coterie.core.blocks import Memory
 from coterie.core.hold_out import put_aside
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import ROUND, Broadcast, Reply, Task
+from coterie.core.noise import SECRET, Noise
 from coterie.core.population import Population
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
@@ -38,6 +39,8 @@ class ClientSide:
     """What is kept of the training samples from round to round; None: nothing."""
     states: States | None = None
     """What the clients keep for themselves from round to round; None: nothing."""
+    noise: Noise = SECRET
+    """What hides their answers in a private run; only a simulation may draw it from its seed."""
 
     @classmethod
     def of(
@@ -85,8 +88,8 @@ class ClientSide:
 
 
 TASKS: dict[str, Callable[[ClientSide, Task, Broadcast], Reply]] = {
-    "local-round": lambda side, task, broadcast: local_round(
-        side.learner, side.train, task, broadcast, side.memory, side.states
+    ROUND: lambda side, task, broadcast: local_round(
+        side.learner, side.train, task, broadcast, side.memory, side.states, side.noise
     ),
     "score": lambda side, task, broadcast: score(side.learner, side.train, broadcast),
     "evaluate": lambda side, task, broadcast: evaluate(

@@ -55,8 +55,9 @@ class Turn:
 class Tally:
     """The shard's running sums. A contribution that is not finite never enters them."""
 
-    def __init__(self, clusters: Clusters, count: int, summed: bool) -> None:
+    def __init__(self, clusters: Clusters, count: int, summed: bool, tells_loss: bool = True) -> None:
         self.clusters = clusters
+        self.tells_loss = tells_loss
         held = next(iter(clusters.params.values())).shape[0]
         self.slots = torch.arange(held) if clusters.slots is None else clusters.slots
         self.sums = {name: torch.zeros_like(p) for name, p in clusters.params.items()}
@@ -171,7 +172,7 @@ class Tally:
         return Reply(
             clients=shard.ids if everybody else tuple(client for client, ok in named if ok),
             sums={
-                "loss": (loss * self.samples[:, None]).sum(dim=0),
+                **({"loss": (loss * self.samples[:, None]).sum(dim=0)} if self.tells_loss else {}),
                 "samples": torch.where(accepted, self.samples, 0).sum(),
                 **mixture,
                 **self.counts,

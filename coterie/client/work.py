@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.client.own import as_rows
+from coterie.client.own import as_rows, as_vectors
+from coterie.client.private import made_private
 from coterie.client.tally import Tally, Turn, Visit
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params, take_rows
+from coterie.core.clusters import Params, take_rows, unflat
 from coterie.core.messages import Broadcast
+from coterie.core.noise import SECRET, Noise
 from coterie.core.shard import Positions, Shard
 from coterie.core.states import States
 from coterie.learners.base import Learner
-from coterie.learners.contribution import Contribution, add_by_row, finite_models
+from coterie.learners.contribution import Contribution, add_by_row, finite_models, weigh
 from coterie.tiers.method import RoundSettings
+from coterie.tiers.privacy import Privacy
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Work:
     shard: Shard
     states: States | None
     tally: Tally
+    noise: Noise = SECRET
 
     @property
     def lr(self) -> float:
@@ -55,12 +59,17 @@ class Work:
         n = torch.from_numpy(self.shard.sizes[places]).to(block.counts)
         mass = n if self.settings.client_weight == "samples" else torch.ones_like(n)
         weight = mass[:, None].expand(visit.chosen.shape)
-        return weight if visit.loss is None else torch.where(visit.loss.isfinite(), weight, 0)
+        if visit.loss is None or self.settings.privacy is not None:  # who is left out would be known by it
+            return weight
+        return torch.where(visit.loss.isfinite(), weight, 0)
 
     def train(self, places: Positions, block: Block, visit: Visit, memo: Tensor | None) -> None:
         """Local steps on the models of the visit; what they change goes into the sums."""
         weight = self.weight(places, block, visit)
         self.tally.meet(places, block, visit)
+        if self.settings.privacy is not None:
+            self._train_privately(self.settings.privacy, places, block, visit, weight)
+            return
         if self.settings.each:
             self._train_each(places, block, visit, weight)
             return
@@ -72,6 +81,24 @@ class Work:
             part = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
             given = self.learner.contribute(visit.models, rows, part, self.settings.work, self.lr, turn.weight, memo)
             self.tally.add(places, visit, turn, given)
+
+    def _train_privately(self, privacy: Privacy, places: Positions, block: Block, visit: Visit, weight: Tensor) -> None:
+        """The same, with each client's change made private before anything else is done with it; one lane only."""
+        slots, rows = visit.chosen, torch.searchsorted(visit.slots, visit.chosen)
+        theta = take_rows(visit.models, rows)
+        change = as_vectors(self.learner.descend(theta, block, self.settings.work, self.lr))[:, 0]
+        hashes = self.shard.hashes[places]
+        normals = self.noise.normals(self.broadcast.round, hashes, change.shape[1]) if privacy.local else None
+        sent = made_private(change, privacy, normals)
+        lanes = torch.arange(1)
+        if self.settings.each:
+            self.tally.accept(places, lanes, torch.ones(slots.shape, dtype=torch.bool))
+            self.tally.paths.add("by-client")
+            self.tally.note(places, {"change": sent[:, None]})
+            return
+        named = {name: value[:, None] for name, value in unflat(sent, visit.models).items()}
+        given = weigh(named, rows.to(weight.device), weight, len(visit.slots), "by-client")
+        self.tally.add(places, visit, Turn(lanes, slots, weight, weight), given)
 
     def _train_each(self, places: Positions, block: Block, visit: Visit, weight: Tensor) -> None:
         """The same, with each client's own change in a row of its own; whole models only."""

@@ -39,7 +39,9 @@ class Purpose(IntEnum):
     TRIAL = 12
     EMBEDDING = 13
     INTRODUCTION = 14
+    SAID = 15
     POISON = 16
+    NOISE = 17
 
 
 def _scramble(words: Words) -> Words:

@@ -26,6 +26,8 @@ Plain = str | int | float | bool | None | Sequence["Plain"] | Mapping[str, "Plai
 ALL = -1
 """In `Broadcast.only`: this client gets every model."""
 
+ROUND = "local-round"
+"""The task whose answer becomes models."""
 LOOKING = frozenset({"score", "weights", "evaluate", "finetune", "regression-moments", "regression-meats", "curvature"})
 """Tasks by which anybody looks at what came out; their rows are the same for all methods and enter no model."""
 

@@ -6,7 +6,7 @@ travel, no bytes are counted.
 
 from __future__ import annotations
 
-from coterie.config import Options
+from coterie.config import PRIVATE, Options
 from coterie.methods.base import Entry, parts
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
@@ -35,6 +35,7 @@ ENTRY = Entry(
     refuses=frozenset(
         {"clusters", "averaging", "client_weight", "restarts", "shared", "server_lr", "exchange", "start", "finetune"}
         | {"combine"}
+        | PRIVATE  # nothing leaves a client
     ),
     defaults=lambda given: {"client_weight": "uniform", "averaging": "members"},
     no_twin="K is the number of clients by definition",

@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from coterie.evaluate.metrics import SURE
-from coterie.report import choosing, coefficients, descent, one_shot, sentences, tables
+from coterie.report import choosing, coefficients, descent, one_shot, privacy, sentences, tables
 from coterie.report.commands import is_named, own_learner, run_command
 from coterie.report.comparison import Comparison, MethodRuns, compare, contingency, curve, gains, pairs
 from coterie.report.figures.curves import Line, curves
@@ -103,6 +103,8 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "others": [tables.method_words(method.name, method.first.config) for method in others],
         "troubles": tables.trouble_rows(found.main.first),
         "returned": tables.returned_rows(found.main),
+        "private": privacy.guarantee(found.main.first.config, found.main.first.metrics),
+        "beyond": privacy.beyond(found.main.first.config, found.main.first.metrics),
         "finetuned_known": any(method.over_seeds("finetuned") for method in found.methods),
         "newcomers_known": any(method.over_seeds("newcomers") for method in found.methods),
         "samples_known": any(method.over_seeds("sample_ari") for method in found.methods),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.methods import METHODS
+from coterie.report import privacy
 from coterie.report.commands import scenario_options
 from coterie.report.comparison import Comparison, MethodRuns, Spread, gains, mean_scores
 from coterie.report.formats import ABSENT, count, like, megabytes, natural, plain, score, seconds, signed, spans
@@ -116,6 +117,7 @@ def method_rows(found: Comparison) -> list[dict[str, Any]]:
         ("newcomers", "newcomers", form),
         ("sample_ari", "sample_ari", ari_form),
         ("sample_identity", "sample_identity", lambda value: score(value, "accuracy")),
+        ("epsilon", "epsilon", plain),
         ("seconds", "seconds", plain),
     ]
     rows = []
@@ -290,7 +292,7 @@ def method_words(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals with these options."""
     entry = METHODS.get(name)
     if entry is None:
-        return {"name": name, "sentence": "", "step": "", "paper": "", "reveals": {}, "trains": True}
+        return {"name": name, "sentence": "", "step": "", "paper": "", "saw": {}, "trains": True}
     module = inspect.getmodule(entry.compose)
     alone = getattr(module, "ENTRY", None) is entry  # else the file is about several methods
     opening = (inspect.getdoc(module) if alone else f"{name}: {entry.summary}.") or ""
@@ -300,8 +302,7 @@ def method_words(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "sentence": " ".join(opening.split()),
         "step": " ".join((inspect.getdoc(entry.compose) or "").split("\n\n")[0].split()),
         "paper": entry.paper,
-        "reveals": dict(entry.revealed(config.get("start"), config)),
-        "seen": entry.seen(config),
+        "saw": privacy.server_saw(entry, config),
         "trains": entry.trains,
     }
 

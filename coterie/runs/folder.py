@@ -137,6 +137,18 @@ class RunFolder:
             found.append(record)
         return found
 
+    def ask(self, round_: int) -> None:
+        """Note that the clients of a private run are about to be asked in this round; on the disk when it returns."""
+        with open(self.path / "asked.txt", "ab") as file:
+            file.write(f"{round_}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def asked(self) -> list[int]:
+        """The rounds of all calls of `ask`, those that were done again several times."""
+        path = self.path / "asked.txt"
+        return [int(line) for line in path.read_text().split()] if path.is_file() else []
+
     def checkpoint(self, state: ServerState, best: ServerState | None = None) -> None:
         """Write the state; before it `best`, the state whose models are kept, if that is another one."""
         if best is not None:

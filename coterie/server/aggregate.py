@@ -10,20 +10,30 @@ from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Reply, Slotted
+from coterie.core.noise import SECRET, Noise
 from coterie.core.regroup import Changes
 from coterie.core.shard import Positions
+from coterie.server.noised import with_noise
 from coterie.server.robust import robust_sums
 from coterie.server.solved_heads import solve_heads
 from coterie.tiers.method import Averaging, Method
 
 
 def aggregate(
-    method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions, rate: float
+    method: Method,
+    clusters: Clusters,
+    reply: Reply,
+    sizes: np.ndarray,
+    answered: Positions,
+    rate: float,
+    round_: int = 0,
+    noise: Noise = SECRET,
 ) -> Clusters:
     """theta_k + server_lr * (sum of the members' weighted changes, or a robust one) / denominator.
 
     A cluster that nobody contributed to keeps its parameters. sizes (m,) are those of all clients, `answered` where
     the reply's stand. `rate` is the round's step size, which the server applies itself when clients sent gradients.
+    `noise` of the round hides single clients where the method wants the server to do so.
     """
     step = method.server_lr * (rate if method.exchange == "gradient" else 1.0)
     if method.weights.way == "personal":
@@ -40,6 +50,9 @@ def aggregate(
     mass[sums.slots] = sums.arrays["mass"]
     by_lane = mass.reshape(clusters.lanes, clusters.K).sum(dim=1)
     everybody = _everybody(method.averaging, by_lane, sizes)
+    if method.privacy is not None and not method.privacy.local:
+        sums = with_noise(sums, clusters, method.privacy, noise, round_, method.tells_choice)
+        mass = sums.arrays["mass"]
     denominator = everybody.repeat_interleave(clusters.K) if method.averaging.over == "all" else mass
     params = _moved(clusters.params, sums, denominator, step)
     if clusters.overall:

@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, Note, Replies, positions_of
 from coterie.core.messages import ALL, Broadcast, Reply
+from coterie.core.noise import SECRET, Noise
 from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
 from coterie.core.threads import one_thread
@@ -91,9 +92,17 @@ class Round:
 
 
 def rounds(
-    method: Method, federation: Federation, state: ServerState, total: int, seed: int, groups: Tensor | None
+    method: Method,
+    federation: Federation,
+    state: ServerState,
+    total: int,
+    seed: int,
+    groups: Tensor | None,
+    noise: Noise = SECRET,
 ) -> Iterator[Round]:
     """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method.
+
+    noise: what the server hides single clients with, where the method wants it to.
 
     A round without an answer is no update: the models stay, and the next round is begun.
     """
@@ -128,7 +137,7 @@ def rounds(
             continue
         answered = positions_of(federation, reply.clients)
         with one_thread():
-            averaged = aggregate(method, state.clusters, reply, federation.sizes, answered, rate)
+            averaged = aggregate(method, state.clusters, reply, federation.sizes, answered, rate, state.round, noise)
         choice, steady, moved = _remember(state, reply, answered)
         tables = _kept(method, state.tables, reply, answered, len(federation.clients))
         view = View(state.round, averaged, federation.clients, choice[:, 0], answered, federation.hashes)
@@ -142,7 +151,7 @@ def rounds(
         after = regroup(method, view, tables, flows)
         if after.events:
             choice, steady = after.view.choice[:, None], torch.zeros_like(steady)
-        loss = reply.sums["loss"] / reply.sums["samples"]
+        loss = _mean_loss(reply, state.clusters.lanes)
         accepted = state.accepted.index_fill(0, torch.from_numpy(answered), state.round)
         state = ServerState(
             state.round + 1,
@@ -170,6 +179,13 @@ def rounds(
             events=(*greeted.events, *after.events),
             notes=(*notes, *too_few(method.averaging.combine, averaged, reply)),
         )
+
+
+def _mean_loss(reply: Reply, lanes: int) -> Tensor:
+    """(R,) of the training samples; infinite where clients do not tell it."""
+    if "loss" not in reply.sums:
+        return torch.full((lanes,), torch.inf, dtype=torch.float64)
+    return reply.sums["loss"] / reply.sums["samples"]
 
 
 def _without_answer(

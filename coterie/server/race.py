@@ -12,20 +12,27 @@ from dataclasses import replace
 from torch import Tensor
 
 from coterie.core.federation import Federation
+from coterie.core.noise import SECRET, Noise
 from coterie.server.loop import Round, ServerState, best_lane, rounds, settle
 from coterie.tiers.method import Method
 
 
 def rounds_with_race(
-    method: Method, federation: Federation, state: ServerState, total: int, seed: int, groups: Tensor | None
+    method: Method,
+    federation: Federation,
+    state: ServerState,
+    total: int,
+    seed: int,
+    groups: Tensor | None,
+    noise: Noise = SECRET,
 ) -> Iterator[Round]:
     """The rounds of the race, if one is due, then all others; race rounds count as rounds like any other."""
     race = method.race
     if race is not None and state.clusters.lanes > 1:
         racing = replace(method, participation=race.share)
-        for done in rounds(racing, federation, state, min(race.rounds, total), seed, groups):
+        for done in rounds(racing, federation, state, min(race.rounds, total), seed, groups, noise):
             state = done.state
             yield done
         if state.round < total:
             state = settle(state, best_lane(state.loss))
-    yield from rounds(method, federation, state, total, seed, groups)
+    yield from rounds(method, federation, state, total, seed, groups, noise)

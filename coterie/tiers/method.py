@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar, cast
 
-from coterie.core.messages import Plain, Task
+from coterie.core.messages import ROUND, Plain, Task
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
 from coterie.tiers.combine import Combine, Mean
 from coterie.tiers.distance import DISTANCES, Distance
 from coterie.tiers.objective import OBJECTIVES, Objective
+from coterie.tiers.privacy import Privacy
 from coterie.tiers.procedure import Procedure
 from coterie.tiers.weights import WEIGHTS, Weights
 
@@ -86,6 +87,8 @@ class Method:
     """T, the rounds of the run, if each uses fresh samples: some to choose a cluster, others to train; None: all."""
     travels: bool = True
     """False when clients never exchange anything; then no bytes are counted."""
+    privacy: Privacy | None = None
+    """How single clients are hidden; None: they are not."""
 
     def __post_init__(self) -> None:
         if self.weights.assigned != (self.groups is not None):
@@ -122,6 +125,11 @@ class Method:
         """Whether clients introduce themselves before they first train, and are placed by that."""
         return self.groups is not None and self.groups.by == "introduction"
 
+    @property
+    def tells_choice(self) -> bool:
+        """Whether the cluster that a client works on follows from its data, in a round that is to be private."""
+        return not self.weights.assigned and (self.procedure.K > 1 or self.adapts)
+
     def introduction(self, seed: int) -> Task:
         """What a client is asked for once: what one epoch makes of a model that everybody can draw from the seed."""
         work = replace(self.work, steps=None, epochs=1, prox=0.0)
@@ -143,8 +151,9 @@ class Method:
             self.averaging.over == "responsibility",
             self.tells_changes,
             self.distance,
+            self.privacy,
         )
-        return Task("local-round", settings.plain())
+        return Task(ROUND, settings.plain())
 
 
 @dataclass(frozen=True)
@@ -163,6 +172,17 @@ class RoundSettings:
     """Whether every client's change is sent as a row, and its soft weights with it, instead of being added up."""
     distance: Distance | None = None
     """What clients tell for the distances between them."""
+    privacy: Privacy | None = None
+    """What clients do to their answers before they send them."""
+
+    @property
+    def hides(self) -> bool:
+        """Whether clients hide their answers themselves."""
+        return self.privacy is not None and self.privacy.local
+
+    def tells_no_choice(self, K: int) -> bool:
+        """Whether nothing that a client says of its cluster depends on its data."""
+        return K == 1 or self.weights.assigned
 
     def plain(self) -> dict[str, Plain]:
         return {
@@ -175,6 +195,7 @@ class RoundSettings:
             "by_share": self.by_share,
             "each": self.each,
             "distance": None if self.distance is None else plain_member(self.distance),
+            "privacy": None if self.privacy is None else self.privacy.plain(),
         }
 
     @classmethod
@@ -191,6 +212,7 @@ class RoundSettings:
             by_share=bool(plain["by_share"]),
             each=bool(plain["each"]),
             distance=None if plain["distance"] is None else read_distance(plain["distance"]),
+            privacy=None if plain["privacy"] is None else Privacy(**cast(Mapping[str, Any], plain["privacy"])),
         )
 
 

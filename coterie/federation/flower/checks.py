@@ -11,13 +11,11 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params, flat
-from coterie.core.messages import LOOKING, Reply, Slotted
+from coterie.core.messages import LOOKING, ROUND, Reply, Slotted
 from coterie.core.shard import ClientId
 from coterie.errors import InputError
 from coterie.federation.flower.wire import Answer, read_answer
 
-ROUND = "local-round"
-"""The task whose answer becomes models."""
 SLACK = 1e-6
 """By which part sums may differ from what they are compared with: they are rounded."""
 
@@ -35,6 +33,8 @@ class Asked:
     """Who of the node was asked, with n_i."""
     most_change: float | None = None
     """How long a change of a model may be, at most."""
+    tells_loss: bool = True
+    """Whether the answer to a round has a loss in it."""
 
 
 def sort_out(
@@ -130,7 +130,8 @@ def _other_models(reply: Reply, asked: Asked) -> Iterator[str]:
         yield f"does not say the cluster of each client in each of {clusters.lanes} starts"
     elif bool(((rows < 0) | (rows >= clusters.K)).any()):
         yield f"names cluster {int(rows.max())}, but there are {clusters.K}"
-    for name, shape in (("loss", (clusters.lanes,)), ("samples", ())):
+    sums: dict[str, tuple[int, ...]] = {"samples": ()} | ({"loss": (clusters.lanes,)} if asked.tells_loss else {})
+    for name, shape in sums.items():
         value = reply.sums.get(name)
         if value is None or tuple(value.shape) != shape or not value.is_floating_point():
             yield f"does not say {name!r} as numbers of shape {shape}"

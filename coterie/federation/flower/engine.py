@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.core.federation import Note, Replies
 from coterie.core.hold_out import aside_sizes
 from coterie.core.keys import Words
-from coterie.core.messages import Broadcast, Reply, Task, merge
+from coterie.core.messages import ROUND, Broadcast, Reply, Task, merge
 from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
 from coterie.errors import ConfigError
@@ -22,6 +22,7 @@ from coterie.federation.flower.exchange import Exchange
 from coterie.federation.flower.roll import Roll
 from coterie.federation.flower.terms import Terms
 from coterie.federation.flower.wire import Answer, Request, request_content
+from coterie.tiers.method import RoundSettings
 
 
 @dataclass
@@ -79,11 +80,11 @@ class FlowerFederation:
         heard = self.exchange.send(
             {node: self._content(task, broadcast.to(part), asked[part], packed) for node, part in nodes.items()}
         )
-        sizes = self.sizes
+        sizes, tells = self.sizes, _tells_loss(task)
         sound, refused = sort_out(
             heard.contents,
             {
-                node: Asked(task.name, broadcast.clusters, self._named(asked[part], sizes), self.most_change)
+                node: Asked(task.name, broadcast.clusters, self._named(asked[part], sizes), self.most_change, tells)
                 for node, part in nodes.items()
             },
         )
@@ -156,6 +157,11 @@ class FlowerFederation:
     def _note(self, node: int, why: str, asked: Positions, nodes: Mapping[int, Positions]) -> Note:
         clients = tuple(self.clients[i] for i in asked[nodes[node]]) if node in nodes else ()
         return Note(f"node {node} {why}", clients, str(node))
+
+
+def _tells_loss(task: Task) -> bool:
+    """Whether clients tell their training loss when they answer a round."""
+    return task.name != ROUND or not RoundSettings.read(task.settings).hides
 
 
 def _lost(node: int, answer: Answer) -> Note | None:

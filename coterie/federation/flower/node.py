@@ -30,6 +30,7 @@ from coterie.core.population import Population, torch_dtype
 from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
 from coterie.errors import ConfigError, TrainingError
+from coterie.federation.flower.guard import Guard
 from coterie.federation.flower.state import Store
 from coterie.federation.flower.terms import Terms
 from coterie.federation.flower.wire import (
@@ -60,6 +61,7 @@ def make_client_app(
     learner: LearnerChoice | None = None,
     state_folder: str | Path | None = None,
     mods: Sequence[Mod] = (),
+    guard: Guard | None = None,
 ) -> ClientApp:
     """The app of a node.
 
@@ -69,9 +71,11 @@ def make_client_app(
     state_folder: where clients keep what they keep for themselves, for methods in which they do; the node's config may
         name another (`state-folder`).
     mods: Flower's, for every message. SecAgg and SecAgg+ are refused.
+    guard: the least privacy that the clients here go by, whatever the server says; they count their answers in
+        the state folder.
     """
     _refuse_masks(mods)
-    node = Node(load, learner, state_folder)
+    node = Node(load, learner, state_folder, guard)
     app = ClientApp(mods=list(mods))
     app.train()(node.serve)
     return app
@@ -94,6 +98,7 @@ class Node:
     load: Load
     learner: LearnerChoice | None = None
     state_folder: str | Path | None = None
+    guard: Guard | None = None
 
     def serve(self, message: Message, context: Context) -> Message:
         """Do what the message asks, whatever the task, unless nobody waits for the answer any more.
@@ -115,6 +120,9 @@ class Node:
     def _answer(self, request: Request, data: Population, context: Context) -> Answer:
         terms = request.terms
         positions = _positions(request.clients, data)
+        if self.guard is not None:
+            self.guard.check(request.task)
+            self.guard.count(self._folder(context), request.clients)
         side = _side(data, self._learner(terms), terms).take(positions)
         if not terms.keeps:
             return Answer(side.serve(request.task, request.broadcast))
@@ -142,7 +150,7 @@ class Node:
         named = context.node_config.get(STATE_FOLDER, self.state_folder)
         if named is None:
             raise ConfigError(
-                "clients of this method keep something for themselves from round to round: name a folder of the node "
+                "clients keep something for themselves here, of this method or of a guard: name a folder of the node "
                 f"as state_folder of make_client_app, or {STATE_FOLDER} in the node's config"
             )
         return Path(str(named)).expanduser()

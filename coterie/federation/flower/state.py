@@ -79,9 +79,9 @@ class Store:
         return self._home(client) / f"{round_:06d}{SUFFIX}"
 
     def _home(self, client: ClientId) -> Path:
-        return self.folder / _digest(self.run) / _digest(client)
+        return self.folder / digest(self.run) / digest(client)
 
 
-def _digest(name: str) -> str:
+def digest(name: str) -> str:
     """A name for a folder, whatever is in the text."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]

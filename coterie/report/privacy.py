@@ -1,0 +1,60 @@
+"""What a private run hid of its clients, and what it gave away, in words; from its options and figures alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.methods.base import Entry
+from coterie.report.formats import plain
+from coterie.tiers.privacy import truthful
+
+SIMULATED = (
+    "Where clients hide their answers themselves, nobody asks for this in a federation; a simulation has the data, and "
+    "looked. Epsilon covers neither it nor the clusters of single clients on this page."
+)
+TRUSTED = (
+    "Epsilon is about the models: this page, the records and the checkpoints show single clients as they are and stay "
+    "with the server."
+)
+
+
+def server_saw(entry: Entry, config: Mapping[str, Any]) -> dict[str, str]:
+    """What the server got to see of each client in the rounds, by name."""
+    rows = dict(entry.revealed(config.get("start"), config))
+    if not entry.trains:
+        return rows
+    if config.get("privacy") is None:
+        return {"update": "nothing: no model travels" if entry.groups == "self" else entry.seen(config), **rows}
+    clip, noise = config["privacy_clip"], config["privacy_noise"]
+    if config["privacy"] == "central":
+        return {"update": f"{entry.seen(config)}. The change is cut to length {plain(clip)}", **rows}
+    sd = plain(clip * noise)
+    hidden = f"cut to length {plain(clip)}, with noise of standard deviation {sd} on every parameter"
+    changes = {"change": f"{rows['change']}, {hidden}"} if "change" in rows else {}
+    saw = {**rows, **changes, "update": f"the change of the model it trained, {hidden}; no loss is told"}
+    if "privacy_choice" in config:
+        K, epsilon = int(config["clusters"]), config["privacy_choice"]
+        share = f"{100 * truthful(epsilon, K):.0f} % of the times"
+        saw["cluster"] = (
+            f"a cluster that is in {share} the one it chose, else any other (epsilon {plain(epsilon)} a round)"
+        )
+    return saw | {"samples": "n_i, as it is"}
+
+
+def guarantee(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """A sentence with epsilon and delta; empty for a run that is not private."""
+    if "epsilon" not in metrics:
+        return ""
+    who = "what it sends hides" if config["privacy"] == "local" else "the models hide"
+    return (
+        f"Differential privacy, {config['privacy']}: {who} a client's whole data with epsilon "
+        f"{plain(metrics['epsilon'])} at delta {metrics['delta']:g}, for the client that was asked most often."
+    )
+
+
+def beyond(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """What the guarantee does not cover; empty for a run that is not private."""
+    if "epsilon" not in metrics:
+        return ""
+    return SIMULATED if config["privacy"] == "local" else TRUSTED
