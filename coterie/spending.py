@@ -91,6 +91,10 @@ def why_not(method: Method, where: str) -> str | None:
         return "of several starts the best is chosen by losses that are not noised: leave restarts at 1"
     if method.shared or method.overall:
         return "what all clusters share is not hidden: leave shared out"
+    if where == "central" and method.combines_robustly:
+        return (
+            f"noise hides a client in sums, not in a {method.averaging.combine.name}: leave combine out, or take local"
+        )
     if where == "central" and method.adapts:
         return "its clusters are cut by single clients' updates, so that their number would tell: take privacy=local"
     return None

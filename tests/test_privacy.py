@@ -353,6 +353,7 @@ REFUSED = [
     ("cfl", {"privacy": "central"}, "their number would tell"),
     ("fedavg", {"privacy": "central", "client_weight": "samples"}, "client_weight=uniform"),
     ("ifca", {"restarts": 2}, "leave restarts at 1"),
+    ("ifca", {"privacy": "central", "combine": "median"}, "noise hides a client in sums, not in a median"),
     ("ifca", {"lr": "auto"}, "lr=auto would ask"),
     ("ifca", {"clusters": "auto"}, "clusters=auto would ask"),
     ("ifca", {"start": "odcl"}, "start=odcl would ask"),

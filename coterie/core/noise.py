@@ -12,7 +12,6 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from coterie.core.keys import Purpose, Words, fold, keys_for_clients
 
@@ -42,7 +41,7 @@ class Keyed:
 
     def normals(self, round_: int, hashes: Words, width: int) -> Floats:
         keys = keys_for_clients(self.seed, Purpose.NOISE, round_, hashes)
-        return np.asarray(ndtri(_between(fold(keys[:, None], np.arange(width, dtype=np.uint64)[None]))))
+        return _normal(_between(fold(keys[:, None], np.arange(width, dtype=np.uint64)[None])))
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,14 @@ class FromSystem:
         return _between(_secret_words(len(hashes)))
 
     def normals(self, round_: int, hashes: Words, width: int) -> Floats:
-        return np.asarray(ndtri(_between(_secret_words(len(hashes) * width))).reshape(len(hashes), width))
+        return _normal(_between(_secret_words(len(hashes) * width))).reshape(len(hashes), width)
+
+
+def _normal(uniforms: Floats) -> Floats:
+    """Standard normal numbers from numbers between 0 and 1."""
+    from scipy.special import ndtri  # slow to import, and most nodes never draw any
+
+    return np.asarray(ndtri(uniforms))
 
 
 SECRET = FromSystem()
