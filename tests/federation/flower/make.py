@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
