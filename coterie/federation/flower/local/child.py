@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 LAUNCHER = Path(__file__).with_name("end_with_parent.py")
@@ -74,10 +75,6 @@ class Child:
                     found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
         return found
 
-    def tail(self, lines: int = 5) -> str:
-        """The last lines of its log that say something."""
-        return tail(self.log, lines)
-
     def _has_ended(self) -> bool:
         # it stays a zombie, so that its number, which is that of its session, is not given to another
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -87,3 +84,13 @@ def tail(log: Path, lines: int) -> str:
     """The last lines of a log that say something, without colours."""
     text = COLOURS.sub("", log.read_text(errors="replace")) if log.is_file() else ""
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+def reason(log: Path) -> str:
+    """Why a program of Flower's ended: what it says with its exit code, else its last error, else its last line."""
+    lines = tail(log, 60).splitlines()
+    codes = [i for i, line in enumerate(lines) if "Exit Code:" in line]
+    if codes:
+        return " ".join(takewhile(lambda line: not line.startswith("For more information"), lines[codes[-1] + 1 :]))
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["it said nothing"])[-1]

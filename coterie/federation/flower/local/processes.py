@@ -31,7 +31,7 @@ import httpx
 from coterie.errors import ConfigError, RunError
 from coterie.federation.flower.local.bundle import Setting, make_bundle
 from coterie.federation.flower.local.certificates import Certificates, NodeKey
-from coterie.federation.flower.local.child import Child, tail
+from coterie.federation.flower.local.child import Child, reason, tail
 from coterie.federation.flower.local.control import Control, Status, never_proxied
 
 HOST = "127.0.0.1"
@@ -100,7 +100,7 @@ class LocalFederation:
         node_config: Mapping[str, Setting] | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """The federation as it will be; nothing is started yet.
+        """The federation as it will be; the folder and its certificates are made, nothing is started yet.
 
         app: folder of a Flower app.
         nodes: how many keys are made and registered; nodes are numbered from 0.
@@ -121,6 +121,10 @@ class LocalFederation:
         self._say = say
         self._port = free_ports(1)[0]
         self._others: list[Child] = []
+        self._log_keepers: list[threading.Thread] = []
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.certificates = Certificates.at(self.folder / "certificates")
+        self.control = Control(self.address, self.certificates.ca)
 
     @property
     def address(self) -> str:
@@ -144,10 +148,6 @@ class LocalFederation:
 
     def start(self) -> None:
         """Start SuperLink, SuperExec and the nodes, and wait until they are connected."""
-        for folder in (self.folder, self.logs):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.certificates = Certificates.at(self.folder / "certificates")
-        self.control = Control(self.address, self.certificates.ca)
         self.start_superlink()
         self.start_superexec()
         for number in range(self.count):
@@ -171,6 +171,9 @@ class LocalFederation:
         finally:
             for child in [*self.nodes.values(), *self._others]:
                 child.kill()
+            for keeper in self._log_keepers:
+                keeper.join(GRACE)
+            self.control.close()
 
     # ---- processes ------------------------------------------------------------------------------------------
 
@@ -279,7 +282,7 @@ class LocalFederation:
         limit = time.monotonic() + timeout
         while not ready():
             if (code := child.exit_code()) is not None:
-                raise RunError(f"{what} has ended with code {code} before it was ready: {child.tail(1)} ({child.log})")
+                raise RunError(f"{what} has ended before it was ready: {reason(child.log)} (code {code}, {child.log})")
             if time.monotonic() > limit:
                 raise RunError(f"{what} was not ready after {timeout:g} s: see {child.log}")
             time.sleep(LOOK)
@@ -290,7 +293,9 @@ class LocalFederation:
         """Start a run of the app with these settings; what its server prints goes to a file."""
         number = self.control.start(make_bundle(self.app, dict(config or {})))
         run = LocalRun(number, self.logs / f"run-{len(self.runs)}.log", self.control)
-        threading.Thread(target=self._keep_log, args=(run,), daemon=True).start()
+        keeper = threading.Thread(target=self._keep_log, args=(run,), daemon=True)
+        keeper.start()
+        self._log_keepers.append(keeper)
         self.runs.append(run)
         return run
 
