@@ -49,6 +49,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/adaptive.py --clients
 	$(BIN)/python benchmarks/many_clients.py
 	$(BIN)/python benchmarks/newcomers.py
+	$(BIN)/python benchmarks/flower_round.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
 
 $(READY): pyproject.toml constraints.txt

@@ -58,9 +58,10 @@ def measure(federation: LocalFederation, megabytes: float, rounds: int, folder: 
     of = {kind: [one for one in found if one["kind"] == kind] for kind in KINDS}
     for kind in KINDS:
         seconds, last = sorted(one["seconds"] for one in of[kind]), of[kind][-1]
+        low, high = seconds[rounds // 4], seconds[-1 - rounds // 4]
         before, work = zip(*((begun, done - begun) for name, begun, done in clients if name == kind), strict=True)
         print(
-            f"| {megabytes:g} | {kind} | {median(seconds):.2f} ({seconds[rounds // 4]:.1f} to {seconds[-1 - rounds // 4]:.1f}) "
+            f"| {megabytes:g} | {kind} | {median(seconds):.2f} ({low:.1f} to {high:.1f}) "
             f"| {median(one['worked'] for one in of[kind]):.2f} | {median(before):.2f} | {median(work):.2f} "
             f"| {last['down'] / 1e6:.3f} | {last['up'] / 1e6:.3f} | {last['objects down']} + {last['objects up']} |"
         )
@@ -74,9 +75,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="0,1,20", help="of one model, in MB, separated by commas")
     parser.add_argument("--rounds", type=int, default=15, help="of each kind")
     given = parser.parse_args()
-    print(
-        "| MB a model | | seconds a round (middle half) | processor s, all | a client before | its work | MB down | MB up | objects |"
-    )
+    print("| MB | | s a round (middle half) | processor s | a client before | at work | MB down | MB up | objects |")
     print("| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
     with tempfile.TemporaryDirectory() as name, LocalFederation(APP, NODES, Path(name) / "work") as federation:
         for number, size in enumerate(given.sizes.split(",")):

@@ -12,18 +12,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.run import Run
-from the_work import CLUSTERS, LR, NODES, Params, samples
+from the_work import CLUSTERS, LR, NODES, Params
 
-from coterie import from_arrays
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
-from coterie.federation.flower.engine import FlowerFederation
+from coterie.federation.flower.clients import clients_of
 from coterie.federation.flower.exchange import Exchange
-from coterie.federation.flower.roll import Roll
-from coterie.federation.flower.terms import Terms
 from coterie.planning import prepare
 
-DEADLINE, POLL = 300.0, 0.2
+DEADLINE = 300.0
 REST = 1.0
 """Seconds between two exchanges, in which the processes of the first end."""
 
@@ -92,18 +89,15 @@ def processor_seconds(sessions: set[int]) -> float:
 def main(grid: Grid, context: Context) -> None:
     out, rounds = Path(str(context.run_config["out"])), int(context.run_config["rounds"])
     sessions = {int(number) for number in str(context.run_config["sessions"]).split()}
-    data = from_arrays({f"client-{i}": samples(i) for i in range(NODES)})
-    options = {"clusters": CLUSTERS, "local_steps": 1, "lr": LR, "dtype": "float32"}
-    plan = prepare(data, "ifca", f"mlp:hidden={context.run_config['hidden']}", "random", options)
     seen = Seen(grid)
-    exchange, roll = Exchange(seen, DEADLINE, POLL), Roll()
-    roll.call(exchange, NODES)
-    federation = FlowerFederation(exchange, roll, Terms.of("round", roll.profile, plan.options, keeps=False))
+    clients = clients_of(seen, nodes=NODES, deadline=DEADLINE)
+    options = {"clusters": CLUSTERS, "local_steps": 1, "lr": LR, "dtype": "float32"}
+    plan = prepare(clients, "ifca", f"mlp:hidden={context.run_config['hidden']}", "random", options)
     models = plan.learner.start(range(CLUSTERS), torch.float32)
 
     def coterie() -> Params:
         broadcast = Broadcast(0, Clusters(models, CLUSTERS), scalars={"lr": LR})
-        replies = federation.ask(plan.method.task(0), broadcast, np.arange(NODES))
+        replies = plan.federation.ask(plan.method.task(0), broadcast, np.arange(NODES))
         assert len(replies.reply.clients) == NODES, replies.notes
         sums = replies.reply.slotted["clusters"]
         totals = {name: torch.zeros_like(p) for name, p in models.items()}
@@ -136,7 +130,7 @@ def bare(grid: Grid, models: Params) -> Params:
         waiting -= {answer.metadata.reply_to_message_id for answer in come}
         if not waiting:
             break
-        time.sleep(POLL)
+        time.sleep(Exchange.poll)
     totals = {name: torch.zeros_like(p) for name, p in models.items()}
     for answer in answers:
         best = int(answer.content["metrics"]["cluster"])
