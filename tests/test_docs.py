@@ -19,7 +19,8 @@ PAGES = [
         ROOT / "docs" / name
         for name in (
             *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
-            *("choosing-clusters.md", "tiers.md", "adaptive.md", "representation.md", "flower.md", "privacy.md"),
+            *("choosing-clusters.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
+            *("privacy.md", "robust.md"),
         )
     ),
 ]
