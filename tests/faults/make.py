@@ -37,7 +37,7 @@ OPTIONS: Mapping[str, Any] = {
     "seed": 3,
     "evaluate_every": 99,
 }
-PATIENCE = 300.0
+PATIENCE = 900.0
 """Seconds to wait for anything at all, on a machine that has other things to do."""
 DEADLINE = 240.0
 """Of an exchange, where a test is not about deadlines."""
