@@ -124,12 +124,14 @@ def wait_until(what: str, ready: Callable[[], bool], timeout: float = PATIENCE) 
 
 @dataclass(frozen=True)
 class Replayed(Simulated):
-    """A simulation in which, by a log, clients do not answer, or have lost what they kept for themselves."""
+    """A simulation in which clients, by a log, are silent in a round, or have lost what they kept for themselves."""
 
     lost: Missing = field(default_factory=dict)
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        gone = self.lost.get(broadcast.round, ()) if task.name == "local-round" else ()
+        if task.name != "local-round":  # who was silent in the last round may well have answered afterwards
+            return Simulated(self.side).ask(task, broadcast, asked)
+        gone = self.lost.get(broadcast.round, ())
         if gone:
             anew = torch.tensor([self.clients[i] in gone for i in asked])
             accepted = broadcast.each["accepted"].masked_fill(anew, NEVER)
