@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit docs picture reproductions bench clean
+.PHONY: demo test lint types unit test-faults docs picture reproductions bench clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -21,6 +21,10 @@ types: $(READY)
 # Tests run in two processes with one-thread linear algebra each: many small products do not gain from threads.
 unit: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+# Faults against real processes: nodes and servers that are killed, slow, late, restarted. A quarter of an hour.
+test-faults: $(READY)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest tests/faults -m '' -v --durations=0
 
 docs: $(READY)
 	$(BIN)/python -m coterie.cli.reference docs

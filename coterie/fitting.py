@@ -24,7 +24,7 @@ from coterie.learners import LearnerChoice
 from coterie.measuring import record_of
 from coterie.planning import Plan, Start, prepare
 from coterie.result import Result, load
-from coterie.runs.folder import Record, RunFolder, versions
+from coterie.runs.folder import Record, RunFolder, alone_in, versions
 from coterie.scenarios import SCENARIOS, scenario
 from coterie.server.loop import Round, ServerState
 from coterie.server.race import rounds_with_race
@@ -66,12 +66,14 @@ def fit(
 def carry_out(plan: Plan, out: str | Path | None = None, on_round: OnRound | None = None) -> Result:
     """Run a plan from its first round, in a new folder if one is named."""
     begun = begin_run(plan)
-    folder = None
-    if out is not None:
-        folder = RunFolder.create(Path(out), begun.plan.config, plan.data.fingerprint())
+    on_round = on_round or (lambda record: None)
+    if out is None:
+        return execute(begun, None, on_round)
+    folder = RunFolder.create(Path(out), begun.plan.config, plan.data.fingerprint())
+    with alone_in(folder.path):
         folder.begin(begun.told)
         _checkpoint(plan, folder, begun.state)
-    return execute(begun, folder, on_round or (lambda record: None))
+        return execute(begun, folder, on_round)
 
 
 def begin_run(plan: Plan) -> Begun:
@@ -118,9 +120,9 @@ def go_on(
     plan: Plan, run: RunFolder, on_round: OnRound | None = None, warn: Callable[[str], None] = warnings.warn
 ) -> Result:
     """Run a plan on from the last checkpoint of its folder."""
-    state, records = run.last_state(warn)
-    best = run.best_state(warn, before=len(records))
-    with _as_before(run.versions, warn):
+    with alone_in(run.path), _as_before(run.versions, warn):
+        state, records = run.last_state(warn)
+        best = run.best_state(warn, before=len(records))
         begun = begin_run(plan) if state is None else begin_again(plan, state, run.beginning)
         return execute(begun, run, on_round or (lambda record: None), records, best)
 

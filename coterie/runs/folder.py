@@ -18,8 +18,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -203,6 +205,33 @@ class RunFolder:
         except Exception as error:
             raise RunError(f"{self.path}: the final models cannot be read ({error}); resume or run it again") from None
         return arrays
+
+
+@contextmanager
+def alone_in(path: Path) -> Iterator[None]:
+    """Keep out every other process that asks for the same run folder, until the end of the context or of this process.
+
+    The system holds the lock, on the folder itself, so that a process that is killed leaves none behind. On Windows and
+    on disks without locks nobody is kept out.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl  # there is none on Windows
+
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"{path} is being written to by another process: wait until it has ended, or end it"
+            ) from None
+        except OSError:
+            pass  # some network disks know no locks
+        yield
+    finally:
+        os.close(folder)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

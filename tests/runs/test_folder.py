@@ -10,7 +10,7 @@ import torch
 
 from coterie.core.clusters import Clusters
 from coterie.errors import RunError
-from coterie.runs.folder import RunFolder, read_toml
+from coterie.runs.folder import RunFolder, alone_in, read_toml
 from coterie.server.loop import ServerState
 
 CONFIG = {"method": "ifca", "lr": 0.1, "clusters": 2}
@@ -204,3 +204,12 @@ def test_config_without_a_digest_is_an_error_that_names_the_file(tmp_path):
     (tmp_path / "versions.json").write_text(json.dumps({"python": "3"}))
     with pytest.raises(RunError):
         _ = folder.fingerprint
+
+
+def test_a_folder_is_one_runs_at_a_time(tmp_path):
+    with alone_in(tmp_path):
+        with pytest.raises(RunError, match="is being written to by another process"), alone_in(tmp_path):
+            pass
+        assert list(tmp_path.iterdir()) == []
+    with alone_in(tmp_path):
+        pass

@@ -58,17 +58,25 @@ class Exchange:
                 f"deadline and poll are seconds above 0, got {self.deadline!r} and {self.poll!r}: wait some time"
             )
         self._questions: set[str] = set()
+        self._untold: list[Trouble] = []
 
     def nodes(self) -> frozenset[int]:
         """The nodes that are connected."""
         return frozenset(self.grid.get_node_ids())
+
+    def free(self, nodes: Collection[int]) -> set[int]:
+        """Those of the nodes that are not busy; who may be so is asked for a sign of life, and not waited for."""
+        self._untold += self._look({}, {})
+        self._question(self.doubtful & set(nodes))
+        return set(nodes) - self._busy()
 
     def send(self, contents: Mapping[int, RecordDict]) -> Heard:
         """Send each of these nodes its content and wait for the answers, at most until the deadline.
 
         Busy nodes are left out; if all are, one of them is waited for.
         """
-        troubles = self._wait_for_one_of(contents.keys())
+        untold, self._untold = self._untold, []
+        troubles = untold + self._wait_for_one_of(contents.keys())
         busy = self._busy() & contents.keys()
         troubles += [(node, "is still busy with an earlier exchange and was not asked") for node in sorted(busy)]
         waiting, unsent = self._push({node: content for node, content in contents.items() if node not in busy})

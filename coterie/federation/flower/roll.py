@@ -97,9 +97,13 @@ class Roll:
         return self._profile is not None
 
     def greet(self, exchange: Exchange) -> list[Note]:
-        """Ask the nodes that nobody has seen yet who lives there; what went wrong, and what did at the call."""
+        """Ask the nodes that nobody has seen yet who lives there; what went wrong, and what did at the call.
+
+        One that does not answer by the deadline holds up the others once: until it gives a sign it is not asked again.
+        """
         untold, self._untold = self._untold, []
         strangers = exchange.nodes() - self._hosted.keys() - self._refused
+        strangers = exchange.free(strangers) if strangers else strangers
         if not strangers:
             return untold
         heard = exchange.send(dict.fromkeys(sorted(strangers), hello_content()))

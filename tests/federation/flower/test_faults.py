@@ -380,6 +380,23 @@ def test_a_node_may_start_late_with_clients_that_were_announced():
     assert federation.sizes.tolist() == PLAN.federation.sizes.tolist()
 
 
+def test_a_newcomer_that_says_nothing_is_waited_for_once():
+    federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]}, expected=OF_5)
+    silent, clock, sleep = grid_of(federation), federation.exchange.clock, federation.exchange.sleep
+    silent.apps[5] = app_of(PLAN, NODES[5])
+    silent.deliver = at_node(5, dropped, "hello")
+    start = clock()
+    assert "node 5 has not answered within 10 s" in reasons(ask(federation))
+    assert clock() - start == pytest.approx(10)
+    for _ in range(3):  # the time of the question is over, then that of the next one
+        assert_same(ask(federation).reply, expected(OF_5))
+        sleep(11)
+    assert clock() - start == pytest.approx(43)
+    silent.deliver = at_once
+    ask(federation)  # for a sign of life
+    assert_same(ask(federation).reply, expected(()))
+
+
 def test_a_node_that_nobody_knows_is_refused_once_the_list_is_closed():
     federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]})
     grid_of(federation).apps[5] = app_of(PLAN, NODES[5])

@@ -97,6 +97,18 @@ def test_an_app_that_is_started_again_goes_on(tmp_path):
     assert not report.exists()
 
 
+def test_two_servers_do_not_share_a_folder(tmp_path):
+    data, out = small_population("linear"), tmp_path / "run"
+
+    def second(record: Mapping[str, Any]) -> None:
+        call(make_server_app(), grid_of(data), config_of(out))
+
+    with pytest.raises(RunError, match="is being written to by another process"):
+        coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), out=out, on_round=second, **OPTIONS)
+    call(make_server_app(), grid_of(data), config_of(out))
+    same_models(coterie.fit(data, "ifca", **OPTIONS), coterie.load(out))
+
+
 def test_a_client_that_lives_elsewhere_after_a_break_is_refused(tmp_path):
     data, out = small_population("linear"), tmp_path / "run"
     clients = clients_of(grid_of(data), nodes=3, wait=1)

@@ -1,0 +1,88 @@
+"""The ordinary node, whose answers go wrong where a file tells it so.
+
+The node's config names a folder (`orders`). There, for node 2::
+
+    node-2.json     {"3": "nan"}: what to do in round 3, one of `FAULTS`, "raise" or "hold"
+    node-2.log      one line for each message that was begun, "round 3" or a task's name
+    go-3            those that hold in round 3 may go on
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message
+
+from coterie.core.messages import Reply
+from coterie.core.population import Population
+from coterie.federation.flower.node import make_client_app
+from coterie.federation.flower.wire import Answer, answer_content, read_answer, read_request, task_of
+from faulty.data import population
+
+ROUND = "local-round"
+HELD = 600.0
+"""Seconds after which a node that is held gives up: the test is over long before."""
+
+
+def load(context: Context) -> Population:
+    """The clients of this node."""
+    node, nodes = (int(context.node_config[name]) for name in ("partition-id", "num-partitions"))
+    return population(node, of=nodes)
+
+
+def misbehave(message: Message, context: Context, call: Callable[[Message, Context], Message]) -> Message:
+    """Serve a message as ordered; without an order as it should be."""
+    task = task_of(message.content)
+    folder = Path(str(context.node_config["orders"]))
+    name = f"node-{context.node_config['partition-id']}"
+    round_ = str(read_request(message.content).broadcast.round) if task == ROUND else None
+    with open(folder / f"{name}.log", "a") as log:
+        log.write(f"{task}\n" if round_ is None else f"round {round_}\n")
+    orders = folder / f"{name}.json"
+    order = json.loads(orders.read_text()).get(round_) if orders.is_file() else None
+    if order == "raise":
+        raise RuntimeError("this node was told to fail")
+    if order == "hold":
+        _wait_for(folder / f"go-{round_}")
+    answer = call(message, context)
+    if order in FAULTS:
+        said = read_answer(answer.content, task)
+        answer = Message(answer_content(task, Answer(FAULTS[order](said.reply), said.lost)), reply_to=message)
+    return answer
+
+
+def _wait_for(path: Path) -> None:
+    end = time.monotonic() + HELD
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def _with_change(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Reply], Reply]:
+    def edit(reply: Reply) -> Reply:
+        sums = reply.slotted["clusters"]
+        arrays = {**sums.arrays, "change/weight": change(sums.arrays["change/weight"])}
+        return replace(reply, slotted={"clusters": replace(sums, arrays=arrays)})
+
+    return edit
+
+
+def _with_other_slots(reply: Reply) -> Reply:
+    sums = reply.slotted["clusters"]
+    return replace(reply, slotted={"clusters": replace(sums, slots=sums.slots + 2)})
+
+
+FAULTS: Mapping[str, Callable[[Reply], Reply]] = {
+    "nan": _with_change(lambda change: change * torch.nan),
+    "shape": _with_change(lambda change: change[:, :-1]),
+    "K": _with_other_slots,
+    "foreign": lambda reply: replace(reply, clients=("somebody else", *reply.clients[1:])),
+    "huge": _with_change(lambda change: change * 1e6),
+}
+"""What is sent instead."""
+
+app = make_client_app(load, mods=[misbehave])

@@ -1,0 +1,28 @@
+"""Nine small clients in two groups, spread over the nodes; a simulation has them all."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.core.population import Population
+from coterie.scenarios.arrays import from_arrays
+
+SIZES = (4, 9, 6, 12, 5, 20, 8, 15, 7)
+
+
+def names(node: int, of: int) -> tuple[str, ...]:
+    """The clients of one of so many nodes."""
+    return tuple(f"site-{i}" for i in range(node, len(SIZES), of))
+
+
+def population(*nodes: int, of: int) -> Population:
+    """The clients of some of so many nodes.
+
+    Two classes, so that a run has few exchanges after its last round: for linear models the report asks for more.
+    """
+    random = np.random.default_rng(5)
+    teachers = random.standard_normal((2, 4))
+    samples = [random.standard_normal((size, 4)) for size in SIZES]
+    everybody = {f"site-{i}": (x, (x @ teachers[i % 2] > 0).astype(np.int64)) for i, x in enumerate(samples)}
+    chosen = {name for node in nodes for name in names(node, of)}
+    return from_arrays({name: arrays for name, arrays in everybody.items() if name in chosen})

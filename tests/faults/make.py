@@ -1,0 +1,172 @@
+"""A federation of real processes whose nodes misbehave as ordered, and the simulation that replays what happened."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import coterie
+from coterie.core.federation import Replies
+from coterie.core.messages import Broadcast, Task
+from coterie.core.population import Population
+from coterie.core.shard import Positions
+from coterie.core.states import NEVER
+from coterie.federation.flower.local.processes import LocalFederation, LocalRun
+from coterie.federation.missing import Missing
+from coterie.federation.simulated import Simulated
+from coterie.fitting import begin_run, execute
+from coterie.planning import prepare
+from coterie.runs.folder import Record, RunFolder
+
+APP = Path(__file__).with_name("app")
+OPTIONS: Mapping[str, Any] = {
+    "learner": "logistic:l2=0.01",
+    "start": "random",
+    "clusters": 2,
+    "local_steps": 2,
+    "lr": 0.05,
+    "dtype": "float64",
+    "seed": 3,
+    "evaluate_every": 99,
+}
+PATIENCE = 900.0
+"""Seconds to wait for anything at all, on a machine that has other things to do."""
+DEADLINE = 240.0
+"""Of an exchange, where a test is not about deadlines."""
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """Processes, orders for the nodes, and one run folder."""
+
+    federation: LocalFederation
+    folder: Path
+    method: str
+    rounds: int
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def orders(self) -> Path:
+        return self.folder / "orders"
+
+    def order(self, node: int, orders: Mapping[int, str]) -> None:
+        """What a node does in which round; before the run is submitted."""
+        (self.orders / f"node-{node}.json").write_text(json.dumps(orders))
+
+    def go(self, round_: int) -> None:
+        """Let those go on that hold in this round."""
+        (self.orders / f"go-{round_}").touch()
+
+    def begun(self, node: int) -> list[str]:
+        """The messages that a node has begun with."""
+        path = self.orders / f"node-{node}.log"
+        return path.read_text().splitlines() if path.is_file() else []
+
+    def records(self) -> list[Record]:
+        return RunFolder(self.out).records() if self.out.is_dir() else []
+
+    def submit(self, **settings: Any) -> LocalRun:
+        """A run of the method in the folder, which goes on with what is there."""
+        said = {**OPTIONS, "method": self.method, "rounds": self.rounds, "out": str(self.out)}
+        said |= {"nodes": self.federation.count, "wait": PATIENCE, "deadline": DEADLINE, **settings}
+        return self.federation.submit({name.replace("_", "-"): value for name, value in said.items()})
+
+    def completed(self, run: LocalRun) -> coterie.Result:
+        """The result of a run, once it is there."""
+        status = run.wait(PATIENCE)
+        assert status.completed, f"{status}: {run.tail(20)}"
+        return coterie.load(self.out)
+
+
+@contextmanager
+def faulty(
+    folder: Path, method: str, rounds: int, nodes: int, start: Collection[int] | None = None
+) -> Iterator[Faulty]:
+    """A federation in this folder, all of whose processes are gone afterwards."""
+    (folder / "orders").mkdir()
+    federation = LocalFederation(APP, nodes, folder, start=start, node_config={"orders": str(folder / "orders")})
+    with federation:
+        yield Faulty(federation, folder, method, rounds)
+    federation.control.close()
+    assert processes_of(folder) == []
+
+
+def processes_of(folder: Path) -> list[str]:
+    """What runs for a federation in this folder, by its environment, whoever has started it (Linux)."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may end while we look
+            if f"FLWR_HOME={folder}/".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def wait_until(what: str, ready: Callable[[], bool], timeout: float = PATIENCE) -> None:
+    limit = time.monotonic() + timeout
+    while not ready():
+        assert time.monotonic() < limit, f"{what}: not so after {timeout:g} s"
+        time.sleep(0.05)
+
+
+# ---- the same once more, in this process ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replayed(Simulated):
+    """A simulation in which clients, by a log, are silent in a round, or have lost what they kept for themselves."""
+
+    lost: Missing = field(default_factory=dict)
+
+    def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
+        if task.name != "local-round":  # who was silent in the last round may well have answered afterwards
+            return Simulated(self.side).ask(task, broadcast, asked)
+        gone = self.lost.get(broadcast.round, ())
+        if gone:
+            anew = torch.tensor([self.clients[i] in gone for i in asked])
+            accepted = broadcast.each["accepted"].masked_fill(anew, NEVER)
+            broadcast = replace(broadcast, each={**broadcast.each, "accepted": accepted})
+        return super().ask(task, broadcast, asked)
+
+
+def replayed(data: Population, method: str, records: Sequence[Record]) -> coterie.Result:
+    """The run that these records are of, simulated: the same clients answer, and begin anew, in the same rounds."""
+    options = {name: value for name, value in OPTIONS.items() if name not in ("learner", "start")}
+    plan = prepare(data, method, OPTIONS["learner"], OPTIONS["start"], {**options, "rounds": len(records)})
+    assert isinstance(plan.federation, Simulated)
+    silent = {record["round"]: [*record["missing"], *record["rejected"]] for record in records}
+    lost = {record["round"]: lost_in(record) for record in records}
+    return execute(begin_run(replace(plan, federation=Replayed(plan.federation.side, silent, lost=lost))), None, ignore)
+
+
+def lost_in(record: Record) -> list[str]:
+    """Who has begun anew in this round."""
+    notes = [note for note in record.get("notes", ()) if note["reason"].endswith("they began anew")]
+    return [client for note in notes for client in note["clients"]]
+
+
+def ignore(record: Record) -> None:
+    """Nothing to say."""
+
+
+def assert_as_replayed(ended: coterie.Result, data: Population, method: str) -> None:
+    """The models are those of a simulation fed with the log of who answered."""
+    twin = replayed(data, method, ended.records)
+    for k, (ours, theirs) in enumerate(zip(ended.models, twin.models, strict=True)):
+        for name in theirs:
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12, err_msg=f"cluster {k}, {name}")
+    assert [record["answered"] for record in ended.records] == [record["answered"] for record in twin.records]
+
+
+def reasons(record: Record) -> str:
+    return " | ".join(note["reason"] for note in record.get("notes", ()))
