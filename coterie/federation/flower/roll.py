@@ -102,8 +102,8 @@ class Roll:
         One that does not answer by the deadline holds up the others once: until it gives a sign it is not asked again.
         """
         untold, self._untold = self._untold, []
-        strangers = exchange.nodes() - self._hosted.keys() - self._refused
-        strangers = exchange.free(strangers) if strangers else strangers
+        unknown = exchange.nodes() - self._hosted.keys() - self._refused
+        strangers = exchange.free(unknown) if unknown else set()
         if not strangers:
             return untold
         heard = exchange.send(dict.fromkeys(sorted(strangers), hello_content()))
