@@ -92,9 +92,7 @@ def why_not(method: Method, where: str) -> str | None:
     if method.shared or method.overall:
         return "what all clusters share is not hidden: leave shared out"
     if where == "central" and method.combines_robustly:
-        return (
-            f"noise hides a client in sums, not in a {method.averaging.combine.name}: leave combine out"
-        )
+        return f"noise hides a client in sums, not in a {method.averaging.combine.name}: leave combine out"
     if where == "central" and method.adapts:
         return "its clusters are cut by single clients' updates, so that their number would tell: take privacy=local"
     return None
