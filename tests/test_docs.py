@@ -20,6 +20,7 @@ PAGES = [
         for name in (
             *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
             *("choosing-clusters.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
+            "flower-deployment.md",
             *("privacy.md", "robust.md"),
         )
     ),

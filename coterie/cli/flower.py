@@ -114,6 +114,8 @@ def read_setting(text: str) -> tuple[str, Any]:
         read = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         read = value
+    if name.strip() in ("nodes", "out"):
+        raise ConfigError(f"--set {text}: use --{name.strip()}, which sets more than that")
     if not isinstance(read, str | int | float | bool):
         raise ConfigError(f"--set {name}: a run config of Flower's holds text, numbers, true and false; got {value}")
     return name.strip(), read
@@ -201,6 +203,9 @@ def _conclude(run_folder: Path, logs: Path) -> None:
     from coterie.cli import show
     from coterie.result import load
 
-    show.result(out, load(run_folder))
+    try:
+        show.result(out, load(run_folder))
+    except ConfigError as error:  # a learner of the app's own cannot be built here
+        _say(f"the figures are in the report ({error})")
     for name, path in (("run", run_folder), ("report", run_folder / "report.html"), ("logs", logs)):
         out.print(f"{name:<7} {path}", highlight=False, soft_wrap=True)

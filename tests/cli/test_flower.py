@@ -21,7 +21,7 @@ def test_settings_are_read_as_toml_or_text(text, name, value):
     assert type(read_setting(text)[1]) is type(value)
 
 
-@pytest.mark.parametrize("text", ["rounds", "=3", "clusters=[1, 2]"])
+@pytest.mark.parametrize("text", ["rounds", "=3", "clusters=[1, 2]", "nodes=3"])
 def test_settings_that_are_none_are_refused(text):
     with pytest.raises(ConfigError, match="--set"):
         read_setting(text)

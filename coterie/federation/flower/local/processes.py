@@ -119,7 +119,7 @@ class LocalFederation:
         self._start = range(nodes) if start is None else start
         self._config = dict(node_config or {})
         self._say = say
-        self._port = free_ports(1)[0]
+        self._port, *self._node_ports = free_ports(1 + nodes)
         self._others: list[Child] = []
         self._log_keepers: list[threading.Thread] = []
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ class LocalFederation:
         self._wait_until_offline(number)
         command: list[str | Path] = [
             *("flower-supernode", "--superlink", self.address, "--root-certificates", identity.ca),
-            *("--host", HOST, "--port", str(free_ports(1)[0]), "--node-config", self._node_config(number)),
+            *("--host", HOST, "--port", str(self._node_ports[number]), "--node-config", self._node_config(number)),
             *(("--auth-supernode-private-key", identity.key) if identity.key else ()),
         ]
         self.nodes[number] = self._child(f"node-{number}", command)
@@ -316,7 +316,7 @@ class LocalFederation:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody uses; Flower's programs take no port 0."""
+    """Different ports of this machine that nobody uses; Flower's programs take no port 0."""
     with_ports = [socket.socket() for _ in range(count)]
     try:
         for one in with_ports:
