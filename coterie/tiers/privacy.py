@@ -52,8 +52,8 @@ class Privacy:
             raise ConfigError(f"privacy needs clip, noise and choice above 0, got {asdict(self)}")
         if not LEAST_CLIP <= self.clip <= 1 / LEAST_CLIP:
             raise ConfigError(
-                f"privacy_clip must be between {LEAST_CLIP:g} and {1 / LEAST_CLIP:g}, got {self.clip:g}: beyond, rounding "
-                "would eat the noise"
+                f"privacy_clip must be between {LEAST_CLIP:g} and {1 / LEAST_CLIP:g}, got {self.clip:g}: beyond, "
+                "rounding would eat the noise"
             )
 
     @property
