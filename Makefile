@@ -54,6 +54,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/many_clients.py
 	$(BIN)/python benchmarks/newcomers.py
 	$(BIN)/python benchmarks/flower_round.py
+	$(BIN)/python benchmarks/private.py
+	$(BIN)/python benchmarks/poisoning.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
 
 $(READY): pyproject.toml constraints.txt
