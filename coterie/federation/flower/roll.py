@@ -103,10 +103,10 @@ class Roll:
         """
         untold, self._untold = self._untold, []
         strangers = exchange.nodes() - self._hosted.keys() - self._refused
-        strangers = exchange.free(strangers) if strangers else strangers
-        if not strangers:
+        free = exchange.free(strangers) if strangers else set[int]()
+        if not free:
             return untold
-        heard = exchange.send(dict.fromkeys(sorted(strangers), hello_content()))
+        heard = exchange.send(dict.fromkeys(sorted(free), hello_content()))
         notes = untold + [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
         for node in sorted(heard.contents):
             try:
