@@ -22,7 +22,7 @@ types: $(READY)
 unit: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-# Faults against real processes: nodes and servers that are killed, slow, late, restarted. A quarter of an hour.
+# Faults against real processes: nodes and servers that are killed, slow, late, restarted; a minute or two each on a machine with nothing else to do.
 test-faults: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest tests/faults -m '' -v --durations=0
 
@@ -54,6 +54,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/many_clients.py
 	$(BIN)/python benchmarks/newcomers.py
 	$(BIN)/python benchmarks/flower_round.py
+	$(BIN)/python benchmarks/private.py
+	$(BIN)/python benchmarks/poisoning.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/convex_clustering.py --growth
 
 $(READY): pyproject.toml constraints.txt

@@ -1,6 +1,6 @@
 """Liars among the clients: what robust means within clusters save, and what they cost where nobody lies.
 
-    python benchmarks/poisoning.py [--seeds 5] [--data rotated-digits] [--jobs 2]
+    python benchmarks/poisoning.py [--seeds 5] [--data rotated-digits] [--kinds noise,scale] [--shares 0.2] [--jobs 2]
     python benchmarks/poisoning.py --cost     # what rows instead of sums cost where nobody lies
 
 IFCA with each way to combine the members' changes; 0, 10, 20 or 30 % of the clients lie, drawn whatever their true
@@ -30,7 +30,8 @@ WAYS = {
 }
 """Clusters have 15 and 40 members if the groups are found, of whom about 30 % are borne."""
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"rotated-digits": {"rounds": 25}, "mixed-regression": {"rounds": 30}}
-KINDS = ("sign-flip", "scale", "noise", "label-flip")
+NOBODY = "none"
+KINDS = (NOBODY, "sign-flip", "scale", "noise", "label-flip")
 SHARES = (0.1, 0.2, 0.3)
 
 
@@ -84,9 +85,8 @@ def row(outcomes: list[Figures | CoterieError]) -> str:
     )
 
 
-def show(name: str, seeds: int, jobs: int | None) -> None:
-    """Everything about one kind of data, lie by lie as they finish."""
-    lies = [None, *(f"{kind}:share={share:g}" for kind in KINDS for share in SHARES)]
+def show(name: str, lies: list[str | None], seeds: int, jobs: int | None) -> None:
+    """These lies on one kind of data, one after the other as they finish."""
     cells = [Cell(name, lie, way, seed) for lie in lies for way in WAYS[name] for seed in range(seeds)]
     found: dict[Cell, Figures | CoterieError] = {}
     print(f"\n{name}\n{'poison':<22} {'combine':<22} {'score':>10} {'':<10} {'ARI':>5} {'':<7} overrun", flush=True)
@@ -120,14 +120,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", choices=sorted(WAYS), help="only this one")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of lies; none: nobody lies")
+    parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="of liars")
     parser.add_argument("--jobs", type=int, help="runs at a time; unset: one a core")
     parser.add_argument("--cost", action="store_true", help="only what rows cost")
     chosen = parser.parse_args()
     if chosen.cost:
         show_cost()
         return
+    kinds, shares = chosen.kinds.split(","), [float(share) for share in chosen.shares.split(",")]
+    lies = [None if kind == NOBODY else f"{kind}:share={share:g}" for kind in kinds for share in shares]
     for name in [chosen.data] if chosen.data else WAYS:
-        show(name, chosen.seeds, chosen.jobs)
+        show(name, list(dict.fromkeys(lies)), chosen.seeds, chosen.jobs)
 
 
 if __name__ == "__main__":

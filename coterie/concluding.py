@@ -62,8 +62,11 @@ def _best_rounds(plan: Plan, records: list[Record], ended: Mapping[str, Any]) ->
     return best
 
 
-def conclude(done: Begun, records: list[Record]) -> Result:
-    """Ask everybody once more: which start won, who belongs where, how well does it do."""
+def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -> Result:
+    """Ask everybody once more: which start won, who belongs where, how well does it do.
+
+    epsilon: what a private run has given away, rounds included that were asked and are in no record.
+    """
     plan, state = done.plan, done.state
     if plan.method.adapts and plan.method.weights.assigned:
         plan = replace(plan, groups=state.choice[:, 0])
@@ -103,7 +106,9 @@ def conclude(done: Begun, records: list[Record]) -> Result:
     metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
     if plan.looks:
         metrics |= validation_figures(plan, clusters, own, last, by)
-    metrics |= _how_it_ended(plan, state, records) | _what_it_gave_away(plan, records)
+    metrics |= _how_it_ended(plan, state, records)
+    if epsilon is not None:
+        metrics |= {"epsilon": epsilon, "delta": plan.options.privacy_delta}
     metrics |= _with_the_beginning(metrics, done.told)
     metrics |= newcomer_figures(plan, clusters, float(state.loss[lane]), by, state.tree)
     metrics |= _sample_figures(plan, state, settled)
@@ -222,13 +227,6 @@ def _as_said(state: ServerState) -> _Settled:
     """By what clients said in their last rounds, where nobody may be asked as it is. One lane."""
     own = state.choice[:, 0]
     return _Settled(np.flatnonzero((own >= 0).numpy()), own, 0, np.array([np.nan]))
-
-
-def _what_it_gave_away(plan: Plan, records: list[Record]) -> dict[str, Any]:
-    """Of a private run: epsilon and delta of the client that was asked most often."""
-    if plan.method.privacy is None:
-        return {}
-    return {"epsilon": records[-1]["epsilon"] if records else 0.0, "delta": plan.options.privacy_delta}
 
 
 def _settled(plan: Plan, state: ServerState) -> _Settled:

@@ -209,7 +209,8 @@ def execute(
             clock = time.perf_counter()
         if best is not None and plan.federation.shelf is not None:
             plan.federation.shelf.restore(best.clients)
-        result = conclude(replace(begun, state=best or state), records)
+        spent = None if spending is None else spending.epsilon
+        result = conclude(replace(begun, state=best or state), records, spent)
     if folder is not None:
         folder.finish(result.parameters, result.summary(), result.beside)
     return result

@@ -51,6 +51,8 @@ class Faulty:
     folder: Path
     method: str
     rounds: int
+    start_seconds: float
+    """How long it took to start all processes: a message takes less, on a busy machine, too."""
 
     @property
     def out(self) -> Path:
@@ -96,8 +98,9 @@ def faulty(
     """A federation in this folder, all of whose processes are gone afterwards."""
     (folder / "orders").mkdir()
     federation = LocalFederation(APP, nodes, folder, start=start, node_config={"orders": str(folder / "orders")})
+    begun = time.monotonic()
     with federation:
-        yield Faulty(federation, folder, method, rounds)
+        yield Faulty(federation, folder, method, rounds, time.monotonic() - begun)
     federation.control.close()
     assert processes_of(folder) == []
 

@@ -130,7 +130,8 @@ def _other_models(reply: Reply, asked: Asked) -> Iterator[str]:
         yield f"does not say the cluster of each client in each of {clusters.lanes} starts"
     elif bool(((rows < 0) | (rows >= clusters.K)).any()):
         yield f"names cluster {int(rows.max())}, but there are {clusters.K}"
-    sums: dict[str, tuple[int, ...]] = {"samples": ()} | ({"loss": (clusters.lanes,)} if asked.tells_loss else {})
+    sums: dict[str, tuple[int, ...]] = {"loss": (clusters.lanes,)} if asked.tells_loss else {}
+    sums["samples"] = ()
     for name, shape in sums.items():
         value = reply.sums.get(name)
         if value is None or tuple(value.shape) != shape or not value.is_floating_point():

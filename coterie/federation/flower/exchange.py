@@ -79,7 +79,8 @@ class Exchange:
         troubles = untold + self._wait_for_one_of(contents.keys())
         busy = self._busy() & contents.keys()
         troubles += [(node, "is still busy with an earlier exchange and was not asked") for node in sorted(busy)]
-        waiting, unsent = self._push({node: content for node, content in contents.items() if node not in busy})
+        fresh = {node: content for node, content in contents.items() if node not in busy}
+        waiting, unsent = self._push(fresh, self.deadline)
         troubles += [(node, "could not be sent its message") for node in unsent]
         sent, heard = frozenset(waiting.values()), dict[int, RecordDict]()
         end = self.clock() + self.deadline
@@ -110,16 +111,20 @@ class Exchange:
         return self.doubtful | set(self.outstanding.values())
 
     def _question(self, nodes: Iterable[int]) -> None:
-        """Ask these nodes for a sign of life."""
-        sent, _ = self._push({node: hello_content() for node in nodes})
+        """Ask these nodes for a sign of life.
+
+        A node may be busy with the question before, whose time was over, when the next one comes. So a question lives
+        for two deadlines: who answers within one of them can answer two in a row.
+        """
+        sent, _ = self._push({node: hello_content() for node in nodes}, 2 * self.deadline)
         self.outstanding |= sent
         self._questions |= sent.keys()
         self.doubtful -= set(sent.values())
 
-    def _push(self, contents: Mapping[int, RecordDict]) -> tuple[dict[str, int], list[int]]:
+    def _push(self, contents: Mapping[int, RecordDict], ttl: float) -> tuple[dict[str, int], list[int]]:
         """{message id: node} of what was sent, and the nodes that it could not be sent to."""
         nodes = sorted(contents)
-        messages = [Message(contents[node], node, MessageType.TRAIN, ttl=self.deadline) for node in nodes]
+        messages = [Message(contents[node], node, MessageType.TRAIN, ttl=ttl) for node in nodes]
         ids: list[str | None] = list(self.grid.push_messages(messages)) if messages else []
         ids += [None] * (len(nodes) - len(ids))  # a grid that refuses them all returns none
         sent = {name: node for name, node in zip(ids, nodes, strict=True) if name}

@@ -102,11 +102,11 @@ class Roll:
         One that does not answer by the deadline holds up the others once: until it gives a sign it is not asked again.
         """
         untold, self._untold = self._untold, []
-        unknown = exchange.nodes() - self._hosted.keys() - self._refused
-        strangers = exchange.free(unknown) if unknown else set()
-        if not strangers:
+        strangers = exchange.nodes() - self._hosted.keys() - self._refused
+        free = exchange.free(strangers) if strangers else set[int]()
+        if not free:
             return untold
-        heard = exchange.send(dict.fromkeys(sorted(strangers), hello_content()))
+        heard = exchange.send(dict.fromkeys(sorted(free), hello_content()))
         notes = untold + [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
         for node in sorted(heard.contents):
             try:

@@ -2,7 +2,7 @@
 
 The node's config names a folder (`orders`). There, for node 2::
 
-    node-2.json     {"3": "nan"}: what to do in round 3, one of `FAULTS`, "raise" or "hold"
+    node-2.json     {"3": "nan"}: what to do in round 3, one of `FAULTS`, "raise", or "hold" the answer
     node-2.log      one line for each message that was begun, "round 3" or a task's name
     go-3            those that hold in round 3 may go on
 """
@@ -47,9 +47,9 @@ def misbehave(message: Message, context: Context, call: Callable[[Message, Conte
     order = json.loads(orders.read_text()).get(round_) if orders.is_file() else None
     if order == "raise":
         raise RuntimeError("this node was told to fail")
+    answer = call(message, context)
     if order == "hold":
         _wait_for(folder / f"go-{round_}")
-    answer = call(message, context)
     if order in FAULTS:
         said = read_answer(answer.content, task)
         answer = Message(answer_content(task, Answer(FAULTS[order](said.reply), said.lost)), reply_to=message)
