@@ -36,7 +36,7 @@ def local_round(models: Params, number: int) -> tuple[int, float, Params]:
     theta = {name: p[best].clone().requires_grad_() for name, p in models.items()}
     loss = loss_of(theta, x, y)
     steps = torch.autograd.grad(loss, list(theta.values()))
-    return best, float(loss), {name: -LR * step for name, step in zip(theta, steps, strict=True)}
+    return best, loss.item(), {name: -LR * step for name, step in zip(theta, steps, strict=True)}
 
 
 @contextmanager
