@@ -7,6 +7,7 @@ bring clients of the list that nobody has brought; a client never changes its no
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -18,6 +19,9 @@ from coterie.core.shard import ClientId, Positions
 from coterie.errors import ConfigError, InputError, TrainingError
 from coterie.federation.flower.exchange import Exchange
 from coterie.federation.flower.wire import Hosted, hello_content, read_hosted
+
+LOG = logging.getLogger("flwr")
+"""Flower's own, which goes where its users look."""
 
 
 class Roll:
@@ -76,10 +80,15 @@ class Roll:
         """
         if nodes < 1:
             raise ConfigError(f"nodes must be a number from 1 on, got {nodes}: a run begins with one at least")
-        notes, end = self.greet(exchange), exchange.clock() + wait
-        while not self._complete(nodes) and exchange.clock() < end:
+        told, end = dict[str, Note](), exchange.clock() + wait
+        while True:
+            for note in self.greet(exchange):
+                if told.setdefault(note.reason, note) is note:  # who waits should see why
+                    LOG.warning("%s", note.reason)
+            if self._complete(nodes) or exchange.clock() >= end:
+                break
             exchange.sleep(exchange.poll)
-            notes += self.greet(exchange)
+        notes = list(told.values())
         if len(self._hosted) < nodes:
             why = f" ({notes[0].reason})" if notes else ""
             raise TrainingError(

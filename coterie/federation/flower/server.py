@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,15 +26,13 @@ from flwr.serverapp import Grid, ServerApp
 from coterie.config import Option, check_all
 from coterie.errors import ConfigError
 from coterie.federation.flower.clients import FILE, clients_of
+from coterie.federation.flower.roll import LOG
 from coterie.fitting import fit, resume
 from coterie.learners import LearnerChoice
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.result import Result, load
 from coterie.runs.folder import Record, RunFolder
-
-LOG = logging.getLogger("flwr")
-"""Flower's own, which goes where its users look."""
 
 OPTIONS = (
     Option("method", str, "a name from `coterie methods`", "ifca"),

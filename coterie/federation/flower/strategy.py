@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 import coterie.result
 from coterie.errors import ConfigError
+from coterie.federation.flower.roll import LOG
 from coterie.federation.flower.server import Settings, conduct
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
@@ -50,7 +50,7 @@ class ClusteredStrategy(Strategy):
     def summary(self) -> None:
         """Log what will be run."""
         said = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        logging.getLogger("flwr").info("\t└──> %s %s", self.method, said)
+        LOG.info("\t└──> %s %s", self.method, said)
 
     def start(
         self,

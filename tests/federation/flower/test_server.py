@@ -262,3 +262,14 @@ def test_settings_are_read_from_names_with_hyphens():
     assert settings.exchange["expected"] == ("a", "b")
     assert settings.options == {"client_weight": "uniform"}
     assert settings.method == "ifca"
+
+
+def test_why_no_node_can_be_counted_on_is_logged_once(caplog):
+    def load(context: Context) -> Population:
+        raise FileNotFoundError("no such table")
+
+    grid = InProcessGrid({4: make_client_app(load)})
+    with pytest.raises(TrainingError, match="node 4 answered with error"):
+        clients_of(grid, wait=0.5)
+    assert [r.getMessage() for r in caplog.records] == [caplog.records[0].getMessage()]
+    assert "no such table" in caplog.records[0].getMessage()
