@@ -1,7 +1,7 @@
 """The check suite over every method, with a server that has no data and clients behind a grid.
 
 Shards, engines, missing clients and going on after a kill are compared with simulations in test_every_method.py and
-test_faults.py.
+test_faults.py; with that the twin of a simulation is that of a run over a grid.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from coterie.testing import CHECKS, Case
 from tests.federation.flower.make import clients_behind_a_grid
 from tests.federation.flower.test_every_method import CASES, TWO, label, quick
 
-OVER_A_GRID = ("finite", "seed", "client_order", "twin", "weights", "config")
+OVER_A_GRID = ("finite", "seed", "client_order", "weights", "config")
 
 
 @dataclass(frozen=True)

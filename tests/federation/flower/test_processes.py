@@ -21,7 +21,7 @@ from coterie.federation.flower.local.app import app_name, write_app
 from coterie.federation.flower.local.bundle import make_bundle, read_project
 from coterie.federation.flower.local.certificates import Certificates, NodeKey
 from coterie.federation.flower.local.child import Child, reason
-from coterie.federation.flower.local.processes import LocalFederation
+from coterie.federation.flower.local.processes import Identity, LocalFederation
 
 NODES = 2
 OPTIONS = {"clusters": 2, "rounds": 2, "local_steps": 3, "lr": 0.05, "dtype": "float64", "seed": 4}
@@ -56,6 +56,17 @@ def gone(pids: list[int], seconds: float = 5.0) -> bool:
     return not any(map(alive, pids))
 
 
+def uninvited(federation: LocalFederation, folder: Path) -> dict[str, Child]:
+    """Nodes with a key that nobody registered, without a key, and with another authority, by why they are refused."""
+    ca, stranger = federation.certificates.ca, NodeKey.at(folder / "stranger").private
+    identities = {
+        "Failed to activate SuperNode": Identity(stranger, ca),
+        "must be registered": Identity(None, ca),
+        "CERTIFICATE_VERIFY_FAILED": Identity(federation.key(0).private, Certificates.at(folder / "others").ca),
+    }
+    return {why: federation.start_node(NODES + i, who, wait=0) for i, (why, who) in enumerate(identities.items())}
+
+
 def test_methods_over_processes_equal_simulated_ones_and_nothing_is_left(tmp_path):
     app = tmp_path / "app"
     write_app(app)
@@ -63,7 +74,7 @@ def test_methods_over_processes_equal_simulated_ones_and_nothing_is_left(tmp_pat
     data = runpy.run_path(str(app / "client_app.py"))["data"]()
     children, pids = [], []
     with LocalFederation(app, NODES, tmp_path / "work") as federation:
-        assert federation.online() == set(range(NODES))
+        strangers = uninvited(federation, tmp_path)
         for method in ("ifca", "fedem"):
             out = tmp_path / method
             said = {"learner": "logistic", "nodes": NODES, "out": str(out), "method": method, **OPTIONS}
@@ -76,8 +87,12 @@ def test_methods_over_processes_equal_simulated_ones_and_nothing_is_left(tmp_pat
                     np.testing.assert_allclose(b[name], a[name], rtol=1e-9, atol=1e-12)
             assert (out / "report.html").is_file()
         assert any(federation.states(0).rglob("*.safetensors")), "soft weights are kept beside the node's data"
-        assert federation.ended() == []
-        children = [federation.superlink, federation.superexec, *federation.nodes.values()]
+        for why, child in strangers.items():
+            assert child.exit_code() not in (None, 0), f"a node that should be refused ({why}) has not ended"
+            assert why in child.log.read_text()
+        assert federation.online() == set(range(NODES))
+        assert federation.ended() == list(strangers.values())
+        children = [federation.superlink, federation.superexec, *(federation.nodes[i] for i in range(NODES))]
         pids = [pid for child in children for pid in child.members()]
         assert len(pids) >= 2 + 2 * NODES  # every node has a program that starts its app
     assert all(child.exit_code() is not None for child in children)

@@ -119,7 +119,8 @@ class LocalFederation:
         self._start = range(nodes) if start is None else start
         self._config = dict(node_config or {})
         self._say = say
-        self._port, *self._node_ports = free_ports(1 + nodes)
+        self._port, *ports = free_ports(1 + nodes)
+        self._node_ports = dict(enumerate(ports))
         self._others: list[Child] = []
         self._log_keepers: list[threading.Thread] = []
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -220,7 +221,7 @@ class LocalFederation:
         self._wait_until_offline(number)
         command: list[str | Path] = [
             *("flower-supernode", "--superlink", self.address, "--root-certificates", identity.ca),
-            *("--host", HOST, "--port", str(self._node_ports[number]), "--node-config", self._node_config(number)),
+            *("--host", HOST, "--port", str(self._node_port(number)), "--node-config", self._node_config(number)),
             *(("--auth-supernode-private-key", identity.key) if identity.key else ()),
         ]
         self.nodes[number] = self._child(f"node-{number}", command)
@@ -251,6 +252,14 @@ class LocalFederation:
         limit = time.monotonic() + OFFLINE
         while number in self.online() and time.monotonic() < limit:
             time.sleep(LOOK)
+
+    def _node_port(self, number: int) -> int:
+        """Of its own, also for a node that nobody counted on; no port of a node that is not started yet."""
+        while number not in self._node_ports:
+            port = free_ports(1)[0]
+            if port not in self._node_ports.values():
+                self._node_ports[number] = port
+        return self._node_ports[number]
 
     def _node_config(self, number: int) -> str:
         own: dict[str, Setting] = {"partition-id": number, "num-partitions": self.count}
