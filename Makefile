@@ -18,9 +18,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Tests run in two processes with one-thread linear algebra each: many small products do not gain from threads.
+# Tests run in three processes with one-thread linear algebra each: many small products do not gain from threads, and one
+# of the tests mostly waits for programs of Flower's.
 unit: $(READY)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
 # Faults against real processes: nodes and servers that are killed, slow, late, restarted; a minute or two each on a machine with nothing else to do.
 test-faults: $(READY)
