@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit test-faults docs picture reproductions bench clean
+.PHONY: demo test lint types unit test-faults fuzz docs picture reproductions bench clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -26,6 +26,10 @@ unit: $(READY)
 # Faults against real processes: nodes and servers that are killed, slow, late, restarted; a minute or two each on a machine with nothing else to do.
 test-faults: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest tests/faults -m '' -v --durations=0
+
+# The random cases of tests/fuzz in their full number (about 10^5); COTERIE_FUZZ_SEED draws others.
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COTERIE_FUZZ_SCALE=$${COTERIE_FUZZ_SCALE:-20} $(BIN)/pytest tests/fuzz -n 2
 
 docs: $(READY)
 	$(BIN)/python -m coterie.cli.reference docs

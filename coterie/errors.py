@@ -6,6 +6,7 @@
     ├── InputError        data that cannot be used (also a ValueError)
     ├── ConfigError       an option or a name that makes no sense (also a ValueError)
     ├── RunError          a run folder that is missing, taken, unfinished or damaged
+    ├── StorageError      a file that cannot be written: disk full, no permission, size limit
     └── TrainingError     the training itself failed: diverged, or nobody answered
         └── SilenceError  nobody answered a question that changes no model
 
@@ -32,6 +33,10 @@ class ConfigError(CoterieError, ValueError):
 
 class RunError(CoterieError):
     """A run folder that is missing, taken, unfinished or damaged."""
+
+
+class StorageError(CoterieError):
+    """A file or folder that cannot be written: the disk is full, permission is missing, a size limit was reached."""
 
 
 class TrainingError(CoterieError):

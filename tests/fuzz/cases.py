@@ -1,0 +1,46 @@
+"""Fixed-seed random cases, and the one rule that every fuzz test checks.
+
+`make test` runs the number of cases that a test names; `make fuzz` multiplies it. Two environment variables change this:
+COTERIE_FUZZ_SCALE (a factor, default 1) and COTERIE_FUZZ_SEED (default 0).
+"""
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from coterie.errors import CoterieError
+
+SCALE = float(os.environ.get("COTERIE_FUZZ_SCALE", "1"))
+SEED = int(os.environ.get("COTERIE_FUZZ_SEED", "0"))
+T = TypeVar("T")
+
+
+def cases(name: str, count: int) -> Iterator[tuple[str, np.random.Generator]]:
+    """Yield a label and a random generator for each case; the label names everything needed to repeat the case."""
+    words = list(name.encode())
+    for number in range(max(1, round(count * SCALE))):
+        yield f"{name}, seed {SEED}, case {number}", np.random.default_rng([SEED, number, *words])
+
+
+def refusal(label: str, call: Callable[[], T]) -> tuple[T | None, CoterieError | None]:
+    """Return the value of `call`, or the CoterieError that it raised; fail the test on any other exception.
+
+    The message of a refusal must be one line that a user can read: no traceback, no empty text.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return call(), None
+    except CoterieError as error:
+        text = str(error)
+        assert text.strip(), f"{label}: refused without a message"
+        assert "\n" not in text, f"{label}: the message has several lines: {text!r}"
+        assert "Traceback" not in text, f"{label}: the message holds a traceback"
+        return None, error
+    except Exception:
+        pytest.fail(f"{label}: raised something other than a CoterieError\n{traceback.format_exc()}")
