@@ -1,7 +1,7 @@
 """Fixed-seed random cases, and the one rule that every fuzz test checks.
 
-`make test` runs the number of cases that a test names; `make fuzz` multiplies it. Two environment variables change this:
-COTERIE_FUZZ_SCALE (a factor, default 1) and COTERIE_FUZZ_SEED (default 0).
+`make test` runs the number of cases that a test names; `make fuzz` multiplies it. Two environment variables change
+this: COTERIE_FUZZ_SCALE (a factor, default 1) and COTERIE_FUZZ_SEED (default 0).
 """
 
 import os
