@@ -1,0 +1,97 @@
+"""Small runs of every registered method whose final models and records are kept in `golden.json`.
+
+The file states numbers that a change of structure must not change. Write it again only when arithmetic changes on
+purpose, and say so in the changelog::
+
+    python -m tests.golden.run
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import coterie
+from coterie.methods import METHODS
+from coterie.result import Result
+from coterie.testing import LEARNERS, Case, learners_of, small_population
+
+FILE = Path(__file__).with_name("golden.json")
+RECORDED = ("loss", "choices", "K", "bytes_up", "bytes_down", "answered", "likelihood", "changed")
+"""Entries of a round's record that are compared, where a record has them."""
+VARIANTS = (
+    ("ifca", "linear", {"restarts": 3}),
+    ("ifca", "mlp", {"batch_size": 4, "local_epochs": 2}),
+    ("ifca", "mlp", {"shared": "layer0"}),
+    ("ifca", "linear", {"start": "odcl:clustering=gradient"}),
+    ("ifca", "linear", {"averaging": "all", "client_weight": "samples", "server_lr": 0.7, "lr_decay": 0.9}),
+    ("ifca", "linear", {"combine": "median"}),
+    ("two-phase", "linear", {"phase2": "fedprox", "start": "random"}),
+    ("two-phase", "linear", {"soft": 0.5, "start": "random"}),
+    ("moment-descent", "linear", {"private_anchors": 0.1}),
+    ("odcl", "linear", {"clustering": "spectral"}),
+    ("odcl", "linear", {"clustering": "convex", "clusters": "auto"}),
+    ("odcl", "logistic", {"solver": "sgd", "sgd_steps": 50, "sgd_radius": 3.0, "sgd_mu": 0.5}),
+    ("one-shot", "linear", {"then": "fedprox", "mu": 0.3, "clustering": "spectral"}),
+    ("pacfl", "logistic", {"clusters": "auto", "beta": 30.0, "linkage": "complete"}),
+    ("fedgroup", "logistic", {"measure": "madc", "pretrain_steps": 5}),
+    ("fedem", "mlp", {"averaging": "responsibility", "participation": 0.6}),
+    ("fedem", "mlp", {"shared": "body"}),
+    ("fedrc", "logistic", {"participation": 0.6}),
+    ("fedgmm", "linear", {"gaussians": 3}),
+    ("fedsoft", "mlp", {"count_every": 2}),
+    ("cfl", "mlp", {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}),
+    ("icfl", "linear", {"alpha0": 0.3, "max_clusters": 5}),
+    ("stocfl", "linear", {"tau": 0.6}),
+    ("hcfl", "logistic", {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3, "backbone": "fesem"}),
+    ("hcfl+", "mlp", {"rho": 0.05, "max_clusters": 4, "clusters": 1}),
+    ("hcfl+", "mlp", {"rho": 0.05, "max_clusters": 4, "clusters": 1, "backbone": "fedsoft"}),
+)
+"""Methods with options that change their arithmetic."""
+
+
+def all_cases() -> list[Case]:
+    """Return every method with each learner that it supports, then the variants."""
+    plain = [Case(method, learner) for method in METHODS for learner in learners_of(method) if learner != "module"]
+    return plain + [Case(*variant) for variant in VARIANTS]
+
+
+def run(method: str, learner: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the final models and the recorded figures of one small run, as JSON."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = coterie.fit(small_population(learner), method, learner=LEARNERS[learner], **settings)
+    return {"models": flat(result), "clusters": list(result.assignments.values()), "records": recorded(result)}
+
+
+def flat(result: Result) -> list[float]:
+    """Return the parameters of all models in one list, models in order and arrays by name."""
+    arrays = [value.ravel() for model in result.models for _, value in sorted(model.items())]
+    return np.concatenate(arrays).astype(np.float64).tolist()
+
+
+def recorded(result: Result) -> list[dict[str, Any]]:
+    """Return the figures of each round that are compared."""
+    return [{name: record[name] for name in RECORDED if name in record} for record in result.records]
+
+
+def main() -> None:
+    """Write the file."""
+    entries = []
+    for case in all_cases():
+        settings = dict(case.settings)
+        print(case.method, case.learner, case.options, file=sys.stderr)
+        entries.append(
+            {"method": case.method, "learner": case.learner, "settings": settings}
+            | run(case.method, case.learner, settings)
+        )
+    FILE.write_text("[\n" + ",\n".join(json.dumps(entry) for entry in entries) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()
