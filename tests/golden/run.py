@@ -22,7 +22,10 @@ from coterie.result import Result
 from coterie.testing import LEARNERS, Case, learners_of, small_population
 
 FILE = Path(__file__).with_name("golden.json")
-RECORDED = ("loss", "choices", "K", "bytes_up", "bytes_down", "answered", "likelihood", "changed")
+RECORDED = (
+    *("loss", "clusters", "moved", "answered", "sizes", "assignments", "bytes_up", "bytes_down"),
+    *("K", "likelihood", "accuracy", "rmse", "newcomers"),
+)
 """Entries of a round's record that are compared, where a record has them."""
 VARIANTS = (
     ("ifca", "linear", {"restarts": 3}),
