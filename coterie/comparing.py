@@ -21,7 +21,7 @@ from coterie.fitting import fit, resume
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
-from coterie.processes import in_processes
+from coterie.processes import in_processes, leave_if_importing_main
 from coterie.runs.files import write_toml
 from coterie.runs.folder import read_toml
 from coterie.scenarios import find_scenario, scenario
@@ -181,6 +181,7 @@ def compare(
     data: a scenario's name (jobs run in parallel, every seed draws its own data), or a population of one's own (jobs
     run one after the other, seeds change the start and the sampling). An option goes to the methods that take it.
     """
+    leave_if_importing_main()
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     folder = Path(out)
     if isinstance(data, str):

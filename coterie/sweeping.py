@@ -30,6 +30,7 @@ from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
+from coterie.processes import leave_if_importing_main
 from coterie.report.commands import run_command
 from coterie.report.comparison import Spread
 from coterie.report.reading import RunData, read_run
@@ -168,6 +169,7 @@ def sweep(
         repeated. Without it nothing is kept.
     options: the same for all runs, as in `fit`.
     """
+    leave_if_importing_main()
     if out is None:
         with tempfile.TemporaryDirectory() as place:
             again = {"over": over, "seeds": seeds, "validation": validation, "learner": learner, **options}
