@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from coterie.cli import show
-from coterie.cli.folders import free_folder, kept
+from coterie.cli.folders import complete, free_folder, kept
+from coterie.cli.json_output import check_json, write_json_output
 from coterie.cli.options import scenario_name, split_options, with_run_options
 from coterie.cli.progress import comparison_progress
+from coterie.cli.terminal import Terminal, on_one_line
 from coterie.config import COMMON
 from coterie.errors import ConfigError, unknown_name
 from coterie.methods import find_method
 from coterie.scenarios import find_scenario
 from coterie.sweeping import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 @click.command(name="sweep")
@@ -60,6 +60,7 @@ def sweep_command(
     coterie sweep rotated-digits --method ifca --over lr=0.03,0.1,0.3 --over local_steps=1,10 --seeds 2
     coterie sweep mixed-regression --over clusters=2,3,4,5 --noise 0.5
     """
+    check_json(json_file)
     given = {name: value for name, value in flags.items() if value is not None}
     scenario = scenario_name(scenario, given)
     first, share = given.pop("seed", 0), given.pop("validation", SHARE)
@@ -94,11 +95,8 @@ def go_on_with_sweep(folder: Path, workers: int | None, json_file: Path | None =
     """Run what is left of a planned sweep, print the ranking."""
     with kept(folder, err), comparison_progress(err, read_asked(folder).all_jobs(folder)) as progress:
         failed = run_sweep(folder, workers, progress)
-    found = conclude(folder, failed)
-    if str(json_file) == "-":
-        click.echo(json.dumps(found.summary(), indent=1))
-        return
-    if json_file is not None:
-        json_file.write_text(json.dumps(found.summary(), indent=1) + "\n")
-    show.sweep(out, found)
-    out.print(f"runs    {folder / 'jobs'}", highlight=False, soft_wrap=True)
+    with complete(folder):
+        found = conclude(folder, failed)
+        if not write_json_output(json_file, found.summary()):
+            show.sweep(out, found)
+            out.print(f"runs    {on_one_line(folder / 'jobs')}", soft_wrap=True)
