@@ -49,13 +49,35 @@ class SilenceError(TrainingError):
     """No client answered when it was asked how well the models fit."""
 
 
-def unknown_name(what: str, given: str, known: Iterable[str]) -> ConfigError:
+def unknown_name(what: str, given: object, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not in a registry, with the nearest valid one."""
     names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5) if isinstance(given, str) else []
     if near:
-        return ConfigError(f"unknown {what} {given!r}: did you mean {near[0]!r}?")
-    return ConfigError(f"unknown {what} {given!r}: choose one of {', '.join(names)}")
+        return ConfigError(f"unknown {what} {shown(given)}: did you mean {near[0]!r}?")
+    return ConfigError(f"unknown {what} {shown(given)}: choose one of {', '.join(names)}")
+
+
+LONGEST = 80
+"""Letters of a value that a message shows."""
+
+
+def shown(value: object) -> str:
+    """Return a value as an error message shows it: its repr on one line, cut if it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an integer of thousands of digits; an object without a working repr
+        return f"{type(value).__name__} that cannot be printed"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} letters)"
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text can be stored as UTF-8: undecodable bytes of the command line cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def from_system(error: BaseException) -> CoterieError | None:
