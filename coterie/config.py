@@ -272,6 +272,14 @@ COMMON: tuple[Option, ...] = (
 )
 
 
+def check_seed(seed: object) -> int:
+    """Return the seed as a plain whole number; an error for anything else."""
+    checked = next(option for option in COMMON if option.name == "seed").check(seed)
+    if not isinstance(checked, int):
+        raise ConfigError(f"seed must be a whole number at least 0, got {shown(seed)}")
+    return checked
+
+
 PRIVATE = frozenset(option.name for option in COMMON if option.name.startswith("privacy"))
 """The options of private runs."""
 

@@ -22,7 +22,10 @@ from collections.abc import Iterable
 
 
 class CoterieError(Exception):
-    """Base of all errors below; the command line prints it and exits with code 2."""
+    """Base of all errors below; the command line prints it and exits with code 2. Its message is one line."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(" ".join(str(message).splitlines()))
 
 
 class InputError(CoterieError, ValueError):

@@ -26,8 +26,8 @@ from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
 from coterie.cli.terminal import Terminal, give_up_output, make_streams_tolerant, on_one_line
 from coterie.cli.tiers import tiers_command
-from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
-from coterie.errors import from_system
+from coterie.comparing import MOST_SEEDS, is_comparison, jobs_of, plan_comparison, run_comparison, seed_list
+from coterie.errors import ConfigError, from_system, shown
 from coterie.fitting import carry_out, resume
 from coterie.planning import prepare
 from coterie.report.contact_sheet import contact_sheet
@@ -86,6 +86,8 @@ def run(
     check_json(json_file)
     given = read_config(config_file) | {name: value for name, value in flags.items() if value is not None}
     file_scenario, file_method, file_out = (given.pop(key, None) for key in ("scenario", "method", "out"))
+    if file_out is not None and (not isinstance(file_out, str) or not file_out or "\0" in file_out):
+        raise ConfigError(f"{config_file}: out must be the path of a folder, got {shown(file_out)}")
     name, method = scenario_name(scenario or file_scenario, given), method or file_method or "ifca"
     of_scenario, of_run = split_options(name, [method], given)
     learner, start = of_run.pop("learner", None), of_run.pop("start", None)
@@ -118,7 +120,7 @@ def _print_paths(**paths: Path) -> None:
 @cli.command()
 @click.argument("scenario", required=False)
 @click.option("--methods", required=True, help="Methods to compare, separated by commas.")
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each method.")
+@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), default=3, show_default=True, help="Runs of each method.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
 @click.option("--out", "folder", type=click.Path(path_type=Path), help="New folder. [default: runs/compare-...]")
 @with_run_options
@@ -140,7 +142,7 @@ def compare(
     names = [name.strip() for name in methods.split(",") if name.strip()]
     of_scenario, of_run = split_options(scenario, names, given)
     folder = folder or free_folder(f"compare-{scenario}")
-    plan_comparison(scenario, names, list(range(first, first + seeds)), of_scenario | of_run, folder)
+    plan_comparison(scenario, names, seed_list(seeds, first), of_scenario | of_run, folder)
     _run_comparison(folder, jobs)
 
 

@@ -11,6 +11,7 @@ from coterie.cli.progress import cell_progress
 from coterie.cli.show import claims as show_claims
 from coterie.cli.show import plain_table
 from coterie.cli.terminal import Terminal, on_one_line
+from coterie.comparing import MOST_SEEDS
 from coterie.reproductions import REPRODUCTIONS, find_reproduction, page, read, reproduce
 from coterie.runs.outputs import check_output, write_output
 
@@ -21,7 +22,7 @@ err = Terminal(stderr=True)
 @click.command(name="reproduce")
 @click.argument("name", required=False)
 @click.option("--quick", is_flag=True, help="A small version that ends in a minute or two and leaves nothing behind.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Seeds (trials) of each cell. [default: as listed]")
+@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), help="Seeds (trials) of each cell. [default: as listed]")
 @click.option("--only", metavar="TEXT", help="Only cells whose name contains this text.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time. [default: one a core]")
 @click.option(

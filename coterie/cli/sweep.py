@@ -14,6 +14,7 @@ from coterie.cli.json_output import check_json, write_json_output
 from coterie.cli.options import scenario_name, split_options, with_run_options
 from coterie.cli.progress import comparison_progress
 from coterie.cli.terminal import Terminal, on_one_line
+from coterie.comparing import MOST_SEEDS, seed_list
 from coterie.config import COMMON
 from coterie.errors import ConfigError, unknown_name
 from coterie.methods import find_method
@@ -28,7 +29,9 @@ err = Terminal(stderr=True)
 @click.argument("scenario", required=False)
 @click.option("--method", default="ifca", show_default=True, help="Method to run (see 'coterie methods').")
 @click.option("--over", multiple=True, metavar="NAME=V1,V2,...", help="An option and the values to try; repeatable.")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each combination.")
+@click.option(
+    "--seeds", type=click.IntRange(1, MOST_SEEDS), default=1, show_default=True, help="Runs of each combination."
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
 @click.option(
     "--out",
@@ -67,7 +70,7 @@ def sweep_command(
     swept = read_over(over, method, scenario)
     of_scenario, of_run = split_options(scenario, [method], given)
     folder = folder or free_folder(f"sweep-{scenario}-{method}")
-    chosen = list(range(first, first + seeds))
+    chosen = seed_list(seeds, first)
     plan_sweep(Asked(scenario, method, swept, chosen, share, of_scenario | of_run), folder)
     go_on_with_sweep(folder, jobs, json_file)
 

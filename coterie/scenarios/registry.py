@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from coterie.config import Option, check_all
+from coterie.config import Option, check_all, check_seed
 from coterie.core.population import Population
-from coterie.errors import unknown_name
+from coterie.errors import ConfigError, unknown_name
 from coterie.scenarios import (
     diverse_shift,
     drift,
@@ -381,5 +381,11 @@ def find_scenario(name: str) -> ScenarioEntry:
 def scenario(name: str, *, seed: int = 0, **options: object) -> Population:
     """Build a named scenario; the same options and seed give the same data."""
     entry = find_scenario(name)
-    built = entry.build(seed=seed, **check_all(options, entry.options, f"scenario {name}"))
+    checked = check_all(options, entry.options, f"scenario {name}")
+    try:
+        built = entry.build(seed=check_seed(seed), **checked)
+    except MemoryError:
+        raise ConfigError(
+            f"scenario {name} of this size does not fit into memory: use fewer clients or samples"
+        ) from None
     return replace(built, recommended={**entry.recommended, **built.recommended})
