@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
+from coterie.cli.terminal import print_exactly
 from coterie.runs.outputs import check_output, write_output
 
 PRINTED = Path("-")
@@ -26,7 +25,7 @@ def write_json_output(path: Path | None, value: Mapping[str, Any]) -> bool:
         return False
     text = json.dumps(value, indent=1)
     if path == PRINTED:
-        click.echo(text)
+        print_exactly(text)
         return True
     write_output(path, text + "\n")
     return False

@@ -24,7 +24,7 @@ from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
-from coterie.cli.terminal import Terminal, give_up_output, make_streams_tolerant, on_one_line
+from coterie.cli.terminal import UNPRINTED, Terminal, give_up_output, make_streams_tolerant, on_one_line
 from coterie.cli.tiers import tiers_command
 from coterie.comparing import MOST_SEEDS, is_comparison, jobs_of, plan_comparison, run_comparison, seed_list
 from coterie.errors import ConfigError, from_system, shown
@@ -285,7 +285,7 @@ def explained(error: Exception) -> str | None:
     """Return one line about an error: what happened, why, what to do; None for an unexpected one."""
     if isinstance(error, OSError) and error.filename is None and _is_of_output(error):
         give_up_output()
-        return "the output could not be printed to its end (" + (error.strerror or str(error)) + ")"
+        return UNPRINTED.format(error.strerror or error)
     known = from_system(error)
     if known is not None:
         return on_one_line(known)

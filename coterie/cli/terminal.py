@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import unicodedata
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from coterie.errors import StorageError
+
 _TURNING = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 """Characters that change the direction of what follows, so that a text shows other than it is."""
+
+
+UNPRINTED = "the output could not be printed to its end ({})"
+"""What is said when standard output fails."""
 
 
 class Terminal(Console):
@@ -29,7 +35,8 @@ class Terminal(Console):
         return super().render_str(visible(text), **options)
 
     def on_broken_pipe(self) -> None:
-        raise  # called while a BrokenPipeError is handled
+        give_up_output()
+        raise StorageError(UNPRINTED.format(os.strerror(errno.EPIPE)))
 
 
 def visible(text: str) -> str:
@@ -42,11 +49,6 @@ def on_one_line(text: object) -> str:
     return "".join(c if not _acts(c) else c.encode("unicode_escape").decode() for c in str(text))
 
 
-def shown_path(path: Path) -> str:
-    """Return a path as it is printed, on one line."""
-    return on_one_line(path)
-
-
 def _acts(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cs") or character in _TURNING
 
@@ -56,6 +58,19 @@ def make_streams_tolerant() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def print_exactly(text: str) -> None:
+    """Print text for other programs: no width, no styles.
+
+    Raises:
+        StorageError: if standard output is closed early or full.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        give_up_output()
+        raise StorageError(UNPRINTED.format(error.strerror or error)) from None
 
 
 def give_up_output() -> None:
