@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.config import settle
+import numpy as np
+
+from coterie.config import Option, check_seed, settle
 from coterie.core.population import Population
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.fitting import fit, resume
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
-from coterie.processes import in_processes
+from coterie.processes import in_processes, leave_if_importing_main
 from coterie.runs.files import write_toml
 from coterie.runs.folder import read_toml
 from coterie.scenarios import find_scenario, scenario
@@ -167,6 +169,24 @@ def go_on(
         fit(data, method, learner=learner, out=folder, **options)
 
 
+MOST_SEEDS = 10_000
+"""The most seeds of a comparison or a sweep."""
+
+
+def seed_list(seeds: int | Sequence[int], first: int = 0) -> list[int]:
+    """Return the seeds: so many from `first` on, or those that are listed, checked and each one once."""
+    if isinstance(seeds, Sequence | np.ndarray) and not isinstance(seeds, str | bytes):
+        listed = [check_seed(seed) for seed in seeds]
+    else:
+        count = Option("seeds", int, "", low=1, high=MOST_SEEDS).check(seeds)
+        if not isinstance(count, int):
+            raise ConfigError("seeds must be a number of seeds or a list of them, got None")
+        listed = [check_seed(first + number) for number in range(count)]
+    if len(set(listed)) < len(listed):
+        raise ConfigError("seeds lists a seed twice: name every seed once")
+    return listed
+
+
 def compare(
     data: str | Population,
     methods: Sequence[str] = ("local", "fedavg", "ifca"),
@@ -181,7 +201,8 @@ def compare(
     data: a scenario's name (jobs run in parallel, every seed draws its own data), or a population of one's own (jobs
     run one after the other, seeds change the start and the sampling). An option goes to the methods that take it.
     """
-    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    leave_if_importing_main()
+    seeds = seed_list(seeds)
     folder = Path(out)
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):

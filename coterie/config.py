@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from coterie.errors import ConfigError, unknown_name
+import numpy as np
+
+from coterie.errors import ConfigError, is_unicode, shown, unknown_name
 
 AUTO = "auto"
 """Instead of a value: let the data decide."""
 MEAN = "mean"
 """The plain way to combine the members' changes."""
+LARGEST = 2**63 - 1
+"""The largest whole number that TOML and arrays can hold."""
 Where = Literal["local", "central"]
 """Who adds the noise of a private run: every client to what it sends, or the server to its sums."""
 
@@ -40,22 +44,49 @@ class Option:
         return "--" + self.name.replace("_", "-")
 
     def check(self, value: object) -> object:
-        """The value in its own type; an error that says what was expected otherwise."""
+        """Return the value in the option's type; numbers of NumPy become plain ones.
+
+        Raises:
+            ConfigError: if it is of another type, out of range or not one of the choices.
+        """
+        given = value
+        if isinstance(value, np.generic):
+            value = value.item()
         if value is None or (isinstance(value, str) and value in self.words):
             return value
-        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if self.kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-            value = str(value)  # samples=50 in Python is as good as "50"
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = self._converted(value)
         if not isinstance(value, self.kind) or (self.kind is not bool and isinstance(value, bool)):
-            raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
-        if self.choices and value not in self.choices:
-            raise unknown_name(f"{self.name}", str(value), self.choices)
-        if isinstance(value, int | float) and not (
-            math.isfinite(value) and self.low <= value <= self.high and value > self.above
-        ):
-            raise ConfigError(f"{self.name} must be {self.wanted()}, got {value!r}")
+            raise self._refusal(given)
+        if isinstance(value, str):
+            self._check_text(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            self._check_range(value)
         return value
+
+    def _converted(self, value: int | float) -> object:
+        """A whole number as a real one, and numbers as text, where that is the option's type."""
+        try:
+            if self.kind is float:
+                return float(value)
+            return str(value) if self.kind is str else value  # samples=50 in Python is as good as "50"
+        except (OverflowError, ValueError):  # beyond the largest float; more digits than Python converts
+            raise self._refusal(value) from None
+
+    def _check_text(self, value: str) -> None:
+        if self.choices and value not in self.choices:
+            raise unknown_name(self.name, value, self.choices)
+        if "\0" in value or not is_unicode(value):
+            raise ConfigError(f"{self.name} must be a text that UTF-8 can store, without NUL, got {shown(value)}")
+
+    def _check_range(self, value: int | float) -> None:
+        if not (self.low <= value <= self.high and self.above < value < math.inf):  # false for NaN, too
+            raise self._refusal(value)
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ConfigError(f"{self.name} must be a whole number below 2^63, got {shown(value)}")
+
+    def _refusal(self, value: object) -> ConfigError:
+        return ConfigError(f"{self.name} must be {self.wanted()}, got {shown(value)}")
 
     def read(self, text: str) -> object:
         """A value from text, as a flag gives it."""
@@ -66,7 +97,7 @@ class Option:
                 return {"true": True, "false": False}[text.lower()]
             return self.check(self.kind(text) if self.kind in (int, float) else text)
         except (ValueError, KeyError):
-            raise ConfigError(f"{self.name} must be {self.wanted()}, got {text!r}") from None
+            raise self._refusal(text) from None
 
     def wanted(self) -> str:
         """The allowed values in words."""
@@ -239,6 +270,14 @@ COMMON: tuple[Option, ...] = (
         above=0,
     ),
 )
+
+
+def check_seed(seed: object) -> int:
+    """Return the seed as a plain whole number; an error for anything else."""
+    checked = next(option for option in COMMON if option.name == "seed").check(seed)
+    if not isinstance(checked, int):
+        raise ConfigError(f"seed must be a whole number at least 0, got {shown(seed)}")
+    return checked
 
 
 PRIVATE = frozenset(option.name for option in COMMON if option.name.startswith("privacy"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,7 @@ from coterie.core.hold_out import aside_sizes, check_hold_out
 from coterie.core.noise import SECRET, Keyed, Noise
 from coterie.core.population import Census, Population, torch_dtype
 from coterie.core.shard import ClientId
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, shown
 from coterie.federation.elsewhere import PLACES, Elsewhere
 from coterie.federation.in_process import InProcess
 from coterie.federation.lying import LyingSide, ModelLie, liars, read_lie, with_false_labels
@@ -162,7 +163,8 @@ def prepare(
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     _check_places(data, given)
     entry = find_method(method)
-    if start == "random" and "start" in entry.refuses:
+    _check_start(start)
+    if isinstance(start, str) and start == "random" and "start" in entry.refuses:
         start = None  # it begins in its own way, which nobody has to say
     if start is not None:
         given = {**given, "start": start if isinstance(start, str) else "given"}
@@ -192,6 +194,7 @@ def prepare(
         **{name: value for name, value in values.items() if name not in own},
         own={name: values.get(name) for name in own},
     )
+    _check_memory(built, options.clusters * options.restarts, dtype)
     _check_device(options.device)
     check_augmentation(options.augment, data.profile)
     _check_private_beginning(options, undecided, start)
@@ -199,6 +202,13 @@ def prepare(
     plan = _assembled(data, entry, options, built, groups, start, undecided)
     _check_trials(plan)
     return plan
+
+
+def _check_start(start: object) -> None:
+    if start is not None and not isinstance(start, str | Sequence | Result):
+        raise ConfigError(
+            f"start must be a name, a run folder, a result or a list of models, got {type(start).__name__}"
+        )
 
 
 def _check_places(data: Census, given: Mapping[str, Any]) -> None:
@@ -325,9 +335,31 @@ def _groups(entry: Entry, data: Census, values: Mapping[str, Any]) -> tuple[Tens
 
 def _check_device(name: str) -> None:
     try:
-        torch.zeros(1, device=name)
+        torch.zeros(1, device=name).tolist()  # which the device `meta`, without any data, cannot do
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
+        reason = str(error).partition("\n")[0][:LONGEST_REASON]
+        raise ConfigError(f"device {shown(name)} cannot be used here ({reason}): take cpu, or leave it out") from None
+
+
+LONGEST_REASON = 200
+"""Letters of a foreign message that are shown."""
+
+
+def _check_memory(learner: Learner, models: int, dtype: str) -> None:
+    """Refuse more models than the machine's memory holds; a few are not worth the look."""
+    if models <= FEW_MODELS:
+        return
+    one = sum(array.nbytes for array in learner.start([0], torch_dtype(dtype)).values())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if models * one > memory:
+        raise ConfigError(
+            f"{models:,} models (clusters times restarts) of {one:,} bytes do not fit into the memory of this machine, "
+            f"{memory / 1e9:.1f} GB: use fewer restarts"
+        )
+
+
+FEW_MODELS = 1000
+"""Up to this many models are planned without asking for the machine's memory."""
 
 
 def _check_private_beginning(options: Options, undecided: frozenset[str], start: Start) -> None:

@@ -1,79 +1,204 @@
-"""Work in processes of its own, one a core, each with one-thread linear algebra.
+"""Run jobs in worker processes, one for each core, each with one-thread linear algebra.
 
 Several small products at once beat one product cut in pieces, and do not collapse when the machine is shared.
 """
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
-import multiprocessing.connection
 import os
+import signal
 import threading
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from typing import Generic, TypeVar
 
-import torch
-
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, RunError, from_system
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 
 POLL_SECONDS = 1.0
-"""Between two looks at the jobs that are not finished."""
+"""Longest time between two calls of `watch`."""
+RESTARTS = 2
+"""A job whose process was killed is run again at most this many times."""
+WORKER = "COTERIE_WORKER"
+"""Environment variable that marks worker processes."""
+UNGUARDED = 97
+"""Exit code of a worker that was asked to start workers itself while it imported the user's script."""
+GUARD = 'put the calls of your script under `if __name__ == "__main__":`, because every worker process imports it again'
 
 
 def in_processes(
     work: Callable[[Job], Outcome], jobs: Sequence[Job], workers: int | None, watch: Callable[[Sequence[Job]], None]
 ) -> Iterator[tuple[Job, Outcome | CoterieError]]:
-    """Each job with what `work` made of it, as they finish; `watch` is called now and then with those that have not.
+    """Yield each job with the value of `work(job)`, as they finish.
 
-    A mistake of the user's (CoterieError) is an outcome, any other error is raised. If the caller stops, so do the
-    processes.
+    A CoterieError is an outcome like any other; an unexpected error is raised. A job whose process was killed is run
+    again, at most `RESTARTS` times; after that its outcome is a RunError. The processes end with the caller, also when
+    the caller is killed.
+
+    Args:
+        work: A function that can be pickled; it is called in a worker process.
+        jobs: Its arguments, which can be pickled.
+        workers: Number of processes; without it one for each core.
+        watch: Called about once a second with the jobs that are not finished.
     """
-    if not jobs:
-        return
-    workers = min(len(jobs), workers or os.cpu_count() or 1)
-    context = multiprocessing.get_context("spawn")
-    with _one_thread(), ProcessPoolExecutor(workers, mp_context=context, initializer=_start) as pool:
-        pending = {pool.submit(work, job): job for job in jobs}
+    leave_if_importing_main()
+    waiting = deque(_Task(job) for job in jobs)
+    count = min(len(jobs), workers or os.cpu_count() or 1)
+    pool: list[_Worker[Job, Outcome]] = []
+    try:
+        while waiting or pool:
+            while waiting and len(pool) < count:
+                pool.append(_Worker(work, waiting.popleft()))
+            wait([handle for worker in pool for handle in worker.handles], POLL_SECONDS)
+            watch([task.job for task in (*(worker.task for worker in pool), *waiting)])
+            for worker in list(pool):
+                answer = worker.answer()
+                if answer is None:
+                    continue
+                task = worker.task
+                if answer.killed or not waiting:
+                    worker.end()
+                    pool.remove(worker)
+                else:
+                    worker.task = waiting.popleft()
+                    worker.give()
+                if answer.killed and task.killed < RESTARTS:
+                    waiting.append(_Task(task.job, task.killed + 1))
+                else:
+                    yield task.job, answer.outcome()
+    finally:
+        for worker in pool:
+            worker.end()
+
+
+def leave_if_importing_main() -> None:
+    """End this process if it is a worker that is still importing the user's script.
+
+    A script without a main guard calls `compare` again in each of its workers. The parent sees the exit code and says
+    what to do; everything else here would be a second error message, or a second run.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "__mp_main__" and frame.f_code.co_name == "<module>":
+            if WORKER in os.environ:
+                os._exit(UNGUARDED)
+            raise RunError(f"worker processes cannot be started here: {GUARD}")
+        frame = frame.f_back
+
+
+@dataclass(frozen=True)
+class _Task(Generic[Job]):
+    """A job, and how often its process was killed."""
+
+    job: Job
+    killed: int = 0
+
+
+@dataclass(frozen=True)
+class _Answer(Generic[Outcome]):
+    """What a worker sends: the value of its job, or the error."""
+
+    value: Outcome | None = None
+    error: Exception | None = None
+    killed: bool = False
+    """Whether the process has ended without an answer; the error says how."""
+
+    def outcome(self) -> Outcome | CoterieError:
+        if self.error is None:
+            return self.value  # type: ignore[return-value]  # which may be None only where Outcome may
+        if isinstance(self.error, CoterieError):
+            return self.error
+        raise self.error
+
+
+class _Worker(Generic[Job, Outcome]):
+    """A worker process and the task that it has, or gets as soon as it is ready."""
+
+    def __init__(self, work: Callable[[Job], Outcome], task: _Task[Job]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.task = task
+        self._ready = False
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, work))
         try:
-            while pending:
-                finished, _ = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-                watch(list(pending.values()))
-                for future in finished:
-                    error = future.exception()
-                    if error is not None and not isinstance(error, CoterieError):
-                        raise error
-                    yield pending.pop(future), error or future.result()
-        except BaseException:
-            for process in (pool._processes or {}).values():
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            with _quiet_start():
+                self._process.start()
+        except OSError as error:
+            raise RunError(
+                f"no worker process could be started ({error.strerror or error}): end other programs or use fewer jobs "
+                "at a time"
+            ) from error
+        finally:
+            theirs.close()
 
+    @property
+    def handles(self) -> tuple[Connection, int]:
+        """What becomes ready when there is an answer or the process has ended."""
+        return self._pipe, self._process.sentinel
 
-def _start() -> None:
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    def answer(self) -> _Answer[Outcome] | None:
+        """Return the answer to the task, or None while there is none."""
+        ended = not self._process.is_alive()  # before the pipe is read: what was sent before the end counts
+        try:
+            while self._pipe.poll():
+                message: _Answer[Outcome] | None = self._pipe.recv()
+                if message is not None:
+                    return message
+                self._ready = True
+                self.give()
+        except (EOFError, OSError):
+            ended = True
+        return self._death() if ended else None
 
+    def give(self) -> None:
+        """Send the task; whether the process has ended in the meantime shows in `answer`."""
+        try:
+            self._pipe.send(self.task.job)
+        except OSError:
+            self._process.kill()
 
-def _end_with_parent() -> None:
-    """A killed parent cannot stop its processes, and what they would find nobody reads."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
+    def end(self) -> None:
+        """Kill the process: it is idle, or nobody waits for its answer. Run folders survive that at any moment."""
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+        self._pipe.close()
+
+    def _death(self) -> _Answer[Outcome]:
+        self._process.join()
+        code = self._process.exitcode or 0
+        if code == UNGUARDED:
+            raise RunError(f"worker processes cannot be started: {GUARD}")
+        if code > 0 and not self._ready:
+            raise RunError(f"a worker process ended with exit code {code} before it was ready: {GUARD}")
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        times = f" {self.task.killed + 1} times" if self.task.killed else ""
+        return _Answer(
+            error=RunError(
+                f"its process {how}{times}, perhaps because memory ran out: run fewer jobs at a time, then resume it"
+            ),
+            killed=True,
+        )
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Processes started here use one thread for linear algebra."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
+def _quiet_start() -> Iterator[None]:
+    """Processes started here use one thread for linear algebra and leave Ctrl-C to their parent, which ends them."""
+    settings = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKER: "1"}
+    before = {name: os.environ.get(name) for name in settings}
+    resource_tracker.ensure_running()  # or else it would be started below, and unblock the signal
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.update(settings)
     try:
         yield
     finally:
@@ -82,3 +207,44 @@ def _one_thread() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+
+
+# ---- in the worker process -----------------------------------------------------------------------------------
+
+
+def _serve(pipe: Connection, work: Callable[[Job], Outcome]) -> None:
+    """Answer one job after the other until the parent ends this process."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    pipe.send(None)  # ready
+    while True:
+        pipe.send(_answered(work, pipe.recv()))
+
+
+def _answered(work: Callable[[Job], Outcome], job: Job) -> _Answer[Outcome]:
+    try:
+        return _Answer(work(job))
+    except Exception as error:
+        return _Answer(error=from_system(error) or _portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error if it can be sent to another process, else one with the same text; with its traceback as a note."""
+    error.add_note(f"in a worker process:\n{_traceback(error)}")
+    try:
+        ForkingPickler.loads(ForkingPickler.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _traceback(error: Exception) -> str:
+    return "".join(traceback.format_tb(error.__traceback__))
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot stop its processes, and nobody reads what they would find."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

@@ -23,13 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from coterie.comparing import Job, Progress, go_on, run_jobs
+from coterie.comparing import Job, Progress, go_on, run_jobs, seed_list
 from coterie.config import Option
 from coterie.core.population import Population
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
+from coterie.processes import leave_if_importing_main
 from coterie.report.commands import run_command
 from coterie.report.comparison import Spread
 from coterie.report.reading import RunData, read_run
@@ -40,6 +41,8 @@ from coterie.scenarios import SCENARIOS, find_scenario
 SHARE = 0.2
 """Of each client's training samples, for validation."""
 FILE = "sweep.toml"
+MOST_RUNS = 100_000
+"""The most runs of a sweep."""
 LONGEST = 60
 """Letters of a job's folder that tell its options."""
 
@@ -168,12 +171,13 @@ def sweep(
         repeated. Without it nothing is kept.
     options: the same for all runs, as in `fit`.
     """
+    leave_if_importing_main()
     if out is None:
         with tempfile.TemporaryDirectory() as place:
             again = {"over": over, "seeds": seeds, "validation": validation, "learner": learner, **options}
             return sweep(data, method, out=Path(place) / "sweep", **again)
     folder = Path(out)
-    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    seeds = seed_list(seeds)
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
             raise ConfigError(
@@ -231,6 +235,9 @@ def _checked(asked: Asked) -> Asked:
         if name in asked.options:
             raise ConfigError(f"{name} is both set and swept: leave one of them out")
         over[name] = _values(name, values, known.get(name))
+    runs = math.prod(len(values) for values in over.values()) * len(asked.seeds)
+    if runs > MOST_RUNS:
+        raise ConfigError(f"a sweep of {runs:,} runs is too large, at most {MOST_RUNS:,} are allowed: try fewer values")
     return replace(asked, over=over, seeds=list(asked.seeds), options=dict(asked.options))
 
 

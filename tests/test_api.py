@@ -2,6 +2,9 @@
 
 import ast
 import json
+import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -17,8 +20,10 @@ from tests.test_ifca import population
 
 def test_the_public_names_are_these_and_no_others():
     assert set(coterie.__all__) == {
-        "ConfigError", "CoterieError", "InputError", "Population", "Result", "RunError", "TrainingError", "compare",
-        "compose", "fit", "from_arrays", "from_rows", "from_table", "load", "reproduce", "resume", "scenario", "sweep",
+        "ConfigError", "CoterieError", "InputError", "Population", "Result", "RunError", "StorageError",
+        "TrainingError", "compare", "compose", "fit", "from_arrays", "from_rows", "from_table", "load", "reproduce",
+        "resume", "scenario", "sweep",
+        "clustering", "composing", "datasets", "errors", "evaluate", "reproductions", "scenarios", "testing", "tiers",
     }  # fmt: skip
     for name in coterie.__all__:
         assert getattr(coterie, name).__doc__
@@ -31,9 +36,60 @@ def test_names_that_are_imported_late_are_those_that_type_checkers_see(package):
     seen = {alias.name: node.module for node in block.body for alias in node.names}
     assert set(seen) == set(package.__all__) <= set(dir(package))
     for name, module in seen.items():
-        assert getattr(package, name) is getattr(import_module(module), name)
+        home = import_module(module)
+        assert getattr(package, name) is (import_module(f"{module}.{name}") if home is package else getattr(home, name))
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
         package.nothing  # noqa: B018
+
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS += sorted((ROOT / "examples").glob("*.py"))
+DOTTED = re.compile(r"(?<![\w/.-])coterie(?:\.[A-Za-z_]\w*)+(?!\w*[/-])")
+IMPORT = re.compile(r"^\s*from (coterie[\w.]*) import ([\w, ]+)", re.MULTILINE)
+
+
+def documented_names():
+    """Every dotted name that starts with `coterie.` and every imported one, with the document that has it."""
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for name in DOTTED.findall(text):
+            yield path.name, name
+        for module, names in IMPORT.findall(text):
+            for name in names.split(","):
+                yield path.name, f"{module}.{name.split(' as ')[0].strip()}"
+
+
+def test_every_documented_name_is_there_after_import_coterie():
+    named = dict.fromkeys(documented_names())
+    script = f"""
+import importlib, coterie
+missing = []
+for document, name in {list(named)!r}:
+    value, *parts = coterie, *name.split(".")[1:]
+    known = "coterie"
+    for part in parts:
+        known += "." + part
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            try:
+                value = importlib.import_module(known)  # a module that documents tell to import
+            except ImportError:
+                missing.append(f"{{document}}: {{name}}")
+                break
+print("\\n".join(missing))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ended.stdout.split() == []
+    assert len(named) > 30
+
+
+@pytest.mark.parametrize(
+    "module", ["clustering", "composing", "datasets", "evaluate", "reproductions", "testing", "tiers"]
+)
+def test_modules_are_attributes_of_the_package(module):
+    assert getattr(coterie, module) is import_module(f"coterie.{module}")
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from coterie.cli.options import SuggestingGroup
+from coterie.cli.terminal import Terminal, on_one_line
 from coterie.datasets import bring, catalogue, store
 from coterie.datasets.packages import OnStep
 from coterie.errors import InputError
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 @click.group(cls=SuggestingGroup)
@@ -46,8 +46,8 @@ def list_() -> None:
     for dataset in catalogue.DATASETS.values():
         here = "yes" if store.is_here(dataset.name) else "no"
         table.add_row(dataset.name, dataset.what, dataset.size, dataset.origin, dataset.licence, here)
-    out.print(table, highlight=False)
-    out.print(f"\nfolder  {store.data_folder()}", highlight=False, soft_wrap=True)
+    out.print(table)
+    out.print(f"\nfolder  {on_one_line(store.data_folder())}", soft_wrap=True)
 
 
 @data.command()
@@ -106,10 +106,10 @@ def verify(name: str | None) -> None:
     damaged = []
     for known in names:
         try:
-            out.print(f"{known:<14} good     sha256 {store.verify(known)}", highlight=False, soft_wrap=True)
+            out.print(f"{known:<14} good     sha256 {store.verify(known)}", soft_wrap=True)
         except InputError as error:
             damaged.append(known)
-            out.print(f"{known:<14} damaged  {error}", highlight=False, markup=False, soft_wrap=True)
+            out.print(f"{known:<14} damaged  {on_one_line(error)}", soft_wrap=True)
     if not names:
         _say("nothing", f"no data set is in {store.data_folder()} ('coterie data list' tells what there is)")
     if damaged:
@@ -123,13 +123,13 @@ def _conclude(name: str, path: Path) -> None:
 
 
 def _say(name: str, text: str) -> None:
-    out.print(f"{name:<9}{text}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"{name:<9}{on_one_line(text)}", soft_wrap=True)
 
 
 @contextmanager
-def _steps(console: Console) -> Iterator[OnStep]:
+def _steps(console: Terminal) -> Iterator[OnStep]:
     """A spinner with what is being done; silent where standard error is no terminal."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task("", total=None)
         yield lambda text: bars.update(task, description=text)

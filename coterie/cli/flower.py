@@ -13,18 +13,18 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from coterie.cli.folders import free_folder
 from coterie.cli.options import SuggestingGroup
+from coterie.cli.terminal import Terminal
 from coterie.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from coterie.federation.flower.local.processes import LocalFederation, LocalRun
     from coterie.runs.folder import Record
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 PATIENCE = 120.0
 """Seconds that the server waits for nodes which are connected already, if nobody says otherwise."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
+from coterie.cli.terminal import Terminal, on_one_line
+from coterie.errors import CoterieError, StorageError, from_system
 
 
 def free_folder(name: str) -> Path:
@@ -20,10 +22,28 @@ def free_folder(name: str) -> Path:
 
 
 @contextmanager
-def kept(folder: Path, console: Console) -> Iterator[None]:
-    """An interruption says how to go on."""
+def kept(folder: Path, console: Terminal) -> Iterator[None]:
+    """Say how to continue after an interruption."""
     try:
         yield
     except KeyboardInterrupt:
-        console.print(f"interrupted; go on with 'coterie resume {folder}'", highlight=False, soft_wrap=True)
+        console.print(f"interrupted; continue with '{command('resume', folder)}'", soft_wrap=True)
         sys.exit(130)
+
+
+@contextmanager
+def complete(folder: Path) -> Iterator[None]:
+    """Say in any failure to show or store a result that the runs themselves are complete, and where."""
+    try:
+        yield
+    except Exception as error:
+        cause = from_system(error)
+        if cause is None:
+            raise
+        kind = type(cause) if isinstance(error, CoterieError) else StorageError
+        raise kind(f"{cause}; nothing is lost: the finished runs are in {on_one_line(folder)}") from error
+
+
+def command(name: str, folder: Path) -> str:
+    """Return the command for a folder, as a shell takes it."""
+    return f"coterie {name} {on_one_line(shlex.quote(str(folder)))}"

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import json
+import errno
+import os
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from coterie import __version__
 from coterie.choosing import announcement
 from coterie.cli import show
 from coterie.cli.data import data as data_commands
 from coterie.cli.flower import flower as flower_commands
-from coterie.cli.folders import free_folder, kept
+from coterie.cli.folders import complete, free_folder, kept
+from coterie.cli.json_output import check_json, write_json_output
 from coterie.cli.options import SuggestingGroup, read_config, scenario_name, split_options, with_run_options
 from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
+from coterie.cli.terminal import UNPRINTED, Terminal, give_up_output, make_streams_tolerant, on_one_line
 from coterie.cli.tiers import tiers_command
-from coterie.comparing import is_comparison, jobs_of, plan_comparison, run_comparison
-from coterie.errors import CoterieError
+from coterie.comparing import MOST_SEEDS, is_comparison, jobs_of, plan_comparison, run_comparison, seed_list
+from coterie.errors import ConfigError, from_system, shown
 from coterie.fitting import carry_out, resume
 from coterie.planning import prepare
 from coterie.report.contact_sheet import contact_sheet
@@ -32,11 +35,13 @@ from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.result import Result
 from coterie.runs.folder import RunFolder
+from coterie.runs.outputs import check_output, write_output
+from coterie.scenarios import find_scenario
 from coterie.scenarios import scenario as build_scenario
 from coterie.sweeping import is_sweep
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 @click.group(cls=SuggestingGroup, context_settings={"max_content_width": 110})
@@ -78,8 +83,11 @@ def run(
     coterie run --table pupils.csv --client school --target score --clusters 3
     coterie run --config runs/rotated-digits-ifca-seed0/config.toml --seed 7
     """
+    check_json(json_file)
     given = read_config(config_file) | {name: value for name, value in flags.items() if value is not None}
     file_scenario, file_method, file_out = (given.pop(key, None) for key in ("scenario", "method", "out"))
+    if file_out is not None and (not isinstance(file_out, str) or not file_out or "\0" in file_out):
+        raise ConfigError(f"{config_file}: out must be the path of a folder, got {shown(file_out)}")
     name, method = scenario_name(scenario or file_scenario, given), method or file_method or "ifca"
     of_scenario, of_run = split_options(name, [method], given)
     learner, start = of_run.pop("learner", None), of_run.pop("start", None)
@@ -88,29 +96,31 @@ def run(
     plan = prepare(data, method, learner, start, of_run)  # a mistake shows before a folder is made
     folder = folder or (Path(file_out) if file_out else free_folder(f"{name}-{method}-seed{seed}"))
     if plan.tries:
-        err.print(f"note: {announcement(plan)}", style="yellow", highlight=False, soft_wrap=True)
+        _warn(announcement(plan))
     with kept(folder, err), run_progress(err, plan.options.rounds, method) as on_round:
         result = carry_out(plan, folder, on_round)
     _conclude(result, folder, json_file)
 
 
 def _conclude(result: Result, folder: Path, json_file: Path | None) -> None:
-    """Print the result, write the report and the JSON file."""
-    report = write_report(read_runs(folder), folder / "report.html")
-    if str(json_file) == "-":
-        click.echo(json.dumps(result.summary() | {"config": dict(result.config)}, indent=1))
-        return
-    if json_file is not None:
-        json_file.write_text(json.dumps(result.summary() | {"config": dict(result.config)}, indent=1) + "\n")
-    show.result(out, result)
-    out.print(f"run     {folder}", highlight=False, soft_wrap=True)
-    out.print(f"report  {report}", highlight=False, soft_wrap=True)
+    """Write the JSON file and the report, and print the result."""
+    with complete(folder):
+        printed = write_json_output(json_file, result.summary() | {"config": dict(result.config)})
+        report = write_report(read_runs(folder), folder / "report.html")
+        if not printed:
+            show.result(out, result)
+            _print_paths(run=folder, report=report)
+
+
+def _print_paths(**paths: Path) -> None:
+    for name, path in paths.items():
+        out.print(f"{name:<8}{on_one_line(path)}", soft_wrap=True)
 
 
 @cli.command()
 @click.argument("scenario", required=False)
 @click.option("--methods", required=True, help="Methods to compare, separated by commas.")
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each method.")
+@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), default=3, show_default=True, help="Runs of each method.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
 @click.option("--out", "folder", type=click.Path(path_type=Path), help="New folder. [default: runs/compare-...]")
 @with_run_options
@@ -132,7 +142,7 @@ def compare(
     names = [name.strip() for name in methods.split(",") if name.strip()]
     of_scenario, of_run = split_options(scenario, names, given)
     folder = folder or free_folder(f"compare-{scenario}")
-    plan_comparison(scenario, names, list(range(first, first + seeds)), of_scenario | of_run, folder)
+    plan_comparison(scenario, names, seed_list(seeds, first), of_scenario | of_run, folder)
     _run_comparison(folder, jobs)
 
 
@@ -142,13 +152,13 @@ cli.add_command(sweep_command)
 def _run_comparison(folder: Path, workers: int | None) -> None:
     with kept(folder, err), comparison_progress(err, jobs_of(folder)) as progress:
         failed = run_comparison(folder, workers, progress)
-    runs = read_runs(folder)
-    report = write_report(runs, folder / "report.html", unfinished=len(failed))
-    show.comparison(out, runs)
-    out.print(f"runs    {folder / 'jobs'}", highlight=False, soft_wrap=True)
-    out.print(f"report  {report}", highlight=False, soft_wrap=True)
     for line in failed:
-        err.print(f"failed  {line}", style="red", highlight=False, soft_wrap=True)
+        err.print(f"failed  {on_one_line(line)}", style="red", soft_wrap=True)
+    with complete(folder):
+        runs = read_runs(folder)
+        report = write_report(runs, folder / "report.html", unfinished=len(failed))
+        show.comparison(out, runs)
+        _print_paths(runs=folder / "jobs", report=report)
     if failed:
         sys.exit(2)
 
@@ -172,10 +182,10 @@ def resume_command(folder: Path, jobs: int | None) -> None:
         return
     run = RunFolder.open(folder)
     if run.finished:
-        err.print(f"{folder} is finished already", highlight=False, soft_wrap=True)
+        err.print(f"{on_one_line(folder)} is finished already", soft_wrap=True)
     config = run.config
     with kept(folder, err), run_progress(err, int(config["rounds"]), str(config["method"])) as on_round:
-        result = resume(folder, on_round=on_round, warn=lambda text: err.print(f"note: {text}", style="yellow"))
+        result = resume(folder, on_round=on_round, warn=_warn)
     _conclude(result, folder, None)
 
 
@@ -188,10 +198,12 @@ def report(folder: Path, file: Path | None) -> None:
     \b
     coterie report runs/compare-rotated-digits --out digits.html
     """
+    if file is not None:
+        check_output(file)
     runs = read_runs(folder)
     unfinished = len(jobs_of(folder)) - len(runs) if is_comparison(folder) else 0
     path = write_report(runs, file or folder / "report.html", unfinished=unfinished)
-    out.print(f"report  {path}", highlight=False, soft_wrap=True)
+    _print_paths(report=path)
 
 
 cli.add_command(predict_command)
@@ -218,10 +230,10 @@ def scenarios(name: str | None, seed: int, file: Path | None) -> None:
     if name is None:
         show.scenarios(out)
         return
-    drawn = contact_sheet(build_scenario(name, seed=seed))
-    path = file or Path(f"{name}.svg")
-    path.write_text(drawn, encoding="utf-8")
-    out.print(f"drawing {path}", highlight=False, soft_wrap=True)
+    path = file or Path(f"{find_scenario(name).name}.svg")
+    check_output(path)
+    write_output(path, contact_sheet(build_scenario(name, seed=seed)))
+    _print_paths(drawing=path)
 
 
 @cli.command()
@@ -243,17 +255,61 @@ cli.add_command(flower_commands)
 cli.add_command(reproduce_command)
 
 
+TRACEBACK = "COTERIE_TRACEBACK"
+"""Environment variable: set to anything, it makes unexpected errors show their traceback."""
+
+
 def main() -> None:
-    """The entry point: a mistake of the user's is one line and exit code 2."""
-    warnings.showwarning = lambda message, *_: err.print(f"note: {message}", style="yellow", markup=False)
+    """Run the program: a failure is one sentence on standard error and exit code 2, an interruption exit code 130."""
+    make_streams_tolerant()
+    warnings.showwarning = lambda message, *_: _warn(message)
     try:
-        code = cli.main(standalone_mode=False)
-    except CoterieError as error:
-        err.print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
+        code = cli.main(prog_name="coterie", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
+    except Exception as error:
+        known = explained(error)
+        if known is None and os.environ.get(TRACEBACK):
+            raise
+        _complain(known or _bug(error))
+        sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def explained(error: Exception) -> str | None:
+    """Return one line about an error: what happened, why, what to do; None for an unexpected one."""
+    if isinstance(error, OSError) and error.filename is None and _is_of_output(error):
+        give_up_output()
+        return UNPRINTED.format(error.strerror or error)
+    known = from_system(error)
+    if known is not None:
+        return on_one_line(known)
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply: simplify it"
+    if isinstance(error, UnicodeError):
+        return on_one_line(f"a text cannot be read or written ({error}): use UTF-8")
+    return None
+
+
+def _bug(error: Exception) -> str:
+    what = on_one_line(f"{type(error).__name__}: {error}")
+    return f"this should not happen and is a bug in Coterie ({what}): set {TRACEBACK}=1 to see where, and report it"
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether an error without a file name came from printing: these streams have no name."""
+    return error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
+
+
+def _complain(text: str) -> None:
+    with suppress(OSError):  # standard error may be closed, too; the exit code remains
+        err.print(f"error: {text}", style="red", soft_wrap=True)
+
+
+def _warn(message: object) -> None:
+    err.print(f"note: {on_one_line(message)}", style="yellow", soft_wrap=True)

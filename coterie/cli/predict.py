@@ -13,14 +13,14 @@ from typing import Any, TextIO
 import click
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
+from coterie.cli.terminal import Terminal, on_one_line
 from coterie.errors import ConfigError, InputError, RunError
 from coterie.result import Result, load
 from coterie.scenarios.table import Encoding, encoded_table
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 Array = npt.NDArray[Any]
 
@@ -76,7 +76,7 @@ def predict_command(
     if score is not None:
         console.print(score, highlight=False)
     if to is not None:
-        console.print(f"written  {to}", highlight=False, soft_wrap=True)
+        console.print(f"written  {on_one_line(to)}", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from coterie.runs.folder import Record
 
 def _bars(console: Console, unit: str) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=console,
         transient=True,
         disable=not console.is_terminal,

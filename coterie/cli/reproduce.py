@@ -6,21 +6,23 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from coterie.cli.progress import cell_progress
 from coterie.cli.show import claims as show_claims
 from coterie.cli.show import plain_table
+from coterie.cli.terminal import Terminal, on_one_line
+from coterie.comparing import MOST_SEEDS
 from coterie.reproductions import REPRODUCTIONS, find_reproduction, page, read, reproduce
+from coterie.runs.outputs import check_output, write_output
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 @click.command(name="reproduce")
 @click.argument("name", required=False)
 @click.option("--quick", is_flag=True, help="A small version that ends in a minute or two and leaves nothing behind.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Seeds (trials) of each cell. [default: as listed]")
+@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), help="Seeds (trials) of each cell. [default: as listed]")
 @click.option("--only", metavar="TEXT", help="Only cells whose name contains this text.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time. [default: one a core]")
 @click.option(
@@ -61,13 +63,15 @@ def reproduce_command(
     coterie reproduce ifca-figure3 --quick
     coterie reproduce ifca-table1 --only 1200x200 --seeds 1
     """
+    if page_file is not None:
+        check_output(page_file)
     if name is not None:
         _run(name, quick, seeds, only, jobs, folder, results)
     elif page_file is None:
         _list(results)
     if page_file is not None:
-        page_file.write_text(page(REPRODUCTIONS.values(), results), encoding="utf-8")
-        out.print(f"page    {page_file}", highlight=False, soft_wrap=True)
+        write_output(page_file, page(REPRODUCTIONS.values(), results))
+        out.print(f"page    {on_one_line(page_file)}", soft_wrap=True)
 
 
 def _run(
@@ -89,17 +93,17 @@ def _run(
                 on_cell=on_cell,
             )
         except KeyboardInterrupt:
-            kept = "" if quick else f"; {results} and {folder} keep what is done, the same command goes on"
-            err.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
+            kept = "" if quick else f"; {results} and {folder} keep what is done, the same command continues"
+            err.print(on_one_line(f"interrupted{kept}"), soft_wrap=True)
             sys.exit(130)
-    out.print(f"{reproduction.title} ({reproduction.paper})", style="bold", highlight=False)
+    out.print(f"{reproduction.title} ({reproduction.paper})", style="bold")
     if quick:
-        out.print("quick: far smaller than the paper's; shows how it works, not what holds", highlight=False)
+        out.print("quick: far smaller than the paper's; shows how it works, not what holds")
     for table in findings.tables:
         plain_table(out, table.title, table.header, table.rows)
     show_claims(out, findings.claims)
     for line in findings.failed:
-        err.print(f"failed  {line}", style="red", highlight=False, soft_wrap=True)
+        err.print(f"failed  {on_one_line(line)}", style="red", soft_wrap=True)
     if findings.failed:
         sys.exit(2)
 
@@ -120,4 +124,4 @@ def _list(results: Path) -> None:
             ]
         )
     plain_table(out, "", ["name", "what", "needs", "seeds", "cells done"], rows)
-    out.print("\n'coterie reproduce NAME --quick' shows a small version.", highlight=False)
+    out.print("\n'coterie reproduce NAME --quick' shows a small version.")

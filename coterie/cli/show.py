@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from coterie.cli.terminal import visible
 from coterie.cli.tiers import default_method
 from coterie.config import PRIVATE, Option
 from coterie.errors import unknown_name
@@ -167,7 +168,9 @@ def _coefficients(console: Console, found: Mapping[str, Any] | None) -> None:
     console.print(f"\nCoefficients, with {100 * found['level']:g} % intervals", style="bold", highlight=False)
     table = _table("name", *(f"cluster {k}" for k in used))
     for name, cells in table_rows(found):
-        table.add_row(escape(name), *(f"{estimate} ({interval.replace(' to ', ', ')})" for estimate, interval in cells))
+        table.add_row(
+            Text(visible(name)), *(f"{estimate} ({interval.replace(' to ', ', ')})" for estimate, interval in cells)
+        )
     console.print(table)
 
 
@@ -251,7 +254,7 @@ def claims(console: Console, made: Sequence[Claim]) -> None:
     console.print()
     for claim in made:
         word, colour = words[claim.holds]
-        console.print(f"[{colour}]{word:<8}[/]{escape(claim.text)}: {escape(claim.evidence)}", highlight=False)
+        console.print(Text.assemble((f"{word:<8}", colour), visible(f"{claim.text}: {claim.evidence}")))
 
 
 def sweep(console: Console, found: Sweep) -> None:

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from coterie.cli import show
-from coterie.cli.folders import free_folder, kept
+from coterie.cli.folders import complete, free_folder, kept
+from coterie.cli.json_output import check_json, write_json_output
 from coterie.cli.options import scenario_name, split_options, with_run_options
 from coterie.cli.progress import comparison_progress
+from coterie.cli.terminal import Terminal, on_one_line
+from coterie.comparing import MOST_SEEDS, seed_list
 from coterie.config import COMMON
 from coterie.errors import ConfigError, unknown_name
 from coterie.methods import find_method
 from coterie.scenarios import find_scenario
 from coterie.sweeping import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 @click.command(name="sweep")
 @click.argument("scenario", required=False)
 @click.option("--method", default="ifca", show_default=True, help="Method to run (see 'coterie methods').")
 @click.option("--over", multiple=True, metavar="NAME=V1,V2,...", help="An option and the values to try; repeatable.")
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each combination.")
+@click.option(
+    "--seeds", type=click.IntRange(1, MOST_SEEDS), default=1, show_default=True, help="Runs of each combination."
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
 @click.option(
     "--out",
@@ -60,13 +63,14 @@ def sweep_command(
     coterie sweep rotated-digits --method ifca --over lr=0.03,0.1,0.3 --over local_steps=1,10 --seeds 2
     coterie sweep mixed-regression --over clusters=2,3,4,5 --noise 0.5
     """
+    check_json(json_file)
     given = {name: value for name, value in flags.items() if value is not None}
     scenario = scenario_name(scenario, given)
     first, share = given.pop("seed", 0), given.pop("validation", SHARE)
     swept = read_over(over, method, scenario)
     of_scenario, of_run = split_options(scenario, [method], given)
     folder = folder or free_folder(f"sweep-{scenario}-{method}")
-    chosen = list(range(first, first + seeds))
+    chosen = seed_list(seeds, first)
     plan_sweep(Asked(scenario, method, swept, chosen, share, of_scenario | of_run), folder)
     go_on_with_sweep(folder, jobs, json_file)
 
@@ -94,11 +98,8 @@ def go_on_with_sweep(folder: Path, workers: int | None, json_file: Path | None =
     """Run what is left of a planned sweep, print the ranking."""
     with kept(folder, err), comparison_progress(err, read_asked(folder).all_jobs(folder)) as progress:
         failed = run_sweep(folder, workers, progress)
-    found = conclude(folder, failed)
-    if str(json_file) == "-":
-        click.echo(json.dumps(found.summary(), indent=1))
-        return
-    if json_file is not None:
-        json_file.write_text(json.dumps(found.summary(), indent=1) + "\n")
-    show.sweep(out, found)
-    out.print(f"runs    {folder / 'jobs'}", highlight=False, soft_wrap=True)
+    with complete(folder):
+        found = conclude(folder, failed)
+        if not write_json_output(json_file, found.summary()):
+            show.sweep(out, found)
+            out.print(f"runs    {on_one_line(folder / 'jobs')}", soft_wrap=True)

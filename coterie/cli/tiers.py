@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from coterie.cli.terminal import Terminal
 from coterie.config import AUTO, Options, settle
 from coterie.methods import METHODS
 from coterie.methods.base import Entry
@@ -19,7 +19,7 @@ from coterie.tiers.method import Method
 from coterie.tiers.procedure import Fixed
 from coterie.tiers.sense import OWN_MIX
 
-out = Console()
+out = Terminal()
 
 
 @click.command(name="tiers")
@@ -32,7 +32,7 @@ def tiers_command() -> None:
     """
     users = users_of_members()
     for number, (tier, facts) in enumerate(TIERS.items(), start=1):
-        out.print(f"[bold]{number}  {tier}[/bold]: {facts.question}", highlight=False)
+        out.print(Text.assemble((f"{number}  {tier}", "bold"), f": {facts.question}"))
         out.print(_table(tier, facts.members, users))
         out.print()
     out.print(
@@ -53,9 +53,8 @@ def _table(tier: Tier, members: dict[str, Callable[..., Any]], users: dict[tuple
             "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
             "methods": ", ".join(users.get((tier, name), ())),
         }
-        table.add_row(
-            name, "\n".join([escape(_meaning(member)), *(f"[dim]{k}:[/dim] {v}" for k, v in lines.items() if v)])
-        )
+        parts = [Text.assemble((f"{key}:", "dim"), f" {text}") for key, text in lines.items() if text]
+        table.add_row(name, Text("\n").join([Text(_meaning(member)), *parts]))
     return table
 
 

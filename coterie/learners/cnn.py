@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
 from coterie.learners.module import HeadedLearner, headed
+from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
 
 
@@ -84,6 +85,8 @@ def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 
     if kernel not in KERNELS:
         raise ConfigError(f"cnn: kernel must be 3 (overlapping squares) or 2 (side by side), got {kernel}")
     outputs = profile.classes or 1
+    pooled = 2 * channels * (height // 4) * (width // 4)
+    check_size("cnn", kernel**2 * channels * (inputs + 2 * channels) + hidden * (pooled + outputs))
     return headed(
         profile,
         lambda: KERNELS[kernel](inputs, height, width, channels, hidden, outputs),

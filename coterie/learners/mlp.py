@@ -18,7 +18,7 @@ from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Descent, LocalWork, Schedule, descend_each_track, each_track
 from coterie.learners.heads import Heads
-from coterie.learners.network import Network, check_penalty
+from coterie.learners.network import Network, check_penalty, check_size
 from coterie.learners.perceptron import contribute_by_gram, descend_body_by_hand, descend_by_hand, gram_pays
 
 
@@ -122,10 +122,12 @@ def mlp(profile: Profile, *, hidden: tuple[int, ...] = (64,), l2: float = 0.0) -
     if not hidden or min(hidden) < 1:
         raise ConfigError(f"mlp: hidden needs widths of at least 1, such as 64 or 200-100; got {hidden}")
     check_penalty("mlp", l2)
+    widths = (int(np.prod(profile.features)), *hidden, profile.classes or 1)
+    check_size("mlp", sum((inside + 1) * outside for inside, outside in pairwise(widths)))
     return MLP(
         classes=profile.classes,
         spec=f"mlp:hidden={'-'.join(map(str, hidden))},l2={l2!r}",
         dtype=torch.float32,
         l2=l2,
-        widths=(int(np.prod(profile.features)), *hidden, profile.classes or 1),
+        widths=widths,
     )

@@ -23,6 +23,19 @@ def check_penalty(learner: str, l2: float) -> None:
         raise ConfigError(f"{learner}: l2 must be a finite number of at least 0, got {l2}")
 
 
+MOST_PARAMETERS = 2**28
+"""The most parameters of a model that is named with its sizes: one copy takes 1 GB in float32."""
+
+
+def check_size(learner: str, parameters: float) -> None:
+    """Refuse sizes that no memory holds, before anything is allocated."""
+    if not parameters <= MOST_PARAMETERS:
+        raise ConfigError(
+            f"{learner}: a model of these sizes would have {float(min(parameters, 1e300)):.1e} parameters, but at most "
+            f"{MOST_PARAMETERS} are allowed: choose smaller sizes"
+        )
+
+
 @dataclass(frozen=True)
 class Network(ABC):
     """Cross-entropy for classes, (1/2) squared error for numbers. How it scores, steps and contributes is left open."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import unknown_name
+from coterie.processes import leave_if_importing_main
 from coterie.reproductions import (
     grouped_regression,
     hcfl_ablations,
@@ -110,6 +111,7 @@ def reproduce(
     seeds: seeds (trials) for each cell; only: cells whose name contains this text; jobs: processes side by side.
     out: folder of the runs, from which an interrupted cell goes on. results: file to which finished cells are added.
     """
+    leave_if_importing_main()
     reproduction = find_reproduction(name)
     kept = reproduction.kept_as
     seeds = seeds or (reproduction.quick_seeds if quick else reproduction.seeds)

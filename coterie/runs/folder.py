@@ -237,11 +237,11 @@ def alone_in(path: Path) -> Iterator[None]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file, with an error that names the file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise RunError(f"{path} is no valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is no valid TOML: {' '.join(str(error).split())}") from None
 
 
 def versions() -> dict[str, Any]:

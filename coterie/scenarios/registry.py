@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from coterie.config import Option, check_all
+from coterie.config import Option, check_all, check_seed
 from coterie.core.population import Population
-from coterie.errors import unknown_name
+from coterie.errors import ConfigError, CoterieError, shown, unknown_name
 from coterie.scenarios import (
     diverse_shift,
     drift,
@@ -381,5 +381,24 @@ def find_scenario(name: str) -> ScenarioEntry:
 def scenario(name: str, *, seed: int = 0, **options: object) -> Population:
     """Build a named scenario; the same options and seed give the same data."""
     entry = find_scenario(name)
-    built = entry.build(seed=seed, **check_all(options, entry.options, f"scenario {name}"))
+    checked = check_all(options, entry.options, f"scenario {name}")
+    _check_sizes(checked)
+    try:
+        built = entry.build(seed=check_seed(seed), **checked)
+    except CoterieError:
+        raise
+    except (MemoryError, OverflowError, ValueError) as error:  # numbers that are allowed one by one
+        raise ConfigError(
+            f"scenario {name} cannot be built with these options ({shown(error)}): use fewer clients or samples"
+        ) from error
     return replace(built, recommended={**entry.recommended, **built.recommended})
+
+
+LARGEST_SIZE = 10_000_000
+"""The largest number of clients, samples or features of a scenario."""
+
+
+def _check_sizes(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if isinstance(value, int) and value > LARGEST_SIZE:
+            raise ConfigError(f"{name} of a scenario must be at most {LARGEST_SIZE:,}, got {value}: choose less")

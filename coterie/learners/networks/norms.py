@@ -63,10 +63,16 @@ def find_norm(name: str) -> Norm:
     return NORMS[name]
 
 
+WIDEST = 4
+"""Of resnet18, which then has 180 million parameters."""
+
+
 def check_width(learner: str, width: float) -> None:
-    """Refuse a multiplier of the channels that is not positive or no number."""
-    if not 0 < width < float("inf"):
-        raise ConfigError(f"{learner}: width must be a positive number that multiplies all channels, got {width}")
+    """Refuse a multiplier of the channels that is not positive, no number, or makes models that no memory holds."""
+    if not 0 < width <= WIDEST:
+        raise ConfigError(
+            f"{learner}: width must be a positive number, at most {WIDEST}, that multiplies all channels, got {width}"
+        )
 
 
 def scaled(channels: int, width: float) -> int:

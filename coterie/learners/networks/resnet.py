@@ -14,6 +14,7 @@ from torch.nn.functional import relu
 from coterie.core.population import Profile
 from coterie.errors import ConfigError
 from coterie.learners.module import HeadedLearner
+from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
 from coterie.learners.networks.norms import Norm, check_width, find_norm, scaled
 from coterie.learners.networks.stored import StoredWeights, check_frozen, with_start
@@ -77,6 +78,7 @@ def resnet18(
     if stem < 1 or stem % 2 == 0:
         raise ConfigError(f"resnet18: stem must be an odd number of pixels such as 3 or 7, got {stem}")
     inputs, _, _ = image_shape(profile, "resnet18")
+    check_size("resnet18", 64 * width * inputs * stem**2)
     layer, outputs = find_norm(norm), profile.classes or 1
     return with_start(
         profile,

@@ -1,0 +1,53 @@
+"""Work for the worker processes of the tests; it imports nothing heavy, so that a process is ready at once."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Dies:
+    """Work whose process is killed a number of times: job `name:count` survives its attempt number count + 1."""
+
+    folder: Path
+    how: signal.Signals = signal.SIGKILL
+
+    def __call__(self, job: str) -> str:
+        name, _, count = job.partition(":")
+        attempts = self.folder / name
+        with open(attempts, "a") as file:
+            file.write("x")
+        if len(attempts.read_text()) <= int(count):
+            os.kill(os.getpid(), self.how)
+            time.sleep(60)
+        return name.upper()
+
+
+class Leaves:
+    def __call__(self, code: int) -> None:
+        os._exit(code)
+
+
+@dataclass(frozen=True)
+class Raises:
+    def __call__(self, name: str) -> None:
+        raise {
+            "memory": MemoryError(),
+            "torch": RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to ..."),
+            "full": OSError(28, "No space left on device", "/runs/x"),
+            "awkward": AwkwardError(1, 2),
+        }[name]
+
+
+class AwkwardError(Exception):
+    """An error that cannot be sent to another process as it is."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__("awkward")
+
+
+class Pid:
+    def __call__(self, job: int) -> tuple[int, str | None, str | None]:
+        return os.getpid(), os.environ.get("OMP_NUM_THREADS"), os.environ.get("COTERIE_WORKER")
