@@ -161,6 +161,7 @@ def prepare(
     if not isinstance(data, Census):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     _check_places(data, given)
+    data = data.compact()
     entry = find_method(method)
     if start == "random" and "start" in entry.refuses:
         start = None  # it begins in its own way, which nobody has to say
