@@ -29,6 +29,7 @@ from coterie.methods import find_method
 from coterie.methods.base import Entry
 from coterie.runs.files import read_tensors
 from coterie.runs.folder import Record, RunFolder
+from coterie.scenarios.columns import shown
 from coterie.scenarios.encode import encode, encode_target
 from coterie.tiers.method import read_objective
 
@@ -289,7 +290,7 @@ class Result:
             return x
         raise InputError(
             f"the run was made from a table, got {type(x).__name__}: give the raw rows as a DataFrame, an Arrow table, "
-            f"a dict of columns or a path, with the columns {', '.join(column.name for column in self.schema.columns)}"
+            f"a dict of columns or a path, with the columns {', '.join(shown(column.name) for column in self.schema.columns)}"
         )
 
     def labels_in(self, x: Samples) -> npt.NDArray[Any] | None:

@@ -22,6 +22,8 @@ out = Console()
 err = Console(stderr=True)
 
 Array = npt.NDArray[Any]
+FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What the formulas of spreadsheets begin with."""
 
 
 @click.command(name="predict")
@@ -122,4 +124,9 @@ def _write(to: Path | None, predicted: Sequence[object]) -> None:
 def _lines(file: TextIO, predicted: Sequence[object]) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["prediction"])
-    writer.writerows([value] for value in predicted)
+    writer.writerows([_cell(value)] for value in predicted)
+
+
+def _cell(value: object) -> object:
+    """Return the value as a spreadsheet may read it: a text that would be a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value

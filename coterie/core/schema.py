@@ -63,7 +63,7 @@ class Schema:
         odd = next((label for label in found if label not in numbers), None)
         if odd is not None:
             known = ", ".join(map(repr, self.classes[:10])) + (", ..." if len(self.classes) > 10 else "")
-            raise InputError(f"{what} holds {odd!r}, which the run has no class for: it knows {known}")
+            raise InputError(f"{what} holds {str(odd)[:60]!r}, which the run has no class for: it knows {known}")
         return np.array([numbers[label] for label in found], dtype=np.int64)
 
     def class_labels(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

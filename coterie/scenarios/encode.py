@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from coterie.core.schema import Schema
 from coterie.errors import InputError
-from coterie.scenarios.columns import Columns, Values, open_columns
+from coterie.scenarios.columns import Columns, Values, open_columns, shown
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ def encode(schema: Schema, source: object) -> Floats:
     if absent:
         raise InputError(
             f"the table has no column {absent[0]!r}, which the run predicts from: give it the columns "
-            f"{', '.join(names)}"
+            f"{', '.join(map(shown, names))}"
         )
     for name, levels in schema.columns:
         if levels:
@@ -68,7 +68,7 @@ def _only_known(values: Values, known: tuple[str, ...], column: str) -> None:
     odd = next((value for value in dict.fromkeys(values.tolist()) if value not in known), None)
     if odd is not None:
         raise InputError(
-            f"column {column!r} holds {odd!r}, which the table of the run did not: drop those rows, or train again"
+            f"column {column!r} holds {shown(odd)}, which the table of the run did not: drop those rows, or train again"
         )
 
 

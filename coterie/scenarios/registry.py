@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from coterie.config import Option, check_all
+from coterie.config import COMMON, Option, check_all
 from coterie.core.population import Population
 from coterie.errors import unknown_name
 from coterie.scenarios import (
@@ -381,5 +381,6 @@ def find_scenario(name: str) -> ScenarioEntry:
 def scenario(name: str, *, seed: int = 0, **options: object) -> Population:
     """Build a named scenario; the same options and seed give the same data."""
     entry = find_scenario(name)
+    check_all({"seed": seed}, COMMON, f"scenario {name}")
     built = entry.build(seed=seed, **check_all(options, entry.options, f"scenario {name}"))
     return replace(built, recommended={**entry.recommended, **built.recommended})

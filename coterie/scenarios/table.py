@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from coterie.config import COMMON, check_all
 from coterie.core.hold_out import Split, split
 from coterie.core.keys import Purpose, hash_ids, keys_for_clients
 from coterie.core.population import Population
 from coterie.core.schema import Column, Label, Schema
 from coterie.errors import ConfigError, InputError, unknown_name
 from coterie.scenarios.arrays import stack_shard
-from coterie.scenarios.columns import Columns, Values, open_columns
+from coterie.scenarios.columns import Columns, Values, open_columns, shown
 from coterie.scenarios.encode import features_of, refuse_holes, scaled
 
 Floats = npt.NDArray[np.float64]
@@ -55,6 +56,7 @@ def from_table(
     standardize: shift and scale every feature to mean 0 and standard deviation 1 over all training rows. A
         feature that is the same in all training rows becomes 0, with a warning.
     """
+    check_all({"seed": seed}, COMMON, "from_table")
     columns, chosen = _opened(source, client, target, features)
     share = _share(holdout)
     ids, owner = _clients(columns, client)
@@ -115,6 +117,9 @@ def _opened(
     source: object, client: str, target: str, features: Sequence[str] | str | None
 ) -> tuple[Columns, tuple[str, ...]]:
     """The table and the names of its feature columns."""
+    for what, column in (("client", client), ("target", target)):
+        if not isinstance(column, str):
+            raise ConfigError(f"{what} must be the name of a column, got {type(column).__name__}")
     if client == target:
         raise ConfigError(f"client and target are both {client!r}: they must be two columns")
     asked = None if features is None else _listed(features, client, target)
@@ -131,6 +136,8 @@ def _opened(
 
 
 def _listed(features: Sequence[str] | str, client: str, target: str) -> tuple[str, ...]:
+    if not isinstance(features, Sequence):
+        raise ConfigError(f"features must be a list of column names, got {type(features).__name__}")
     names = features.split(",") if isinstance(features, str) else features
     found = tuple(str(name).strip() for name in names)
     if not found or not all(found):
@@ -171,8 +178,10 @@ def _clients(columns: Columns, client: str) -> tuple[list[str], Ints]:
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         ids, owner = [str(level) for level in levels[order]], rank[codes]
+        if len(set(ids)) != len(ids):
+            raise InputError(f"two clients in column {client!r} are equal as text: give every client a name of its own")
     if len(ids) < 2:
-        raise InputError(f"client column {client!r} holds only {ids[0]!r}: there must be two clients or more")
+        raise InputError(f"client column {client!r} holds only {shown(ids[0])}: there must be two clients or more")
     return ids, owner
 
 
@@ -199,8 +208,9 @@ def _target(columns: Columns, target: str) -> tuple[Floats | Ints, tuple[Label, 
         return values.astype(np.float64, copy=False), ()
     levels = _levels(values, target) if values.dtype.kind == "O" else sorted(set(values.tolist()))
     if len(levels) < 2:
-        raise InputError(f"target {target!r} is {levels[0]!r} in every row: there is nothing to predict")
-    return np.searchsorted(np.array(levels), values.astype(np.array(levels).dtype)).astype(np.int64), tuple(levels)
+        raise InputError(f"target {target!r} is {shown(levels[0])} in every row: there is nothing to predict")
+    schema = Schema(classes=tuple(levels))
+    return schema.class_numbers(values.tolist(), f"target {target!r}"), schema.classes
 
 
 def _levels(values: Values, name: str) -> list[str]:
@@ -208,10 +218,10 @@ def _levels(values: Values, name: str) -> list[str]:
     levels = sorted(set(values))
     comma = next((level for level in levels if re.fullmatch(r"[-+]?\d+(,\d+)+", level.strip())), None)
     if comma is not None:
-        raise InputError(f"column {name!r} holds {comma!r}, which is read as text: write numbers as 1234.5")
+        raise InputError(f"column {name!r} holds {shown(comma)}, which is read as text: write numbers as 1234.5")
     if len(levels) > MOST_LEVELS:
         raise InputError(
-            f"column {name!r} is text with {len(levels)} different values, such as {levels[0]!r}: if these are "
+            f"column {name!r} is text with {len(levels)} different values, such as {shown(levels[0])}: if these are "
             "numbers, write them as such; else leave it out"
         )
     return levels
@@ -244,7 +254,7 @@ def _texts(columns: Columns, name: str) -> tuple[str, ...]:
     refuse_holes(values, name)
     levels = _levels(values, name)
     if len(levels) < 2:
-        raise InputError(f"feature {name!r} is {levels[0]!r} in every row: leave it out")
+        raise InputError(f"feature {name!r} is {shown(levels[0])} in every row: leave it out")
     return tuple(levels)
 
 
@@ -268,5 +278,11 @@ def _fill(columns: Columns, schema: Schema, rows: Split, standardize: bool) -> _
 
 
 def _scale(values: Floats) -> tuple[float, float]:
-    """Mean and standard deviation; the latter is exactly 0 where all values are the same."""
-    return float(values.mean()), 0.0 if values.min() == values.max() else float(values.std())
+    """Return mean and standard deviation; the latter is 0 only where all values are the same."""
+    mean, deviation = float(values.mean()), float(values.std())
+    if values.min() == values.max():
+        return mean, 0.0
+    if deviation == 0:  # the squares of very small values vanish
+        size = float(np.abs(values - mean).max())
+        deviation = size * float(((values - mean) / size).std())
+    return mean, deviation

@@ -135,7 +135,7 @@ def test_classes_of_a_table_keep_their_names(coterie, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("x\n3\n", "no column 'kind', which the run predicts from: give it the columns x, kind"),
+        ("x\n3\n", "no column 'kind', which the run predicts from: give it the columns 'x', 'kind'"),
         ("x,kind\n3,c\n", "column 'kind' holds 'c', which the table of the run did not"),
         ("x,kind\nmuch,a\n", "column 'x' holds texts, but numbers when the run was made"),
         ("x,kind\n,a\n3,a\n", "column 'x' has 1 missing or infinite values"),
