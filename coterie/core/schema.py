@@ -58,13 +58,15 @@ class Schema:
 
     def class_numbers(self, labels: Iterable[object], what: str) -> npt.NDArray[np.int64]:
         """Return the number of each label's class, (n,); raise InputError for a label that is no class."""
-        numbers: dict[object, int] = {label: k for k, label in enumerate(self.classes)}
-        found = list(labels)
-        odd = next((label for label in found if label not in numbers), None)
-        if odd is not None:
-            known = ", ".join(map(repr, self.classes[:10])) + (", ..." if len(self.classes) > 10 else "")
-            raise InputError(f"{what} holds {str(odd)[:60]!r}, which the run has no class for: it knows {known}")
-        return np.array([numbers[label] for label in found], dtype=np.int64)
+        place: dict[object, int] = {label: k for k, label in enumerate(self.classes)}
+        numbers = []
+        for label in labels:
+            number = place.get(label) if isinstance(label, str | int | float) else None
+            if number is None:
+                known = ", ".join(map(repr, self.classes[:10])) + (", ..." if len(self.classes) > 10 else "")
+                raise InputError(f"{what} holds {str(label)[:60]!r}, which the run has no class for: it knows {known}")
+            numbers.append(number)
+        return np.array(numbers, dtype=np.int64)
 
     def class_labels(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return the label of each class number; the numbers themselves where classes have no other labels."""

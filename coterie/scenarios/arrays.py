@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.arrays import as_array, tensor_of
+from coterie.core.arrays import LARGEST, as_array, tensor_of, unusable
 from coterie.core.keys import hash_ids
 from coterie.core.population import Population
 from coterie.core.shard import ClientId, Shard
@@ -141,7 +141,7 @@ def _shard(named: Mapping[ClientId, ClientArrays], part: str) -> Shard:
     ys: list[npt.NDArray[np.generic]] = []
     for client, pair in named.items():
         where = f"client {client!r}{part}"
-        if not isinstance(pair, Sequence) or len(pair) != 2:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InputError(f"{where}: expected a pair (x, y), got {type(pair).__name__}")
         x, y = _features(pair[0], where), _targets(pair[1], where)
         if len(x) != len(y):
@@ -223,13 +223,20 @@ def _listed(values: object, what: str) -> list[object]:
         raise InputError(f"{what} must be a list with one value for each client, got a single value") from None
 
 
-def _refuse_holes(values: npt.NDArray[np.generic], what: str) -> None:
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row = int(np.argwhere(bad)[0][0])
+def _refuse_holes(values: npt.NDArray[Any], what: str) -> None:
+    bad = unusable(values)
+    if not bad.any():
+        return
+    row, missing = int(np.argwhere(bad)[0][0]), ~np.isfinite(values)
+    if missing.any():
         raise InputError(
-            f"{what} has {int(bad.sum())} NaN or infinite values, the first in sample {row}: impute or drop them"
+            f"{what} has {int(missing.sum())} NaN or infinite values, the first in sample "
+            f"{int(np.argwhere(missing)[0][0])}: impute or drop them"
         )
+    raise InputError(
+        f"{what} holds {float(values[bad][0]):.3g} in sample {row}, but values must be at most {LARGEST:g} in size: "
+        "rescale them"
+    )
 
 
 def _same_clients(what: str, found: Mapping[ClientId, object], named: Mapping[ClientId, object]) -> None:
