@@ -133,6 +133,7 @@ def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -
         plan.data.fingerprint(),
         _beside(plan, clusters, positions, by) | {f"{SPLITS}{name}": rows for name, rows in state.tree.items()},
         None if by is None else by.objective,
+        plan.data.schema,
     )
 
 

@@ -54,7 +54,7 @@ class SilenceError(TrainingError):
 
 def unknown_name(what: str, given: object, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not in a registry, with the nearest valid one."""
-    names = sorted(known)
+    names = sorted(" ".join(str(name).split()) or "''" for name in known)  # a message is one line
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5) if isinstance(given, str) else []
     if near:
         return ConfigError(f"unknown {what} {shown(given)}: did you mean {near[0]!r}?")

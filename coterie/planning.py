@@ -162,6 +162,7 @@ def prepare(
     if not isinstance(data, Census):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     _check_places(data, given)
+    data = data.compact()
     entry = find_method(method)
     _check_start(start)
     if isinstance(start, str) and start == "random" and "start" in entry.refuses:

@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from coterie.core.arrays import LARGEST, NUMBERS, as_array, tensor_of, unusable
 from coterie.core.clusters import Params, unflat
 from coterie.core.messages import Plain
 from coterie.core.population import Profile, torch_dtype
+from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
-from coterie.errors import InputError
+from coterie.errors import InputError, RunError
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
@@ -27,7 +29,16 @@ from coterie.methods import find_method
 from coterie.methods.base import Entry
 from coterie.runs.files import read_tensors
 from coterie.runs.folder import Record, RunFolder
+from coterie.scenarios.columns import shown
+from coterie.scenarios.encode import encode, encode_target
 from coterie.tiers.method import read_objective
+
+Samples = npt.ArrayLike | object
+"""An array (n, ...), or for a run of a table its rows: a DataFrame, an Arrow table, a dict of columns or a path."""
+Labels = npt.ArrayLike
+"""Labels or target values (n,), as they were in the training data."""
+Support = tuple[Samples, Labels] | object
+"""Labelled samples: a pair (x, y), or for a run of a table one table with the target column."""
 
 SPLITS = "splits/"
 """In `Result.beside`: what names of the tree of splits begin with."""
@@ -56,6 +67,8 @@ class Result:
     clients keep for themselves (`personal`, a row for each of `clients`), or the splits that newcomers descend."""
     objective: Plain = None
     """The objective of mixtures, as plain values."""
+    schema: Schema = field(default_factory=Schema)
+    """How raw values become features and classes: `predict`, `weigh`, `assign` and `losses` apply it."""
 
     @property
     def assignments(self) -> dict[ClientId, int]:
@@ -77,19 +90,22 @@ class Result:
 
     def predict(
         self,
-        x: npt.ArrayLike,
+        x: Samples,
         *,
         client: ClientId | None = None,
         cluster: int | None = None,
-        support: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        support: Support | None = None,
     ) -> npt.NDArray[Any]:
-        """Predictions (n,) for samples x (n, ...): classes, or numbers.
+        """Return the predictions (n,) for samples x (n, ...): class labels as they were in the data, or numbers.
 
-        client: somebody who trained; its cluster's model predicts, its own mixture of all models, or its own model.
+        x: an array; for a run of a table its raw rows, as a DataFrame, an Arrow table, a dict of columns or a path. The
+            run's own encoding and scaling are applied to them.
+        client: a client that trained; its cluster's model predicts, its own mixture of all models, or its own model.
         cluster: the model of this cluster predicts.
-        support: a few labelled samples (x, y) of somebody new, who gets the models that `weigh` finds for it.
-        None of these: somebody new of whom nothing is known but these samples, where one model serves everybody or
-            the clusters know what their samples look like (fedgmm).
+        support: a few labelled samples (x, y) of a new client, which gets the models that `weigh` finds for it. For
+            a run of a table they may be one table with the target column.
+        None of these: a new client of which only these samples are known, where one model serves everybody or the
+            clusters know what their samples look like (fedgmm).
         """
         if sum(given is not None for given in (client, cluster, support)) > 1:
             raise InputError(
@@ -103,18 +119,27 @@ class Result:
             return self.predict_mixed(x, self._weights_of(str(client)))
         if cluster is not None:
             return self.predict_mixed(x, self._alone(cluster))
-        return self.predict_mixed(x, self._alone(self._only()) if support is None else self.weigh(*_pair(support)))
+        return self.predict_mixed(x, self._alone(self._only()) if support is None else self.weigh(*self._pair(support)))
 
-    def predict_mixed(self, x: npt.ArrayLike, weights: npt.ArrayLike) -> npt.NDArray[Any]:
+    def predict_mixed(self, x: Samples, weights: npt.ArrayLike) -> npt.NDArray[Any]:
         """Predictions for samples x (n, ...) by all models together, each counting by `weights` (K,)."""
         share = np.asarray(weights, dtype=np.float64)
         if share.shape != (len(self.parameters),) or not (share >= 0).all() or not np.isclose(share.sum(), 1):
             raise InputError(f"weights must be {len(self.parameters)} numbers from 0 on that sum to 1, got {weights!r}")
         return self._said(self.parameters, x, torch.from_numpy(share))
 
-    def _said(self, models: Sequence[Params], x: npt.ArrayLike, share: torch.Tensor) -> npt.NDArray[Any]:
+    def _said(self, models: Sequence[Params], x: Samples, share: torch.Tensor) -> npt.NDArray[Any]:
         said = mixed(self.learner, models, share, self._samples(x))
-        return np.asarray((said if self.learner.classes is None else said.argmax(dim=-1)).numpy())
+        if not bool(said.isfinite().all()):
+            row = int((~said.isfinite()).flatten(1 if said.dim() > 1 else 0).nonzero()[0][0])
+            raise InputError(
+                f"the prediction for sample {row} is not a finite number: its values are too large, or the model has "
+                "diverged"
+            )
+        if self.learner.classes is None:
+            return np.asarray(said.numpy())
+        known = len(self.schema.classes) or said.shape[-1]  # a module may have more outputs than there are classes
+        return self.schema.class_labels(np.asarray(said[..., :known].argmax(dim=-1).numpy()))
 
     def _own_model(self, client: ClientId) -> list[Params]:
         row = self.clients.index(self._row_of(client))
@@ -130,19 +155,17 @@ class Result:
         usual = np.array([row.get("components", row["weights"]) for row in self.clients]).mean(axis=0)
         return Density(read_objective(self.objective), common, torch.from_numpy(usual))
 
-    def _by_features(
-        self, x: npt.ArrayLike, client: ClientId | None, support: tuple[npt.ArrayLike, npt.ArrayLike] | None
-    ) -> npt.NDArray[Any]:
+    def _by_features(self, x: Samples, client: ClientId | None, support: Support | None) -> npt.NDArray[Any]:
         """By a joint density: every sample has shares of its own."""
         density, samples = self._density(), self._samples(x)
         if client is not None:
             row = self._row_of(client)
             own = torch.tensor(row.get("components", row["weights"]), dtype=torch.float64)
         else:
-            own = self._components(density, *_pair(support)) if support is not None else self._components(density, x)
+            own = self._components(density, *((x,) if support is None else self._pair(support)))
         return self._said(self.parameters, x, density.shares(self.learner, samples, own, len(self.parameters)))
 
-    def _components(self, density: Density, x: npt.ArrayLike, y: npt.ArrayLike | None = None) -> torch.Tensor:
+    def _components(self, density: Density, x: Samples, y: Labels | None = None) -> torch.Tensor:
         """(P,) of somebody new with these samples, labelled or not."""
         samples = self._samples(x)
         if y is None:
@@ -152,22 +175,26 @@ class Result:
             cost = deviance(self.learner, losses, losses.new_full((1,), self._usual_loss))
         return density.weigh(self.learner, samples, cost)
 
-    def losses(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Mean loss of each cluster's model on these samples, (K,)."""
-        return np.asarray(self._sample_losses(x, y).mean(dim=1).numpy())
+    def losses(self, x: Samples, y: Labels | None = None) -> npt.NDArray[np.float64]:
+        """Return the mean loss of each cluster's model on these samples, (K,).
 
-    def assign(self, x: npt.ArrayLike, y: npt.ArrayLike) -> int:
-        """The cluster of a new client with labelled samples: the one whose model has the least loss."""
+        y: the labels (n,) as in the training data; for a run of a table they may be a column of x instead.
+        """
+        return np.asarray(self._sample_losses(*self._labelled(x, y)).mean(dim=1).numpy())
+
+    def assign(self, x: Samples, y: Labels | None = None) -> int:
+        """Return the cluster of a new client with labelled samples: the one whose model has the least loss."""
         return int(np.argmin(self.losses(x, y)))
 
-    def weigh(self, x: npt.ArrayLike, y: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
+    def weigh(self, x: Samples, y: Labels | None = None) -> npt.NDArray[np.float64]:
         """What each cluster counts for a new client with a few labelled samples, (K,); sums to one.
 
         With hard clusters all goes to the model of least loss, or to where the tree of splits leads (cfl with
         newcomers=tree). With mixtures it is what EM finds while the models stay as they are; for `fedrc` all classes
         should be about as frequent in y, or the weights follow the labels. Without y where the clusters know what their
-        samples look like (fedgmm).
+        samples look like (fedgmm). For a run of a table the labels may be a column of x.
         """
+        y = self.labels_in(x) if y is None and self.schema.is_table else y
         placing = self._shared().placing(self.config)
         if self._knows_features:
             density = self._density()
@@ -240,27 +267,62 @@ class Result:
         loss = record["start_losses"][self.metrics["start"]] if "start_losses" in record else record["loss"]
         return math.inf if loss is None else float(loss)
 
-    def _sample_losses(self, x: npt.ArrayLike, y: npt.ArrayLike) -> torch.Tensor:
+    def _sample_losses(self, x: Samples, y: Labels) -> torch.Tensor:
         """The loss of each cluster's model on each sample, (K, n)."""
         samples = self._samples(x)
         return sample_losses(self.learner, self.parameters, samples, self._targets(y, len(samples)))
 
-    def _samples(self, x: npt.ArrayLike) -> torch.Tensor:
+    def _samples(self, x: Samples) -> torch.Tensor:
         some = next(iter(self.parameters[0].values()))
-        samples = torch.from_numpy(_numbers(x, "samples")).to(dtype=some.dtype, device=some.device)
-        if tuple(samples.shape[1:]) != self.profile.features or samples.shape[0] == 0:
+        values = encode(self.schema, self._table(x)) if self.schema.is_table else _numbers(x, "samples")
+        if tuple(values.shape[1:]) != self.profile.features or values.shape[0] == 0:
             raise InputError(
-                f"samples must have shape (n, {', '.join(map(str, self.profile.features))}), got {tuple(samples.shape)}"
+                f"samples must have shape (n, {', '.join(map(str, self.profile.features))}), got {tuple(values.shape)}"
             )
+        samples = tensor_of(values).to(dtype=some.dtype, device=some.device)
+        if not bool(samples.isfinite().all()):
+            raise InputError(f"samples hold values that are too large for {str(some.dtype).removeprefix('torch.')}")
         return samples
 
-    def _targets(self, y: npt.ArrayLike, samples: int) -> torch.Tensor:
-        values, classes = _numbers(y, "labels"), self.learner.classes
+    def _table(self, x: Samples) -> object:
+        """Return x if it can be a table; a run of a table cannot tell what the columns of an array are."""
+        if isinstance(x, str | Path | Mapping) or hasattr(x, "columns") or hasattr(x, "column_names"):
+            return x
+        names = ", ".join(shown(column.name) for column in self.schema.columns)
+        raise InputError(
+            f"the run was made from a table, got {type(x).__name__}: give the raw rows as a DataFrame, an Arrow table, "
+            f"a dict of columns or a path, with the columns {names}"
+        )
+
+    def labels_in(self, x: Samples) -> npt.NDArray[Any] | None:
+        """Return the labels in the target column of a table; None if it has no such column."""
+        numbers = encode_target(self.schema, self._table(x))
+        return numbers if numbers is None or not self.schema.classes else self.schema.class_labels(numbers.astype(int))
+
+    def _labelled(self, x: Samples, y: Labels | None) -> tuple[Samples, Labels]:
+        found = self.labels_in(x) if y is None and self.schema.is_table else y
+        if found is None:
+            what = f"column {self.schema.target!r}" if self.schema.is_table else "labels y"
+            raise InputError(f"the samples have no {what}: a new client is placed by labelled samples")
+        return x, found
+
+    def _pair(self, support: Support) -> tuple[Samples, Labels]:
+        if isinstance(support, tuple | list) and len(support) == 2:
+            return support[0], support[1]
+        if self.schema.is_table:
+            return self._labelled(self._table(support), None)
+        raise InputError(f"support must be a pair (x, y) of samples and their labels, got {type(support).__name__}")
+
+    def _targets(self, y: Labels, samples: int) -> torch.Tensor:
+        values, classes = as_array(y, "labels"), self.learner.classes
         if values.shape != (samples,):
             raise InputError(f"{samples} samples but labels of shape {values.shape}: give one label a sample")
+        if classes is not None and self.schema.classes:
+            return torch.from_numpy(self.schema.class_numbers(values.tolist(), "labels"))
+        values = _numbers(values, "labels")
         if classes is None:
-            return torch.from_numpy(values).to(next(iter(self.parameters[0].values())).dtype)
-        odd = values[(values < 0) | (values >= classes) | (values != values.astype(np.int64))]
+            return tensor_of(values).to(next(iter(self.parameters[0].values())).dtype)
+        odd = values[(values < 0) | (values >= classes) | (values != np.floor(values))]
         if len(odd):
             raise InputError(
                 f"labels must be whole numbers from 0 to {classes - 1}, got {odd[0]}: number them as in training"
@@ -289,6 +351,7 @@ class Result:
             "clients": self.clients,
             "features": list(self.profile.features),
             "classes": self.profile.classes,
+            "schema": self.schema.plain(),
             **({} if self.objective is None else {"objective": self.objective}),
         }
 
@@ -303,19 +366,30 @@ class Result:
         )
 
 
-def _pair(support: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[npt.ArrayLike, npt.ArrayLike]:
-    if not isinstance(support, tuple | list) or len(support) != 2:
-        raise InputError(f"support must be a pair (x, y) of samples and their labels, got {type(support).__name__}")
-    return support[0], support[1]
-
-
-def _numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiub":
+def _numbers(values: Samples, what: str) -> npt.NDArray[Any]:
+    array = as_array(values, what)
+    if array.dtype.kind not in NUMBERS:
         raise InputError(f"{what} must be numbers, got type {array.dtype}")
     if not np.isfinite(array).all():
         raise InputError(f"{what} hold NaN or infinite values: impute or drop them")
-    return array
+    if unusable(array).any():
+        raise InputError(f"{what} hold values larger than {LARGEST:g}: rescale them as in training")
+    # torch has no unsigned, half-precision or extended types for all operations
+    return array if array.dtype in (np.float32, np.float64, np.int64) else array.astype(np.float64)
+
+
+def _schema(run: RunFolder) -> Schema:
+    """Return the schema of a finished run."""
+    if "schema" in run.result:
+        try:
+            return Schema.of_plain(run.result["schema"])
+        except InputError as error:
+            raise RunError(f"{run.path / 'result.json'} is damaged ({error}): run it again") from None
+    if run.config["scenario"] in ("table", "own-table"):
+        raise RunError(
+            f"{run.path} was written by an earlier version, which did not keep the columns of its table: run it again"
+        )
+    return Schema()
 
 
 def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
@@ -335,4 +409,5 @@ def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
         fingerprint=run.fingerprint,
         beside=run.beside(),
         objective=result.get("objective"),
+        schema=_schema(run),
     )

@@ -11,7 +11,8 @@ at most 5 rounds, to 1e-9 relative.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +29,7 @@ from coterie.core.federation import Federation, Replies
 from coterie.core.messages import LOOKING, Broadcast, Reply, Task
 from coterie.core.population import Census, Population
 from coterie.core.shard import Positions
+from coterie.errors import ConfigError, InputError
 from coterie.federation.in_process import InProcess
 from coterie.federation.sequential import Sequential
 from coterie.federation.simulated import Simulated
@@ -360,6 +363,155 @@ CHECKS: Mapping[str, Callable[[Case], None]] = {
 }
 
 
+# ---- kinds of data and layouts of arrays --------------------------------------------------------------------------
+
+TASKS = ("binary", "three classes", "regression")
+"""Kinds of data that every method is checked with; it runs or refuses with a sentence."""
+GAPS = {"binary": (3, 7), "three classes": (-2, 0, 9)}
+"""Labels in the place of 0, 1, 2 for the layout `label gaps`."""
+
+Array = npt.NDArray[Any]
+Layout = Callable[[Array], Any]
+
+
+def _behind(x: Array) -> Array:
+    """Return equal values with steps between them in memory."""
+    wide = np.full((2 * len(x), *(2 * n for n in x.shape[1:])), 7, dtype=x.dtype)
+    view = wide[tuple(slice(None, None, 2) for _ in x.shape)]
+    view[...] = x
+    return view
+
+
+def _read_only(x: Array) -> Array:
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "reversed strides": lambda a: np.ascontiguousarray(a[::-1])[::-1],
+    "float16": lambda a: a.astype(np.float16) if a.dtype.kind == "f" else a.astype(np.int8),
+    "Fortran order": np.asfortranarray,
+    "read-only": _read_only,
+    "not contiguous": _behind,
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "integers": lambda a: a.astype(np.int32) if a.ndim > 1 else a,
+    "lists": lambda a: a.tolist(),
+}
+"""Ways to pass the same numbers; none of them may change a result."""
+
+
+def task_clients(task: str) -> dict[str, tuple[Array, Array]]:
+    """Return {id: (x, y)} of six clients in two groups; all numbers are whole, so that every type can hold them."""
+    random = np.random.default_rng(11)
+    clients = {}
+    for index in range(6):
+        x = random.integers(-3, 4, size=(14, 2)).astype(np.float64)
+        score = (x @ [2, -1]) * (1 if index % 2 else -1) + random.integers(-4, 5, size=14)
+        y = score if task == "regression" else np.digitize(score, [0] if task == "binary" else [-2, 2])
+        clients[f"site-{index}"] = (x, y)
+    return clients
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A method on small data of one kind."""
+
+    method: str
+    task: str
+    options: Mapping[str, Any]
+
+    def fit(self, clients: Mapping[str, tuple[Any, Any]]) -> Result:
+        """Fit with the method's defaults; where it refuses those, from random models or with a learner it is for."""
+        entry = find_method(self.method)
+        data = from_arrays(clients, truth=[str(index % 2) for index in range(len(clients))])
+        accepted = {option.name for option in entry.accepts}
+        wanted = Case(self.method, "linear", {"rounds": 2, **self.options}).settings
+        settings = {name: value for name, value in wanted.items() if name in accepted}
+        learner = LEARNERS[entry.learners[0]] if entry.learners else "mlp:hidden=3"
+        refusals: list[ConfigError] = []
+        for instead in ({}, {"start": "random"}, {"learner": learner}, {"learner": learner, "start": "random"}):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about groups that so little data does not show
+                try:
+                    return fit(data, self.method, **(settings | instead))
+                except ConfigError as refusal:
+                    refusals.append(refusal)
+        raise refusals[0]
+
+    def answers(self, result: Result, x: Any, y: Any) -> list[Any]:
+        """Return what a result says of these samples of site-1: predictions, cluster and weights."""
+        said: list[Any] = [result.predict(x, client="site-1"), result.predict(x, cluster=0), result.assign(x, y)]
+        if find_method(self.method).groups == "self":
+            return said
+        return [*said, result.predict(x, support=(x, y)), result.weigh(x, y)]
+
+
+def check_task(
+    method: str, task: str, options: Mapping[str, Any] | None = None, layouts: Iterable[str] = LAYOUTS
+) -> str | None:
+    """Check a method on one kind of data: the same result in every layout; return the sentence of a refusal.
+
+    Masked arrays must be refused. Labels with gaps must give the same models, and predictions in those labels.
+    """
+    trial, clients = _Trial(method, task, options or {}), task_clients(task)
+    try:
+        clean = trial.fit(clients)
+    except (ConfigError, InputError) as refusal:
+        return str(refusal)
+    assert np.isfinite(_flat(clean)).all(), f"{task}: a parameter is not finite"
+    expected = trial.answers(clean, *clients["site-1"])
+    for name in layouts:
+        lay = LAYOUTS[name]
+        found = trial.fit({client: (lay(x), lay(y)) for client, (x, y) in clients.items()})
+        said = trial.answers(found, *map(lay, clients["site-1"]))
+        _assert_equal(clean, found, expected, said, f"{task}, {name}")
+    if task != "regression":
+        _check_labels(trial, clients, clean, expected)
+    _check_masks(trial, clients, clean)
+    return None
+
+
+def _assert_equal(clean: Result, found: Result, expected: list[Any], said: list[Any], what: str) -> None:
+    assert np.array_equal(_flat(clean), _flat(found)), f"{what}: other models than from a plain array"
+    assert clean.assignments == found.assignments, f"{what}: clients changed their clusters"
+    same = all(np.array_equal(one, other) for one, other in zip(expected, said, strict=True))
+    assert same, f"{what}: other predictions than for a plain array"
+
+
+def _check_labels(
+    trial: _Trial, clients: Mapping[str, tuple[Array, Array]], clean: Result, expected: list[Any]
+) -> None:
+    """Labels with gaps give the same models as 0, 1, ..., and predictions in the labels given; so do true and false."""
+    gaps = np.array(GAPS[trial.task])
+    named = {client: (x, gaps[y]) for client, (x, y) in clients.items()}
+    found = trial.fit(named)
+    said = [gaps[each] if np.asarray(each).dtype.kind == "i" and np.ndim(each) else each for each in expected]
+    _assert_equal(clean, found, said, trial.answers(found, *named["site-1"]), f"{trial.task}, label gaps")
+    if trial.task == "binary":
+        truths = {client: (x, y.astype(bool)) for client, (x, y) in clients.items()}
+        found = trial.fit(truths)
+        _assert_equal(clean, found, expected, trial.answers(found, *truths["site-1"]), "true and false as labels")
+
+
+def _check_masks(trial: _Trial, clients: Mapping[str, tuple[Array, Array]], clean: Result) -> None:
+    x, y = clients["site-1"]
+    mask = np.arange(len(y)) == 1
+    masked_x, masked_y = np.ma.array(x, mask=np.broadcast_to(mask[:, None], x.shape)), np.ma.array(y, mask=mask)
+    uses: list[Callable[[], object]] = [
+        lambda: from_arrays({**clients, "site-1": (masked_x, y)}),
+        lambda: from_arrays({**clients, "site-1": (x, masked_y)}),
+        lambda: clean.predict(masked_x, client="site-1"),
+        lambda: clean.assign(x, masked_y),
+    ]
+    for use in uses:
+        try:
+            use()
+        except InputError:
+            continue
+        raise AssertionError(f"{trial.task}: a masked array was accepted, and its masked values counted")
+
+
 def learners_of(method: str) -> tuple[str, ...]:
     """The learners of the checks that a method is for."""
     fits = find_method(method).learners
@@ -367,10 +519,15 @@ def learners_of(method: str) -> tuple[str, ...]:
 
 
 def check_method(method: str, options: Mapping[str, Any] | None = None, learners: Sequence[str] | None = None) -> None:
-    """Run every check on a registered method with every learner that fits; raises at the first that fails."""
+    """Run every check on a registered method with every learner that fits; raises at the first that fails.
+
+    The method also meets every kind of data in every layout of arrays (`check_task`) and must run on one kind.
+    """
     for learner in learners or learners_of(method):
         for name, check in CHECKS.items():
             try:
                 check(Case(method, learner, options or {}))
             except AssertionError as error:
                 raise AssertionError(f"{method} with {learner}, check {name}: {error}") from error
+    refusals = [check_task(method, task, options) for task in TASKS]
+    assert None in refusals, f"{method} refuses every kind of data: {refusals[0]}"

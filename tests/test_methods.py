@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from coterie.client.side import ClientSide
@@ -10,7 +11,7 @@ from coterie.core.federation import Federation
 from coterie.methods import METHODS
 from coterie.planning import Plan
 from coterie.result import Result
-from coterie.testing import CHECKS, Case, learners_of
+from coterie.testing import CHECKS, LAYOUTS, TASKS, Case, check_task, learners_of
 
 VARIANTS = {
     "ifca": [
@@ -212,3 +213,31 @@ def label(case: Case) -> str:
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_check_suite(case: Case, check: str) -> None:
     CHECKS[check](Kept(case.method, case.learner, case.options, case.sizes))
+
+
+NUMBERS_ONLY = {"moment-descent", "linear-heads", "linear-heads-found"}
+CLASSES_ONLY = {"fedrc", "hcfl+", "hcfl", "hcfl-split"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_every_kind_of_data_in_every_layout(method: str, task: str) -> None:
+    refusal = check_task(method, task)
+    refuses = method in (CLASSES_ONLY if task == "regression" else NUMBERS_ONLY)
+    assert (refusal is not None) == refuses, refusal
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("learner", ["mlp:hidden=3", "logistic:bias=false", "linear:bias=true"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_every_kind_of_data_with_other_learners(method: str, learner: str, task: str) -> None:
+    """The parameters of a model have other shapes: single numbers, vectors or matrices."""
+    if learner.startswith("linear") == (task == "regression") or learner.startswith("mlp"):
+        check_task(method, task, {"learner": learner}, layouts=())
+
+
+def test_a_method_that_depends_on_the_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check compares numbers: a layout that changes one of them fails."""
+    monkeypatch.setitem(LAYOUTS, "broken", lambda a: np.where(a == a.max(), a - 1, a))
+    with pytest.raises(AssertionError, match="three classes, broken: other models than from a plain array"):
+        check_task("fedavg", "three classes", layouts=["broken"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import sys
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.cli.terminal import Terminal, on_one_line
-from coterie.errors import ConfigError, InputError, RunError
+from coterie.datasets.store import read_npz
+from coterie.errors import ConfigError, InputError
 from coterie.result import Result, load
-from coterie.scenarios.table import Encoding, encoded_table
 
 out = Terminal()
 err = Terminal(stderr=True)
 
 Array = npt.NDArray[Any]
+FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What the formulas of spreadsheets begin with."""
 
 
 @click.command(name="predict")
@@ -58,11 +59,10 @@ def predict_command(
     if sum(given is not None for given in (client, cluster, support)) > 1:
         raise ConfigError("--client, --cluster and --support exclude each other: give the one that says whose samples")
     result = load(folder)
-    encoding = _encoding(result, folder)
-    samples = _read(file, encoding)
-    labelled = None if support is None else _read(support, encoding)
+    samples = _read(file, result)
+    labelled = None if support is None else _read(support, result)
     if labelled is not None and labelled.y is None:
-        what = "array y" if encoding is None else f"column {encoding.target!r}"
+        what = f"column {result.schema.target!r}" if result.schema.is_table else "array y"
         raise InputError(f"{support} has no {what}: somebody new is placed by labelled samples")
     predicted = result.predict(
         samples.x,
@@ -71,7 +71,7 @@ def predict_command(
         support=None if labelled is None or labelled.y is None else (labelled.x, labelled.y),
     )
     score = None if samples.y is None else _score(result, predicted, samples.y)
-    _write(to, predicted.tolist() if encoding is None or not encoding.classes else _named(predicted, encoding))
+    _write(to, predicted.tolist())
     console = err if to is None else out  # what is printed in place of a file holds nothing else
     if score is not None:
         console.print(score, highlight=False)
@@ -81,54 +81,21 @@ def predict_command(
 
 @dataclass(frozen=True)
 class _Samples:
-    """Features (n, ...), and labels (n,) if the file has some."""
+    """Samples for `Result.predict`, and their labels (n,) if the file has some."""
 
-    x: Array
+    x: Path | Array
     y: Array | None
 
 
-def _encoding(result: Result, folder: Path) -> Encoding | None:
-    """How a table's columns became features, from the run's own table; None for a run of anything else."""
-    config = result.config
-    if config["scenario"] != "table":
-        return None
-    data, encoding = encoded_table(
-        config["table"],
-        client=config["client"],
-        target=config["target"],
-        features=config.get("features"),
-        holdout=config["holdout"],
-        seed=config["seed"],
-    )
-    if data.fingerprint() != result.fingerprint:
-        raise RunError(
-            f"{config['table']} has changed since {folder} was made, so its columns cannot be read as then: bring the "
-            "table back, or run it again"
-        )
-    return encoding
-
-
-def _read(file: Path, encoding: Encoding | None) -> _Samples:
-    if encoding is not None:
-        return _Samples(*encoding.read(file))
+def _read(file: Path, result: Result) -> _Samples:
+    if result.schema.is_table:
+        return _Samples(file, result.labels_in(file))
     if not file.is_file():
         raise InputError(f"{file} is no file: give the path of an .npz file with x")
     if file.suffix.lower() != ".npz":
         raise InputError(f"{file} is no .npz file, and the run was not made from a table: give its samples as array x")
-    try:
-        with np.load(file) as arrays:
-            found = {name: np.asarray(arrays[name]) for name in arrays.files if name in ("x", "y")}
-            names = ", ".join(arrays.files)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file} is no readable .npz file ({str(error).splitlines()[0]}): write it again") from None
-    if "x" not in found:
-        raise InputError(f"{file} must hold the samples as x, but it holds {names or 'nothing'}")
-    return _Samples(found["x"], found.get("y"))
-
-
-def _named(predicted: Array, encoding: Encoding) -> list[object]:
-    """The names of classes as they stand in the table."""
-    return [encoding.classes[k] for k in predicted.tolist()]
+    arrays = read_npz(file, ("x",), ("y",))
+    return _Samples(arrays["x"], arrays.get("y"))
 
 
 def _score(result: Result, predicted: Array, y: Array) -> str:
@@ -157,4 +124,9 @@ def _write(to: Path | None, predicted: Sequence[object]) -> None:
 def _lines(file: TextIO, predicted: Sequence[object]) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["prediction"])
-    writer.writerows([value] for value in predicted)
+    writer.writerows([_cell(value)] for value in predicted)
+
+
+def _cell(value: object) -> object:
+    """Return the value as a spreadsheet may read it: a text that would be a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value

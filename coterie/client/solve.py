@@ -75,4 +75,4 @@ def local_solve(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast
 
 def _finite(models: Params) -> Tensor:
     """(B,) whether every entry of a client's model is."""
-    return torch.stack([value.flatten(1).isfinite().all(dim=1) for value in models.values()]).all(dim=0)
+    return flat(models).isfinite().all(dim=1)

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from coterie.core.schema import Schema
 from coterie.core.shard import ClientId, Positions, Shard
+from coterie.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Census(ABC):
     recommended: Mapping[str, object] = field(default_factory=dict)
     """Run options that suit this data; used where the user says nothing."""
     group_names: tuple[str, ...] = ()
-    feature_names: tuple[str, ...] = ()
-    """What the features are called, d names; empty where nobody said."""
+    schema: Schema = field(default_factory=Schema)
+    """How raw values became features and classes: columns, scaling, class labels."""
     newcomers: Newcomers | None = None
     client_notes: tuple[str, ...] = ()
     """What is known of the data of each client, m texts, parts separated by "; "; empty where nobody said."""
@@ -80,6 +82,15 @@ class Census(ABC):
     def tested(self) -> npt.NDArray[np.bool_] | None:
         """(m,) which clients have test samples; None where nobody has."""
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the d features; empty where the data came without names."""
+        return self.schema.feature_names
+
+    def compact(self) -> Self:
+        """Return the same clients with only those classes that occur, numbered 0 to C-1."""
+        return self
+
     @abstractmethod
     def fingerprint(self) -> str:
         """A digest by which a run knows its data again."""
@@ -99,6 +110,8 @@ class Population(Census):
     _: KW_ONLY
     sample_truth: npt.NDArray[np.int64] | None = None
     """Where clients are mixed: the true group of each row of `train.x`; only for scoring."""
+    labels: tuple[int, ...] = ()
+    """All labels that occur, sorted, where the user's own integers are not 0 to C-1. `compact` makes them classes."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -115,9 +128,32 @@ class Population(Census):
     @property
     def profile(self) -> Profile:
         y = self.train.y
+        if self.labels and self.labels[0] < 0:
+            raise InputError(
+                f"label {self.labels[0]} cannot be a class where other data may come with other labels: use labels "
+                "from 0 on"
+            )
         labels = [y] if self.test is None else [y, self.test.y]
-        classes = None if y.is_floating_point() else int(max(int(v.max()) for v in labels)) + 1
+        found = None if y.is_floating_point() else int(max(int(v.max()) for v in labels if v.numel())) + 1
+        # a table may hold every class in its rows, but not in those of these clients
+        classes = len(self.schema.classes) if self.schema.classes else found
         return Profile(tuple(self.train.x.shape[1:]), classes)
+
+    def compact(self) -> Population:
+        """Return the same clients with the labels that occur numbered 0 to C-1; the schema keeps the labels.
+
+        Nodes of a federation each see some of the labels only, so their data must not be renumbered.
+        """
+        if not self.labels:
+            return self
+
+        def renumbered(shard: Shard | None) -> Shard | None:
+            return None if shard is None else replace(shard, y=torch.searchsorted(torch.tensor(self.labels), shard.y))
+
+        train = renumbered(self.train)
+        assert train is not None
+        schema = replace(self.schema, classes=self.labels)
+        return replace(self, train=train, test=renumbered(self.test), labels=(), schema=schema)
 
     def fingerprint(self) -> str:
         """A digest of ids, samples, newcomers and truth: the same data gives the same text. Computed once."""
@@ -137,7 +173,8 @@ class Population(Census):
     def take(self, positions: Iterable[int]) -> Population:
         """Some of the clients with their samples, and nothing else that is known of them: what a node has."""
         at = np.fromiter(positions, dtype=np.int64)
-        return Population(self.name, self.train.take(at), None if self.test is None else self.test.take(at))
+        test = None if self.test is None else self.test.take(at)
+        return Population(self.name, self.train.take(at), test, schema=self.schema, labels=self.labels)
 
     def training_only(self) -> Population:
         return replace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.core.arrays import first_line
 from coterie.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -89,14 +89,13 @@ class RowKind:
 def read_cells(name: str, path: Path) -> Rows:
     """A MATLAB file with cells X and Y, one for each client, as MALSAR keeps its data."""
     from scipy.io import loadmat  # slow to import
-    from scipy.io.matlab import MatReadError
 
     try:
         found = loadmat(path, variable_names=["X", "Y"])
         xs, ys = (list(found[key].ravel()) for key in ("X", "Y"))
         x, y = np.concatenate(xs), np.concatenate([each.ravel() for each in ys])
-    except (MatReadError, OSError, ValueError, KeyError, AttributeError, NotImplementedError, zlib.error) as error:
+    except Exception as error:  # a damaged file may break the reader in any way
         raise InputError(
-            f"{path} is no MATLAB file with cells X and Y ({error}): give MALSAR's {name}.mat, or an npz"
+            f"{path} is no MATLAB file with cells X and Y ({first_line(error)}): give MALSAR's {name}.mat, or an npz"
         ) from None
     return Rows(name, x, y, np.repeat(np.arange(len(xs)), [len(each) for each in xs]))

@@ -6,14 +6,13 @@ import hashlib
 import io
 import json
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.core.arrays import first_line
 from coterie.errors import InputError
 from coterie.runs.files import write_atomically, write_json
 
@@ -115,21 +114,24 @@ def verify(name: str) -> str:
     return found
 
 
-def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
-    """These arrays of an npz file."""
+def read_npz(path: Path, keys: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, npt.NDArray[Any]]:
+    """Return these arrays of an npz file, and the optional ones that it holds; nothing is ever unpickled."""
     try:
         with open(path, "rb") as stream:  # np.load would leave a broken file open
-            return _arrays(np.load(stream, allow_pickle=False), keys, path)
+            return _arrays(np.load(stream, allow_pickle=False), keys, optional, path)
     except InputError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} is no whole npz file of plain arrays ({error}): copy or bring it again") from None
+    except Exception as error:  # a damaged file may break the reader in any way, memory included
+        raise InputError(
+            f"{path} is no whole npz file of plain arrays ({first_line(error)}): write or copy it again"
+        ) from None
 
 
-def _arrays(file: Any, keys: tuple[str, ...], path: Path) -> dict[str, npt.NDArray[Any]]:
+def _arrays(file: Any, keys: tuple[str, ...], optional: tuple[str, ...], path: Path) -> dict[str, npt.NDArray[Any]]:
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise InputError(f"{path} holds a single array: expected an npz file with {', '.join(keys)}")
     absent = [key for key in keys if key not in file.files]
     if absent:
-        raise InputError(f"{path} has no {absent[0]}: expected {', '.join(keys)}, got {', '.join(file.files)}")
-    return {key: file[key] for key in keys}
+        found = ", ".join(file.files) or "nothing"
+        raise InputError(f"{path} has no {absent[0]}: expected {', '.join(keys)}, got {found}")
+    return {key: file[key] for key in (*keys, *optional) if key in file.files}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from coterie.core.arrays import LARGEST, as_array, tensor_of, unusable
 from coterie.core.keys import hash_ids
 from coterie.core.population import Population
 from coterie.core.shard import ClientId, Shard
@@ -20,8 +20,8 @@ PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
 
 CHECKED_AT_ONCE = 100_000
 """Rows looked at together for values that are not finite."""
-MOST_CLASSES = 100_000
-"""Whole numbers from here on are taken for targets of a regression that were not passed as floats."""
+LARGEST_LABEL = 100_000
+"""Whole numbers from this size on are taken for targets of a regression that were not passed as floats."""
 
 
 def from_arrays(
@@ -31,12 +31,16 @@ def from_arrays(
     truth: Mapping[Any, Hashable] | Sequence[Hashable] | None = None,
     name: str = "arrays",
 ) -> Population:
-    """Clients from arrays.
+    """Return the clients whose samples are given as arrays.
 
-    clients: {id: (x, y)} or a sequence of (x, y); x (n_i, ...) numbers, y (n_i,) integer labels 0..C-1 or numbers.
-        Sizes may differ, the shape of a sample may not.
+    clients: {id: (x, y)} or a sequence of (x, y); x (n_i, ...) numbers, y (n_i,) integer labels or numbers. Sizes may
+        differ, the shape of a sample may not. Integers and true/false (1 and 0) are class labels; a simulated run has
+        the classes that occur, and `Result.predict` returns the labels. Floats are targets of a regression.
     test: held-out samples of the same clients, in the same form; for accuracies in records and reports.
     truth: the true group of each client, if it is known; only for scoring and for the method `oracle`.
+
+    Arrays may have any memory layout, byte order and size of numbers. Masked arrays, missing and infinite values
+    are refused.
     """
     named = _named(clients, "client")
     if not named:
@@ -49,7 +53,8 @@ def from_arrays(
         held_out = _shard({c: tests[c] for c in named}, " (test)")
         _same_kind(train, held_out)
     codes, group_names = _groups(truth, list(named))
-    return Population(name, train, held_out, truth=codes, group_names=group_names)
+    labels = _labels(train, held_out)
+    return Population(_text(name, "name"), train, held_out, truth=codes, group_names=group_names, labels=labels)
 
 
 def from_rows(
@@ -61,31 +66,34 @@ def from_rows(
     truth: Mapping[Any, Hashable] | Sequence[Hashable] | None = None,
     name: str = "rows",
 ) -> Population:
-    """Clients from flat arrays, without a copy: for data that hardly fits, or lives in a file as `numpy.memmap`.
+    """Return clients whose samples lie in flat arrays, for data that hardly fits or is a `numpy.memmap`.
 
     x: (N, ...) float32 or float64; client i owns the next sizes[i] rows. A run in the same dtype (`dtype=...`) streams
-        through it block by block.
-    y: (N,) integer labels 0..C-1 or numbers. ids: one for each client, by default 0, 1, ... truth: as in `from_arrays`.
+        through it block by block. Rows in C order and native byte order are used without a copy.
+    y: (N,) integer labels or numbers. ids: one for each client, by default 0, 1, ... truth: as in `from_arrays`.
     """
-    if not isinstance(x, np.ndarray) or x.dtype not in (np.float32, np.float64) or x.ndim < 2 or 0 in x.shape:
+    if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or x.itemsize not in (4, 8) or x.ndim < 2 or 0 in x.shape:
         kind = f"{x.dtype} of shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
         raise InputError(f"x must be an array (samples, features, ...) of float32 or float64, got {kind}")
-    targets, counts = _targets(y, "rows"), np.asarray(sizes)
+    as_array(x, "x")  # refuses masked arrays
+    targets, counts = _targets(y, "rows"), as_array(sizes, "sizes")
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.size == 0 or counts.min() < 1:
         raise InputError("sizes must be whole numbers of at least 1, one for each client")
     if not len(x) == len(targets) == counts.sum():
         raise InputError(
             f"{len(x)} rows of x, {len(targets)} of y, and sizes that add up to {counts.sum()}: they differ"
         )
-    named = [str(i) for i in (range(len(counts)) if ids is None else ids)]
-    if len(set(named)) != len(counts):
+    named = [_text(i, "client id") for i in (range(len(counts)) if ids is None else _listed(ids, "ids"))]
+    if len(set(named)) != len(counts) or len(named) != len(counts):
         raise InputError(
             f"{len(set(named))} different ids for {len(counts)} clients: give every client an id of its own"
         )
     for first in range(0, len(x), CHECKED_AT_ONCE):
         _refuse_holes(x[first : first + CHECKED_AT_ONCE], f"x from row {first} on")
     codes, group_names = _groups(truth, named)
-    return Population(name, stack_shard(named, x, targets, counts), truth=codes, group_names=group_names)
+    train = stack_shard(named, x, targets, counts)
+    labels = _labels(train, None)
+    return Population(_text(name, "name"), train, truth=codes, group_names=group_names, labels=labels)
 
 
 def stack_shard(
@@ -94,9 +102,10 @@ def stack_shard(
     y: npt.NDArray[np.generic],
     sizes: Sequence[int] | npt.NDArray[np.int64],
 ) -> Shard:
-    """A shard from flat arrays that are known to be sound; client i has the next sizes[i] rows."""
-    stops = np.cumsum(np.asarray(sizes, dtype=np.int64))
-    return Shard(tuple(ids), hash_ids(ids), torch.from_numpy(x), torch.from_numpy(y), stops - np.asarray(sizes), stops)
+    """Return a shard of flat arrays that hold numbers, in any layout; client i has the next sizes[i] rows."""
+    counts = np.asarray(sizes, dtype=np.int64)
+    stops = np.cumsum(counts)
+    return Shard(tuple(ids), hash_ids(ids), tensor_of(x), tensor_of(y), stops - counts, stops)
 
 
 def client_ids(clients: int) -> list[ClientId]:
@@ -113,12 +122,12 @@ def group_tests(
 ) -> Shard:
     """Held-out samples of which group g owns rows g*each to (g+1)*each; all its clients share them."""
     starts = truth * each
-    return Shard(tuple(ids), hash_ids(ids), torch.from_numpy(x), torch.from_numpy(y), starts, starts + each)
+    return Shard(tuple(ids), hash_ids(ids), tensor_of(x), tensor_of(y), starts, starts + each)
 
 
 def _named(clients: PerClient, what: str) -> dict[ClientId, ClientArrays]:
     if isinstance(clients, Mapping):
-        named = {str(key): value for key, value in clients.items()}
+        named = {_text(key, f"{what} id"): value for key, value in clients.items()}
         if len(named) != len(clients):
             raise InputError(f"two {what} ids are equal as text: give every client an id of its own")
         return named
@@ -132,7 +141,7 @@ def _shard(named: Mapping[ClientId, ClientArrays], part: str) -> Shard:
     ys: list[npt.NDArray[np.generic]] = []
     for client, pair in named.items():
         where = f"client {client!r}{part}"
-        if not isinstance(pair, Sequence) or len(pair) != 2:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InputError(f"{where}: expected a pair (x, y), got {type(pair).__name__}")
         x, y = _features(pair[0], where), _targets(pair[1], where)
         if len(x) != len(y):
@@ -148,15 +157,8 @@ def _shard(named: Mapping[ClientId, ClientArrays], part: str) -> Shard:
     return stack_shard(list(named), np.concatenate(xs), np.concatenate(ys), [len(y) for y in ys])
 
 
-def _array(values: npt.ArrayLike, what: str) -> npt.NDArray[np.generic]:
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{what} is no array of numbers ({error})") from None
-
-
 def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
-    x = _array(values, f"{where}: x")
+    x = as_array(values, f"{where}: x")
     if x.dtype.kind not in "fiub":
         raise InputError(f"{where}: x must hold numbers, got type {x.dtype}; encode texts and categories first")
     if x.ndim < 2:
@@ -165,39 +167,76 @@ def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
         )
     if 0 in x.shape[1:]:
         raise InputError(f"{where}: x has no features, shape {x.shape}; give at least one")
-    if x.dtype != np.float64:
-        x = x.astype(np.float32, copy=False)
+    wide = x.dtype.kind == "f" and x.itemsize >= 8
+    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        x = x.astype(np.float64 if wide else np.float32, copy=False)
     _refuse_holes(x, f"{where}: x")
     return x
 
 
 def _targets(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
-    y = _array(values, f"{where}: y")
+    y = as_array(values, f"{where}: y")
     if y.dtype.kind not in "fiub":
         raise InputError(
-            f"{where}: y must hold integer labels 0..C-1 or numbers, got type {y.dtype}; number the classes first"
+            f"{where}: y must hold integer labels or numbers, got type {y.dtype}; number the classes first"
         )
     if y.ndim != 1:
         raise InputError(f"{where}: y must have shape (samples,), got {y.shape}; use y.ravel() or the class index")
     if y.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            y = y.astype(np.float64, copy=False)
         _refuse_holes(y, f"{where}: y")
-        return y.astype(np.float64, copy=False)
-    if y.size and int(y.min()) < 0:
+        return y
+    if y.size and (odd := max(int(y.max()), int(y.min()), key=abs)) and abs(odd) >= LARGEST_LABEL:
         raise InputError(
-            f"{where}: labels must be 0..C-1, got {int(y.min())}; shift them, or pass floats for regression"
+            f"{where}: label {odd} is too large for a class, {LARGEST_LABEL - 1} is the largest: pass floats for a "
+            "regression, or number the classes"
         )
-    if y.size and int(y.max()) >= MOST_CLASSES:
-        raise InputError(f"{where}: label {int(y.max())} would mean as many classes; pass floats if these are numbers")
     return y.astype(np.int64, copy=False)
 
 
-def _refuse_holes(values: npt.NDArray[np.generic], what: str) -> None:
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row = int(np.argwhere(bad)[0][0])
+def _labels(train: Shard, test: Shard | None) -> tuple[int, ...]:
+    """Return the sorted labels that occur, if they are not 0 to C-1; nothing for a regression."""
+    if train.y.is_floating_point():
+        return ()
+    present = np.unique(train.y.numpy() if test is None else np.concatenate([train.y.numpy(), test.y.numpy()]))
+    return () if np.array_equal(present, np.arange(len(present))) else tuple(present.tolist())
+
+
+def _text(value: object, what: str) -> str:
+    """Return the value as text that can be written to a file."""
+    try:
+        text = str(value)
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{what} {value!a} is no valid text: it cannot be written as UTF-8") from None
+    return text
+
+
+def _listed(values: object, what: str) -> list[object]:
+    """Return the values of a list, tuple, array or series."""
+    if isinstance(values, str | bytes | Set) or not hasattr(values, "__iter__") or not hasattr(values, "__len__"):
+        raise InputError(f"{what} must be a list with one value for each client, got {type(values).__name__}")
+    try:
+        return list(values)
+    except TypeError:  # an array without dimensions
+        raise InputError(f"{what} must be a list with one value for each client, got a single value") from None
+
+
+def _refuse_holes(values: npt.NDArray[Any], what: str) -> None:
+    bad = unusable(values)
+    if not bad.any():
+        return
+    row, missing = int(np.argwhere(bad)[0][0]), ~np.isfinite(values)
+    if missing.any():
         raise InputError(
-            f"{what} has {int(bad.sum())} NaN or infinite values, the first in sample {row}: impute or drop them"
+            f"{what} has {int(missing.sum())} NaN or infinite values, the first in sample "
+            f"{int(np.argwhere(missing)[0][0])}: impute or drop them"
         )
+    raise InputError(
+        f"{what} holds {float(values[bad][0]):.3g} in sample {row}, but values must be at most {LARGEST:g} in size: "
+        "rescale them"
+    )
 
 
 def _same_clients(what: str, found: Mapping[ClientId, object], named: Mapping[ClientId, object]) -> None:
@@ -223,12 +262,16 @@ def _groups(
     if truth is None:
         return None, ()
     if isinstance(truth, Mapping):
-        by_id = {str(key): str(value) for key, value in truth.items()}
+        by_id = {str(key): value for key, value in truth.items()}
         _same_clients("truth", by_id, dict.fromkeys(ids))
-        labels = [by_id[i] for i in ids]
+        groups: list[object] = [by_id[i] for i in ids]
     else:
-        labels = [str(value) for value in truth]
-        if len(labels) != len(ids):
-            raise InputError(f"truth has {len(labels)} groups for {len(ids)} clients: give one for each")
+        groups = _listed(truth, "truth")
+        if len(groups) != len(ids):
+            raise InputError(f"truth has {len(groups)} groups for {len(ids)} clients: give one for each")
+    odd = next((group for group in groups if isinstance(group, np.ndarray | list | dict | Set)), None)
+    if odd is not None:
+        raise InputError(f"truth must name one group for each client, got {type(odd).__name__} for one")
+    labels = [_text(group, "group") for group in groups]
     names = sorted(set(labels))
     return np.array([names.index(label) for label in labels], dtype=np.int64), tuple(names)

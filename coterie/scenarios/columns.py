@@ -6,6 +6,8 @@ pandas, polars and pyarrow are known by what their tables can do, so that none o
 from __future__ import annotations
 
 import csv
+import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import InputError
+from coterie.core.arrays import as_array, first_line
+from coterie.errors import CoterieError, InputError
 
 Values = npt.NDArray[Any]
 """(N,) of one kind: numbers with NaN for what is missing, true/false, or Python texts with None for what is missing."""
@@ -29,6 +32,8 @@ NUMBERS = "fiub"
 UNKNOWN = {"", "na", "n/a", "nan", "null", "none"}
 """How a CSV file writes a number that is missing."""
 DELIMITERS = ",;\t"
+LONGEST_SHOWN = 60
+"""Characters of a cell that a message shows."""
 CHUNK = 10_000
 """Rows of a CSV file that are held as texts at a time."""
 
@@ -44,30 +49,39 @@ class Columns:
     """The same with no rows: tells the type at no cost."""
 
     def is_number(self, name: str) -> bool:
-        """Whether this column holds numbers or true/false."""
-        return self.peek(name).dtype.kind in NUMBERS
+        """Return whether this column holds numbers or true/false."""
+        return _guarded(self.peek, name).dtype.kind in NUMBERS
 
     def values(self, name: str) -> Values:
-        """A column in one of the kinds that `Values` allows."""
-        try:
-            found = self.read(name)
-        except InputError:
-            raise
-        except (TypeError, ValueError, NotImplementedError, OSError) as error:
-            raise InputError(f"column {name!r} cannot be read ({error}): convert it to numbers or texts") from None
-        return _of_one_kind(found, name)
+        """Return a column in one of the kinds that `Values` allows."""
+        return _of_one_kind(_guarded(self.read, name), name)
+
+
+def _guarded(read: Callable[[str], Values], name: str) -> Values:
+    """Read a column; whatever a table of another package raises is an InputError."""
+    try:
+        return read(name)
+    except CoterieError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"column {name!r} cannot be read ({first_line(error)}): convert it to numbers or texts"
+        ) from None
 
 
 def open_columns(source: object, texts: Collection[str] = (), wanted: Collection[str] | None = None) -> Columns:
-    """The columns of `source`; in a CSV file `texts` are never read as numbers, and only `wanted` ones are read."""
+    """Return the columns of `source`. In a CSV file `texts` are never read as numbers; only `wanted` ones are read."""
     if isinstance(source, str | Path):
         return _file(Path(source), texts, wanted)
     if isinstance(source, Mapping):
-        arrays = {str(name): np.asarray(values) for name, values in source.items()}
+        names = _distinct([str(name) for name in source])
+        arrays = {
+            name: as_array(values, f"column {name!r}") for name, values in zip(names, source.values(), strict=True)
+        }
         rows = {len(values) if values.ndim == 1 else -1 for values in arrays.values()}
         if len(rows) > 1 or -1 in rows:
             raise InputError("the columns of a table must be one-dimensional and of the same length")
-        return Columns(tuple(arrays), arrays.__getitem__, lambda name: arrays[name][:0])
+        return Columns(names, arrays.__getitem__, lambda name: arrays[name][:0])
     found: Any = source
     if hasattr(found, "collect"):
         raise InputError(f"expected a table in memory, got {type(source).__name__}: call collect() first")
@@ -99,20 +113,43 @@ def _arrow(table: Any) -> Columns:
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
-    if twice:
-        raise InputError(f"the table has two columns named {twice[0]!r}: give every column a name of its own")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"the table has two columns named {shown(twice)}: give every column a name of its own")
+    for name in names:
+        refuse_unwritable(name, "a column is named")
     return tuple(names)
 
 
+def shown(value: object) -> str:
+    """Return a value for a message: in one line, and not longer than one."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def refuse_unwritable(text: str, what: str) -> None:
+    """Raise InputError for text that no file can hold, such as half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{what} {text!a}, which is no valid text: it cannot be written as UTF-8") from None
+
+
 def _file(path: Path, texts: Collection[str], wanted: Collection[str] | None) -> Columns:
-    if not path.is_file():
-        raise InputError(f"{path} is no file: give the path of a .csv or .parquet file")
+    if not _is_file(path):
+        raise InputError(f"{shown(str(path))[1:-1]} is no file: give the path of a .csv or .parquet file")
     if path.suffix.lower() == ".csv":
         return _csv(path, texts, wanted)
     if path.suffix.lower() == ".parquet":
         return _parquet(path)
     raise InputError(f"{path} is neither .csv nor .parquet: convert it, or load it and pass the DataFrame")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # such as a name that is too long
+        return False
 
 
 def _parquet(path: Path) -> Columns:
@@ -123,8 +160,8 @@ def _parquet(path: Path) -> Columns:
     try:
         file = parquet.ParquetFile(path)
         empty = file.schema_arrow.empty_table()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is no readable Parquet file ({_first_line(error)}): write it again") from None
+    except Exception as error:  # a damaged file may break the reader in any way
+        raise InputError(f"{path} is no readable Parquet file ({first_line(error)}): write it again") from None
     return Columns(
         _distinct(empty.column_names),
         lambda name: np.asarray(file.read(columns=[name]).column(name).to_numpy()),
@@ -153,13 +190,21 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is no readable CSV file in UTF-8 ({_first_line(error)}): save it again") from None
+        raise InputError(f"{path} is no readable CSV file in UTF-8 ({first_line(error)}): save it again") from None
+
+
+@contextmanager
+def _lines(path: Path) -> Iterator[Iterator[list[str]]]:
+    """The lines of a CSV file as lists of cells, the header first."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        delimiter = _delimiter(file.readline())
+        file.seek(0)
+        yield csv.reader(file, delimiter=delimiter)
 
 
 def _header(path: Path) -> tuple[str, ...]:
-    with _readable(path), open(path, newline="", encoding="utf-8-sig") as file:
-        first = file.readline()
-    names = next(csv.reader([first], delimiter=_delimiter(first)), [])
+    with _readable(path), _lines(path) as lines:
+        names = next(lines, [])
     if not names:
         raise InputError(f"{path} is empty: its first line must name the columns")
     return _distinct([name.strip() for name in names])
@@ -194,13 +239,15 @@ def _parse(path: Path, texts: set[str], wanted: Collection[str] | None) -> tuple
 
 
 def _chunks(path: Path, width: int) -> Iterator[list[list[str]]]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter=_delimiter(file.readline()))
-        while rows := list(islice(reader, CHUNK)):
+    with _lines(path) as lines:
+        next(lines)
+        while rows := list(islice(lines, CHUNK)):
             rows = [row for row in rows if row]  # a line with nothing on it is no row
             odd = next((row for row in rows if len(row) != width), None)
             if odd is not None:
-                raise InputError(f"{path}: a row has {len(odd)} values for {width} columns, it begins with {odd[:3]}")
+                raise InputError(
+                    f"{path}: a row has {len(odd)} values for {width} columns, it begins with {shown(odd[:3])}"
+                )
             if rows:
                 yield rows
 
@@ -230,10 +277,6 @@ def _true_or_false(values: Values) -> Values:
     return np.array([value.lower() == "true" for value in values])
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 # ---- kinds ---------------------------------------------------------------------------------------------------
 
 
@@ -241,14 +284,24 @@ def _of_one_kind(values: Values, name: str) -> Values:
     if values.dtype.kind in NUMBERS:
         return values
     if values.dtype.kind in "UT":
-        return values.astype(object)
+        values = values.astype(object)
     kinds = {_kind(value) for value in values} - {"missing"} if values.dtype.kind == "O" else {str(values.dtype)}
     if kinds <= {"text"}:
-        return np.array([None if _kind(value) == "missing" else str(value) for value in values], dtype=object)
+        found = np.array([None if _kind(value) == "missing" else str(value) for value in values], dtype=object)
+        for text in set(found) - {None}:
+            refuse_unwritable(text, f"column {name!r} holds")
+        return found
     if kinds <= {"number", "bool"}:
-        numbers = np.array([np.nan if _kind(value) == "missing" else float(value) for value in values])
+        numbers = np.array([np.nan if _kind(value) == "missing" else _number(value) for value in values])
         return numbers.astype(bool) if kinds == {"bool"} and np.isfinite(numbers).all() else numbers
     raise InputError(f"column {name!r} holds {' and '.join(sorted(kinds))}: convert it to numbers or to texts first")
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return math.inf
 
 
 def _kind(value: object) -> str:

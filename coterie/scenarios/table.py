@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.config import COMMON, check_all
 from coterie.core.hold_out import Split, split
 from coterie.core.keys import Purpose, hash_ids, keys_for_clients
 from coterie.core.population import Population
+from coterie.core.schema import Column, Label, Schema
 from coterie.errors import ConfigError, InputError, unknown_name
 from coterie.scenarios.arrays import stack_shard
-from coterie.scenarios.columns import Columns, Values, open_columns
+from coterie.scenarios.columns import Columns, Values, open_columns, shown
+from coterie.scenarios.encode import features_of, refuse_holes, scaled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -28,68 +30,6 @@ along every direction whose curvature is a two-hundredth of the largest client's
 HOLDOUT = 0.25
 MOST_LEVELS = 1000
 """A text column with more different values is taken for a mistake."""
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """How the columns of a table became features and targets, so that other rows can be read in the same way."""
-
-    levels: Mapping[str, tuple[str, ...]]
-    """Of each feature column its texts in sorted order; nothing for a column of numbers."""
-    scales: tuple[tuple[float, float], ...]
-    """Mean and standard deviation of each feature (d); a deviation of 0 makes the feature 0."""
-    target: str
-    classes: tuple[object, ...]
-    """What the target's numbers 0, 1, ... stand for; empty for a regression."""
-
-    @property
-    def names(self) -> dict[str, tuple[str, ...]]:
-        """The features that each column becomes: its own name, or one for each of its texts but the first."""
-        return {
-            column: tuple(f"{column}={level}" for level in levels[1:]) if levels else (column,)
-            for column, levels in self.levels.items()
-        }
-
-    def read(self, source: object) -> tuple[Floats, Floats | Ints | None]:
-        """Features (n, d) of the rows of another table, and their targets (n,) if it has that column."""
-        texts = {column for column, levels in self.levels.items() if levels}
-        texts |= {self.target} if self.classes and isinstance(self.classes[0], str) else set()
-        columns = open_columns(source, texts, {*self.levels, self.target})
-        absent = [column for column in self.levels if column not in columns.names]
-        if absent:
-            raise InputError(
-                f"the table has no column {absent[0]!r}, which the run predicts from: give it the columns "
-                f"{', '.join(self.levels)}"
-            )
-        for column, levels in self.levels.items():
-            if levels:
-                _only_known(columns.values(column), levels, column)
-            elif not columns.is_number(column):
-                raise InputError(f"column {column!r} holds texts, but numbers when the run was made: convert it")
-        features = [
-            _scaled(values, scale)
-            for (_, values), scale in zip(_features(columns, self.names), self.scales, strict=True)
-        ]
-        return np.stack(features, axis=1), self._targets(columns) if self.target in columns.names else None
-
-    def _targets(self, columns: Columns) -> Floats | Ints:
-        values = columns.values(self.target)
-        _refuse_holes(values, self.target)
-        if self.classes:
-            _only_known(values, self.classes, self.target)
-            return np.array([self.classes.index(value) for value in values.tolist()], dtype=np.int64)
-        if values.dtype.kind not in "fiu":
-            raise InputError(f"target {self.target!r} must be numbers, as in the table of the run")
-        return values.astype(np.float64, copy=False)
-
-
-def _only_known(values: Values, known: Sequence[object], column: str) -> None:
-    _refuse_holes(values, column)
-    odd = [value for value in dict.fromkeys(values.tolist()) if value not in known]
-    if odd:
-        raise InputError(
-            f"column {column!r} holds {odd[0]!r}, which the table of the run did not: drop those rows, or train again"
-        )
 
 
 def from_table(
@@ -116,40 +56,17 @@ def from_table(
     standardize: shift and scale every feature to mean 0 and standard deviation 1 over all training rows. A
         feature that is the same in all training rows becomes 0, with a warning.
     """
-    return encoded_table(
-        source,
-        client=client,
-        target=target,
-        features=features,
-        holdout=holdout,
-        standardize=standardize,
-        seed=seed,
-        name=name,
-    )[0]
-
-
-def encoded_table(
-    source: object,
-    *,
-    client: str,
-    target: str,
-    features: Sequence[str] | str | None = None,
-    holdout: float | None = HOLDOUT,
-    standardize: bool = True,
-    seed: int = 0,
-    name: str = "own-table",
-) -> tuple[Population, Encoding]:
-    """What `from_table` gives, and how to read other rows in the same way."""
+    check_all({"seed": seed}, COMMON, "from_table")
     columns, chosen = _opened(source, client, target, features)
     share = _share(holdout)
     ids, owner = _clients(columns, client)
     rows = _rows(ids, owner, share, seed, client)
     y, classes = _target(columns, target)
-    encoding = Encoding(_all_levels(columns, chosen), (), target, classes)
-    data = _fill(columns, encoding.names, rows, standardize)
+    schema = Schema(_encoded(columns, chosen), (), target, classes)
+    data = _fill(columns, schema, rows, standardize)
     train = stack_shard(ids, data.train, y[rows.kept], rows.kept_sizes.tolist())
     test = stack_shard(ids, data.test, y[rows.aside], rows.aside_sizes.tolist()) if len(rows.aside) else None
-    population = Population(
+    return Population(
         name,
         train,
         test,
@@ -157,9 +74,8 @@ def encoded_table(
             "learner": "linear:bias=true" if y.dtype.kind == "f" else "logistic",
             "lr": stable_step(data.squares, rows.kept_sizes),
         },
-        feature_names=tuple(chain.from_iterable(encoding.names.values())),
+        schema=replace(schema, scales=data.scales),
     )
-    return population, replace(encoding, scales=data.scales)
 
 
 def table(
@@ -201,6 +117,9 @@ def _opened(
     source: object, client: str, target: str, features: Sequence[str] | str | None
 ) -> tuple[Columns, tuple[str, ...]]:
     """The table and the names of its feature columns."""
+    for what, column in (("client", client), ("target", target)):
+        if not isinstance(column, str):
+            raise ConfigError(f"{what} must be the name of a column, got {type(column).__name__}")
     if client == target:
         raise ConfigError(f"client and target are both {client!r}: they must be two columns")
     asked = None if features is None else _listed(features, client, target)
@@ -217,6 +136,8 @@ def _opened(
 
 
 def _listed(features: Sequence[str] | str, client: str, target: str) -> tuple[str, ...]:
+    if not isinstance(features, Sequence):
+        raise ConfigError(f"features must be a list of column names, got {type(features).__name__}")
     names = features.split(",") if isinstance(features, str) else features
     found = tuple(str(name).strip() for name in names)
     if not found or not all(found):
@@ -246,7 +167,7 @@ def _clients(columns: Columns, client: str) -> tuple[list[str], Ints]:
     values = columns.values(client)
     if not len(values):
         raise InputError("the table has no rows: give at least two clients")
-    _refuse_holes(values, client)
+    refuse_holes(values, client)
     if values.dtype.kind == "O":
         place: dict[str, int] = {}
         owner = np.fromiter((place.setdefault(value, len(place)) for value in values), np.int64, len(values))
@@ -257,8 +178,10 @@ def _clients(columns: Columns, client: str) -> tuple[list[str], Ints]:
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         ids, owner = [str(level) for level in levels[order]], rank[codes]
+        if len(set(ids)) != len(ids):
+            raise InputError(f"two clients in column {client!r} are equal as text: give every client a name of its own")
     if len(ids) < 2:
-        raise InputError(f"client column {client!r} holds only {ids[0]!r}: there must be two clients or more")
+        raise InputError(f"client column {client!r} holds only {shown(ids[0])}: there must be two clients or more")
     return ids, owner
 
 
@@ -277,16 +200,17 @@ def _rows(ids: list[str], owner: Ints, share: float, seed: int, client: str) -> 
     return replace(parts, kept=order[parts.kept], aside=order[parts.aside])
 
 
-def _target(columns: Columns, target: str) -> tuple[Floats | Ints, tuple[object, ...]]:
+def _target(columns: Columns, target: str) -> tuple[Floats | Ints, tuple[Label, ...]]:
     """(N,) numbers, or classes in the sorted order of their names; and those names."""
     values = columns.values(target)
-    _refuse_holes(values, target)
+    refuse_holes(values, target)
     if values.dtype.kind in "fiu":
         return values.astype(np.float64, copy=False), ()
     levels = _levels(values, target) if values.dtype.kind == "O" else sorted(set(values.tolist()))
     if len(levels) < 2:
-        raise InputError(f"target {target!r} is {levels[0]!r} in every row: there is nothing to predict")
-    return np.searchsorted(np.array(levels), values.astype(np.array(levels).dtype)).astype(np.int64), tuple(levels)
+        raise InputError(f"target {target!r} is {shown(levels[0])} in every row: there is nothing to predict")
+    schema = Schema(classes=tuple(levels))
+    return schema.class_numbers(values.tolist(), f"target {target!r}"), schema.classes
 
 
 def _levels(values: Values, name: str) -> list[str]:
@@ -294,23 +218,13 @@ def _levels(values: Values, name: str) -> list[str]:
     levels = sorted(set(values))
     comma = next((level for level in levels if re.fullmatch(r"[-+]?\d+(,\d+)+", level.strip())), None)
     if comma is not None:
-        raise InputError(f"column {name!r} holds {comma!r}, which is read as text: write numbers as 1234.5")
+        raise InputError(f"column {name!r} holds {shown(comma)}, which is read as text: write numbers as 1234.5")
     if len(levels) > MOST_LEVELS:
         raise InputError(
-            f"column {name!r} is text with {len(levels)} different values, such as {levels[0]!r}: if these are "
+            f"column {name!r} is text with {len(levels)} different values, such as {shown(levels[0])}: if these are "
             "numbers, write them as such; else leave it out"
         )
     return levels
-
-
-def _refuse_holes(values: Values, name: str) -> None:
-    """No missing and no infinite values."""
-    bad = np.array([v is None for v in values]) if values.dtype.kind == "O" else ~np.isfinite(values)
-    if bad.any():
-        raise InputError(
-            f"column {name!r} has {int(bad.sum())} missing or infinite values, the first in row "
-            f"{int(bad.argmax()) + 1}: fill them in, drop those rows, or leave the column out"
-        )
 
 
 # ---- features ------------------------------------------------------------------------------------------------
@@ -327,58 +241,48 @@ class _Filled:
     """Mean and standard deviation that each feature was standardised with."""
 
 
-def _all_levels(columns: Columns, chosen: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The texts of each column in sorted order; none of a column of numbers."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name in chosen:
-        values = None if columns.is_number(name) else columns.values(name)
-        if values is None or values.dtype.kind != "O":
-            found[name] = ()
-            continue
-        _refuse_holes(values, name)
-        levels = _levels(values, name)
-        if len(levels) < 2:
-            raise InputError(f"feature {name!r} is {levels[0]!r} in every row: leave it out")
-        found[name] = tuple(levels)
-    return found
+def _encoded(columns: Columns, chosen: Sequence[str]) -> tuple[Column, ...]:
+    """Return the chosen columns with their texts in sorted order."""
+    return tuple(Column(name, _texts(columns, name)) for name in chosen)
 
 
-def _fill(columns: Columns, encoded: Mapping[str, tuple[str, ...]], rows: Split, standardize: bool) -> _Filled:
+def _texts(columns: Columns, name: str) -> tuple[str, ...]:
+    """Return the different texts of a column in sorted order; none for a column of numbers."""
+    values = None if columns.is_number(name) else columns.values(name)
+    if values is None or values.dtype.kind != "O":
+        return ()
+    refuse_holes(values, name)
+    levels = _levels(values, name)
+    if len(levels) < 2:
+        raise InputError(f"feature {name!r} is {shown(levels[0])} in every row: leave it out")
+    return tuple(levels)
+
+
+def _fill(columns: Columns, schema: Schema, rows: Split, standardize: bool) -> _Filled:
     """Column by column into place, so that beside the result there is one column in memory."""
-    d = sum(map(len, encoded.values()))
+    d = len(schema.feature_names)
     train, test = np.empty((len(rows.kept), d)), np.empty((len(rows.aside), d))
     squares = np.zeros(len(train))
     constant, scales = [], []
-    for j, (name, values) in enumerate(_features(columns, encoded)):
+    for j, (name, values) in enumerate(features_of(columns, schema)):
         kept = values[rows.kept]
         scales.append(_scale(kept) if standardize else (0.0, 1.0))
         constant += [name] if scales[j][1] == 0 else []
-        train[:, j], test[:, j] = _scaled(kept, scales[j]), _scaled(values[rows.aside], scales[j])
+        train[:, j], test[:, j] = scaled(kept, scales[j]), scaled(values[rows.aside], scales[j])
         squares += train[:, j] ** 2
     if constant:
         warnings.warn(
-            f"the same value in all training rows, so set to 0: {', '.join(constant)}", UserWarning, stacklevel=4
+            f"the same value in all training rows, so set to 0: {', '.join(constant)}", UserWarning, stacklevel=3
         )
     return _Filled(train, test, squares, tuple(scales))
 
 
 def _scale(values: Floats) -> tuple[float, float]:
-    """Mean and standard deviation; the latter is exactly 0 where all values are the same."""
-    return float(values.mean()), 0.0 if values.min() == values.max() else float(values.std())
-
-
-def _scaled(values: Floats, scale: tuple[float, float]) -> Floats:
-    mean, deviation = scale
-    return np.zeros_like(values) if deviation == 0 else (values - mean) / deviation
-
-
-def _features(columns: Columns, encoded: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Floats]]:
-    """Every feature with its name and its values (N,)."""
-    for column, names in encoded.items():
-        values = columns.values(column)
-        _refuse_holes(values, column)
-        if values.dtype.kind == "O":
-            for name in names:
-                yield name, (values == name.removeprefix(f"{column}=")).astype(np.float64)
-        else:
-            yield column, values.astype(np.float64, copy=False)
+    """Return mean and standard deviation; the latter is 0 only where all values are the same."""
+    mean, deviation = float(values.mean()), float(values.std())
+    if values.min() == values.max():
+        return mean, 0.0
+    if deviation == 0:  # the squares of very small values vanish
+        size = float(np.abs(values - mean).max())
+        deviation = size * float(((values - mean) / size).std())
+    return mean, deviation

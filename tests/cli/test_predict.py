@@ -135,7 +135,7 @@ def test_classes_of_a_table_keep_their_names(coterie, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("x\n3\n", "no column 'kind', which the run predicts from: give it the columns x, kind"),
+        ("x\n3\n", "no column 'kind', which the run predicts from: give it the columns 'x', 'kind'"),
         ("x,kind\n3,c\n", "column 'kind' holds 'c', which the table of the run did not"),
         ("x,kind\nmuch,a\n", "column 'x' holds texts, but numbers when the run was made"),
         ("x,kind\n,a\n3,a\n", "column 'x' has 1 missing or infinite values"),
@@ -151,15 +151,16 @@ def test_a_table_that_differs_from_that_of_the_run_is_refused(coterie, tmp_path,
     assert err.count("\n") == 1
 
 
-def test_a_table_that_has_changed_since_the_run_is_refused(coterie, tmp_path):
+def test_the_run_keeps_its_encoding_and_needs_its_table_no_more(coterie, tmp_path):
     trained(coterie, tmp_path)
     (tmp_path / "more.csv").write_text("x,kind\n3,a\n")
-    (tmp_path / "pupils.csv").write_text(pupils(320, 1))
-    code, out, err = coterie("predict", "run", "--data", "more.csv", "--client", "s0")
-    assert (code, out) == (2, "")
-    assert "has changed since run was made" in err
+    before = coterie("predict", "run", "--data", "more.csv", "--client", "s0")
+    (tmp_path / "pupils.csv").unlink()
+    assert coterie("predict", "run", "--data", "more.csv", "--client", "s0") == before
+    assert before[0] == 0
     code, _, err = coterie("predict", "run", "--data", "new.npz", "--client", "s0")
     assert code == 2
+    assert "neither .csv nor .parquet" in err
 
 
 def test_support_of_a_table_needs_its_target(coterie, tmp_path):
@@ -185,8 +186,8 @@ def test_support_of_a_table_needs_its_target(coterie, tmp_path):
         (["--data", "new.npz", "--support", "uneven.npz"], "6 samples but labels of shape (4,)"),
         (["--data", "narrow.npz", "--client", "c1"], "samples must have shape (n, 2), got (6, 1)"),
         (["--data", "uneven.npz", "--client", "c1"], "6 samples but labels of shape (4,)"),
-        (["--data", "other.npz", "--client", "c1"], "must hold the samples as x, but it holds features"),
-        (["--data", "broken.npz", "--client", "c1"], "broken.npz is no readable .npz file"),
+        (["--data", "other.npz", "--client", "c1"], "other.npz has no x: expected x, got features"),
+        (["--data", "broken.npz", "--client", "c1"], "broken.npz is no whole npz file"),
         (["--data", "nowhere.npz", "--client", "c1"], "nowhere.npz is no file"),
         (["--data", "rows.csv", "--client", "c1"], "rows.csv is no .npz file, and the run was not made from a table"),
         (["--data", "new.npz", "--client", "c1", "--out", "no/such/file.csv"], "no/such/file.csv cannot be written"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from coterie.core.arrays import NUMBERS, as_array
 from coterie.core.keys import Purpose, key_for
 from coterie.errors import ConfigError, InputError
 
@@ -74,7 +75,10 @@ def places(points: Points) -> int:
 
 def checked(points: npt.ArrayLike) -> Points:
     """Points as float64, two-dimensional, finite and at least one."""
-    found = np.asarray(points, dtype=np.float64)
+    given = as_array(points, "points")
+    if given.dtype.kind not in NUMBERS:
+        raise InputError(f"points must be numbers, got type {given.dtype}")
+    found = np.asarray(given, dtype=np.float64)
     if found.ndim != 2 or 0 in found.shape:
         raise InputError(f"points must be an array (m, p) with at least one row and column, got shape {found.shape}")
     bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
