@@ -31,6 +31,7 @@ from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
 from coterie.errors import ConfigError, TrainingError
 from coterie.federation.flower.guard import Guard
+from coterie.federation.flower.schema import DataSchema
 from coterie.federation.flower.state import Store
 from coterie.federation.flower.terms import Terms
 from coterie.federation.flower.wire import (
@@ -158,7 +159,7 @@ class Node:
 
 def _hosted(data: Population) -> Hosted:
     tests = [0] * len(data.clients) if data.test is None else data.test.sizes.tolist()
-    return Hosted(data.clients, tuple(data.train.sizes.tolist()), tuple(tests), data.profile)
+    return Hosted(data.clients, tuple(data.train.sizes.tolist()), tuple(tests), DataSchema.of(data))
 
 
 def _positions(clients: Sequence[ClientId], data: Population) -> Positions:
