@@ -296,21 +296,24 @@ def _odd_models(reply: Reply, asked: Asked) -> Iterator[str]:
         alone = ~reply.rows["weights"].isfinite().all(dim=-1) & reply.rows["model"].isfinite().all(dim=-1)
         if bool(alone.any()):
             yield "has values in 'rows/weights' that are not finite"
-    loss = reply.sums.get("loss")
-    for name in ("change", "model") if loss is not None and asked.clusters.lanes > 1 else ():
-        missing = (
-            ~reply.rows[name].isfinite().all(dim=-1).all(dim=0)
-            if name in reply.rows
-            else torch.zeros(0, dtype=torch.bool)
-        )
-        if len(missing) == len(loss) and bool((missing & loss.isfinite()).any()):
-            yield f"has values in 'rows/{name}' that are not finite, but a finite loss there"
+    yield from _diverged_quietly(reply, asked.clusters.lanes)
     length = longest_change(reply, asked.clusters)
     largest = min((LARGEST.get(p.dtype, 0.0) for p in asked.clusters.params.values()), default=math.inf)
     if not length <= largest:
         yield f"changes a model by {length:.3g}, which is not finite or larger than {largest:g}"
     if asked.most_change is not None and length > asked.most_change:
         yield f"changes a model by {length:.3g}, but at most {asked.most_change:g} is allowed"
+
+
+def _diverged_quietly(reply: Reply, lanes: int) -> Iterator[str]:
+    """With several starts a vector may be missing in one that diverged; then its loss is not finite either."""
+    loss = reply.sums.get("loss")
+    for name in ("change", "model"):
+        if loss is None or lanes == 1 or name not in reply.rows or reply.rows[name].shape[1] != lanes:
+            continue
+        missing = ~reply.rows[name].isfinite().all(dim=-1).all(dim=0)
+        if bool((missing & loss.isfinite()).any()):
+            yield f"has values in 'rows/{name}' that are not finite, but a finite loss there"
 
 
 def _not_finite(reply: Reply) -> Iterator[str]:

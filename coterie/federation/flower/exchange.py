@@ -144,7 +144,7 @@ class Exchange:
         return sorted(trouble for trouble in found if trouble is not None)  # the order of answers tells nothing
 
     def _pull(self, asked: str, waiting: dict[str, int], heard: dict[int, RecordDict]) -> list[Trouble | None]:
-        """Take the answers to one message. Each is pulled by itself: Flower loses all that it pulls with a damaged one."""
+        """Take the answers to one message, which is pulled by itself: a damaged one would take others with it."""
         try:
             messages = list(self.grid.pull_messages([asked]))
         except httpx.HTTPError:  # the SuperLink itself, and no node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -65,14 +66,8 @@ class DataSchema:
     @classmethod
     def read(cls, plain: Mapping[str, object]) -> DataSchema:
         """Return the schema that `plain` described; raise ValueError for values that no data has."""
-        shape, classes = _items(plain["features"]), plain["classes"]
-        size = 1
-        for length in shape:
-            size *= length if is_count(length, 1, MOST_VALUES) else 0
-            if not 1 <= size <= MOST_VALUES:
-                raise ValueError(f"features must be lengths from 1 on with a product of at most {MOST_VALUES}")
-        if classes is not None and not is_count(classes, 1, MOST_CLASSES):
-            raise ValueError(f"classes must be a whole number from 1 to {MOST_CLASSES}, got {shown(classes)}")
+        shape, classes = _lengths(plain["features"]), _class_count(plain["classes"])
+        size = math.prod(shape)
         names = check_texts(_items(plain["feature_names"]), "feature names")
         labels = check_texts(_items(plain["class_names"]), "class names")
         if len(names) not in (0, size) or (labels and len(labels) != classes):
@@ -184,6 +179,22 @@ def _listed(names: tuple[str, ...], other: tuple[str, ...]) -> str:
     first = first if len(names) > 6 else 0
     some = ", ".join(repr(name) for name in names[first : first + 6])
     return f"({'..., ' if first else ''}{some}{', ...' if first + 6 < len(names) else ''})"
+
+
+def _lengths(value: object) -> tuple[int, ...]:
+    """The shape of a sample; its lengths are looked at one by one, since a product of them may be huge."""
+    shape, size = _items(value), 1
+    for length in shape:
+        size = size * length if isinstance(length, int) and is_count(length, 1, MOST_VALUES) else 0
+        if not 1 <= size <= MOST_VALUES:
+            raise ValueError(f"features must be lengths from 1 on with a product of at most {MOST_VALUES}")
+    return tuple(length for length in shape if isinstance(length, int))
+
+
+def _class_count(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and is_count(value, 1, MOST_CLASSES)):
+        return value
+    raise ValueError(f"classes must be a whole number from 1 to {MOST_CLASSES}, got {shown(value)}")
 
 
 def _items(value: object) -> tuple[object, ...]:

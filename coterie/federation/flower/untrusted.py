@@ -127,7 +127,7 @@ def read_together(name: str, array: Array) -> dict[str, Tensor]:
     held = read_array(name, array)
     if held.dtype != torch.uint8 or held.dim() != 1:
         raise ValueError(f"array {name!r} must be bytes")
-    data = memoryview(held.numpy())
+    data = memoryview(held.numpy().tobytes())
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 < start <= len(data):
         raise ValueError(f"array {name!r} has {len(data)} bytes, but its header claims to end at {start}")
