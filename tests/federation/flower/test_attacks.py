@@ -17,8 +17,7 @@ from tests.federation.flower.attacks import ATTACKS, attacking
 NODES: Mapping[int, Sequence[int]] = {11: (0, 3), 5: (1, 2), 7: (4, 5, 6)}
 HOSTILE, ITS_CLIENTS = 3, (7, 8)
 OPTIONS: Mapping[str, Any] = {
-    "clusters": 2, "rounds": 2, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "start": "random",
-    "evaluate_every": 2,
+    "clusters": 2, "rounds": 1, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "start": "random"
 }  # fmt: skip
 DATA = {learner: small_population(learner) for learner in ("linear", "logistic")}
 
