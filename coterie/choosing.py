@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from coterie.core.hold_out import hold_out
 from coterie.core.keys import Purpose, key_for
+from coterie.core.numbers import finite
 from coterie.core.population import Census, Population
 from coterie.errors import ConfigError, TrainingError
-from coterie.measuring import finite
 from coterie.planning import Plan
 from coterie.result import Result
 

@@ -192,7 +192,7 @@ def execute(
                 best = _with_clients(plan, state)
             # the mark is written with the record: a run killed after it does not go on when it is resumed
             wanted = on_round(record)
-            last = state.round == options.rounds
+            last = state.round == options.rounds or done.diverged
             if not last and (watch.exhausted or _is_true(wanted)):
                 record["stopped"], last = "patience" if watch.exhausted else "on_round", True
             if not last and spending is not None and not spending.allows(state.round):

@@ -1,0 +1,78 @@
+"""Whether a training diverged: the one verdict that the result, the terminal, the report, comparisons and sweeps share.
+
+A sound training ends with a training loss below that of a model that ignores its input, and below that of the models it
+started from. One that ends far above both has diverged: its models are not to be used, however certain the figures look
+that are computed from them. docs/divergence.md says how the margins were chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+DIVERGED = "diverged"
+"""In a record's `stopped`: the round ended the training because no client had a finite update."""
+MARGIN = 3.0
+"""A training loss this many times the reference counts as diverged."""
+HELD_OUT_MARGIN = 100.0
+"""The same for the loss on held-out samples, where models that are over-fitted but sound can be far above it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a training when it has ended; None for what nobody could be asked."""
+
+    models_finite: bool
+    updates_finite: bool
+    """False when a round ended the training because no client had a finite update."""
+    loss: float | None
+    """Mean training loss; infinite or NaN where it is for some client."""
+    evaluated: float | None
+    """Mean loss of the models that clients predict with, on held-out samples if there are any."""
+    reference: float | None
+    """The loss that a sound training stays below; see `reference`."""
+
+
+def reference(classes: int | None, zero: float | None, first: float | None, first_untrained: bool) -> float | None:
+    """Return the loss that a sound training stays below, from what the server knows anyway; None if it knows nothing.
+
+    Args:
+        classes: Number of classes; None for numbers.
+        zero: For numbers, the training loss of a model that always predicts 0, where that is known. For classes the same
+            is log(C): a model that gives every class the same probability.
+        first: The training loss that the first round recorded.
+        first_untrained: Whether `first` is the loss of models that no client has trained. If it is, a training that has
+            only just begun may still be near it; if not, it may be that of a divergence and only counts for want of
+            anything else.
+    """
+    if classes is not None:
+        zero = math.log(max(2, classes))
+    known = [value for value in (zero, first) if value is not None and math.isfinite(value)]
+    if zero in known and not first_untrained:
+        return zero
+    return max(known, default=None)
+
+
+def why_diverged(outcome: Outcome) -> str | None:
+    """Return what shows that the training diverged, as half a sentence, or None if nothing does."""
+    if not outcome.updates_finite:
+        return "no client had a finite update any more"
+    if not outcome.models_finite:
+        return "the parameters are not finite"
+    loss, evaluated, known = outcome.loss, outcome.evaluated, outcome.reference
+    if loss is not None and not math.isfinite(loss):
+        return "the training loss is not finite"
+    if known is None:
+        return None
+    if loss is not None and loss > MARGIN * known:
+        return f"the training loss is {loss:.3g}, and {known:.3g} before any training"
+    if evaluated is not None and not evaluated <= HELD_OUT_MARGIN * known:
+        return f"the loss of the final models is {evaluated:.3g}, and {known:.3g} before any training"
+    return None
+
+
+def sentence(why: str, lr: float | None, automatic: bool) -> str:
+    """Return what happened, why, and what to do; `automatic` says whether lr="auto" is possible."""
+    now = "" if lr is None else f" (now {lr:g})"
+    auto = ', use lr="auto"' if automatic else ""
+    return f"the training diverged: {why}; lower lr{now}{auto} or standardise the columns, and do not use these models"
