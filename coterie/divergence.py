@@ -8,7 +8,14 @@ that are computed from them. docs/divergence.md says how the margins were chosen
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from coterie.errors import TrainingError
 
 DIVERGED = "diverged"
 """In a record's `stopped`: the round ended the training because no client had a finite update."""
@@ -76,3 +83,16 @@ def sentence(why: str, lr: float | None, automatic: bool) -> str:
     now = "" if lr is None else f" (now {lr:g})"
     auto = ', use lr="auto"' if automatic else ""
     return f"the training diverged: {why}; lower lr{now}{auto} or standardise the columns, and do not use these models"
+
+
+@contextmanager
+def overflow_refused() -> Iterator[None]:
+    """Turn errors of arithmetic and of linear algebra, which extreme numbers lead to, into one sentence for the user."""
+    try:
+        yield
+    except (ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError) as error:
+        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise TrainingError(
+            f"the computation failed on numbers that are too large or too small ({said}): standardise the columns and "
+            "the targets, or lower lr"
+        ) from error

@@ -17,6 +17,7 @@ from coterie.choosing import choose
 from coterie.composing import COMPOSED, Composition
 from coterie.concluding import conclude, has_stopped
 from coterie.core.population import Census
+from coterie.divergence import overflow_refused
 from coterie.errors import RunError
 from coterie.federation.elsewhere import Elsewhere
 from coterie.federation.in_process import InProcess
@@ -76,6 +77,7 @@ def carry_out(plan: Plan, out: str | Path | None = None, on_round: OnRound | Non
         return execute(begun, folder, on_round)
 
 
+@overflow_refused()
 def begin_run(plan: Plan) -> Begun:
     """`begin`, before it the choice of the number of clusters where trial runs decide it."""
     if not plan.tries:
@@ -158,6 +160,7 @@ def _data_again(config: Mapping[str, Any], data: Census | None, path: Path) -> C
 # ---- running -------------------------------------------------------------------------------------------------
 
 
+@overflow_refused()
 def execute(
     begun: Begun,
     folder: RunFolder | None,

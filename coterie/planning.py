@@ -193,6 +193,7 @@ def prepare(
         own={name: values.get(name) for name in own},
     )
     _check_device(options.device)
+    _check_rates(options)
     check_augmentation(options.augment, data.profile)
     _check_private_beginning(options, undecided, start)
     options = calibrated(options, composed(entry, replace(options, privacy=None), built), data.clients)
@@ -328,6 +329,15 @@ def _check_device(name: str) -> None:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def _check_rates(options: Options) -> None:
+    """Step sizes are numbers of the training's own type, of which float32 holds the smaller ones only."""
+    most = torch.finfo(torch_dtype(options.dtype)).max
+    for name in ("lr", "server_lr"):
+        value = getattr(options, name)
+        if isinstance(value, float) and value > most:
+            raise ConfigError(f"{name} must be at most {most:.3g} with dtype {options.dtype}, got {value:g}: lower it")
 
 
 def _check_private_beginning(options: Options, undecided: frozenset[str], start: Start) -> None:

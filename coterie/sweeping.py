@@ -316,6 +316,9 @@ def conclude(folder: Path, failed: Mapping[str, str]) -> Sweep:
 
 
 def _cell(options: Mapping[str, Any], runs: Sequence[RunData]) -> Cell:
+    lost = next((run for run in runs if run.diverged), None)
+    if lost is not None:
+        return Cell(options, failed=f"seed {lost.seed}: {lost.metrics['why_diverged']}")
     seconds = float(np.mean([run.metrics["seconds"] for run in runs]))
     score, loss = (_over_seeds(runs, f"validation_{name}") for name in (runs[0].score_name, "loss"))
     return Cell(options, score, loss, seconds)
