@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,7 @@ def _best_rounds(plan: Plan, records: list[Record], ended: Mapping[str, Any]) ->
     return best
 
 
+@divergence.overflow_refused()
 def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -> Result:
     """Ask everybody once more: which start won, who belongs where, how well does it do.
 
@@ -91,7 +92,7 @@ def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -
         if plan.looks
         else NOTHING_ASKED
     )
-    lost = _why_diverged(plan, state, records, clusters, float(start_losses[lane]), found)
+    lost = _why_diverged(plan, state, records, clusters, settled, found)
     if lost is not None:  # what certainty is computed from says nothing about models that are lost
         found, settled = replace(found, margin=None, losses=None), replace(settled, losses=None)
     rows = _client_rows(plan, own, positions, found)
@@ -130,7 +131,7 @@ def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -
     elif records and "start" in records[-1]:
         metrics["start"] = records[-1]["start"]
     if lost is not None:
-        warnings.warn(lost, DivergenceWarning, stacklevel=5)
+        warnings.warn(lost, DivergenceWarning, stacklevel=6)
     return Result(
         plan.config,
         plan.data.profile,
@@ -154,7 +155,7 @@ def _why_diverged(
     state: ServerState,
     records: list[Record],
     clusters: Clusters,
-    loss: float,
+    settled: _Settled,
     found: Scores,
 ) -> str | None:
     """Return the sentence that says that and why the training diverged, or None if it did not.
@@ -168,7 +169,8 @@ def _why_diverged(
     outcome = divergence.Outcome(
         models_finite=all(bool(torch.isfinite(p).all()) for p in clusters.all_models().values()),
         updates_finite=not last,
-        loss=loss if plan.looks else None,
+        loss=float(settled.start_losses[settled.lane]) if plan.looks else None,
+        unfit=tuple(plan.data.clients[i] for i in settled.unfit),
         evaluated=evaluated,
         reference=divergence.reference(
             plan.learner.classes,
@@ -272,6 +274,8 @@ class _Settled:
     """(answered, K) each client's own weights, where it has some."""
     components: np.ndarray | None = None
     """(answered, P) the same of the objective's components."""
+    unfit: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Those of `positions` whose training loss is not finite."""
 
 
 NOTHING_ASKED = Scores(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
@@ -291,18 +295,21 @@ def _settled(plan: Plan, state: ServerState) -> _Settled:
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
     if plan.groups is not None:
         own[rows] = plan.groups[rows]
-        return _Settled(positions, own, 0, np.array([np.average(table[:, 0], weights=sizes)]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss = np.array([np.average(table[:, 0], weights=sizes)])
+        return _Settled(positions, own, 0, loss, unfit=positions[~np.isfinite(table[:, 0])])
     by_lane = table.reshape(len(table), clusters.lanes, clusters.K)
     known = np.where(np.isfinite(by_lane), by_lane, np.inf)
     chosen = known.argmin(axis=2)
     if plan.method.weights.keeps:  # clients that have a cluster stay in it
         told = state.choice.numpy()[positions]
         chosen = np.where(told >= 0, told, chosen)
+    mine = np.take_along_axis(known, chosen[:, :, None], axis=2)[:, :, 0]
     with np.errstate(over="ignore"):
-        losses = np.average(np.take_along_axis(known, chosen[:, :, None], axis=2)[:, :, 0], axis=0, weights=sizes)
+        losses = np.average(mine, axis=0, weights=sizes)
     lane = int(np.argmin(losses))
     own[rows] = torch.from_numpy(chosen[:, lane])
-    return _Settled(positions, own, lane, losses, by_lane[:, lane])
+    return _Settled(positions, own, lane, losses, by_lane[:, lane], unfit=positions[~np.isfinite(mine[:, lane])])
 
 
 def _settled_softly(plan: Plan, state: ServerState, by: Own) -> _Settled:

@@ -8,17 +8,19 @@ that are computed from them. docs/divergence.md says how the margins were chosen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from torch.linalg import LinAlgError as TorchLinAlgError  # type: ignore[attr-defined]
 
 from coterie.errors import TrainingError
 
 DIVERGED = "diverged"
 """In a record's `stopped`: the round ended the training because no client had a finite update."""
+NAMED = 3
+"""Clients that a sentence names."""
 MARGIN = 3.0
 """A training loss this many times the reference counts as diverged."""
 HELD_OUT_MARGIN = 100.0
@@ -34,6 +36,8 @@ class Outcome:
     """False when a round ended the training because no client had a finite update."""
     loss: float | None
     """Mean training loss; infinite or NaN where it is for some client."""
+    unfit: Sequence[str]
+    """The clients whose training loss is not finite."""
     evaluated: float | None
     """Mean loss of the models that clients predict with, on held-out samples if there are any."""
     reference: float | None
@@ -45,8 +49,8 @@ def reference(classes: int | None, zero: float | None, first: float | None, firs
 
     Args:
         classes: Number of classes; None for numbers.
-        zero: For numbers, the training loss of a model that always predicts 0, where that is known. For classes the same
-            is log(C): a model that gives every class the same probability.
+        zero: For numbers, the training loss of a model that always predicts 0, where that is known. For classes it is
+            log(C): every class has the same probability.
         first: The training loss that the first round recorded.
         first_untrained: Whether `first` is the loss of models that no client has trained. If it is, a training that has
             only just begun may still be near it; if not, it may be that of a divergence and only counts for want of
@@ -67,6 +71,10 @@ def why_diverged(outcome: Outcome) -> str | None:
     if not outcome.models_finite:
         return "the parameters are not finite"
     loss, evaluated, known = outcome.loss, outcome.evaluated, outcome.reference
+    if outcome.unfit:
+        named = ", ".join(outcome.unfit[:NAMED]) + ", ..." * (len(outcome.unfit) > NAMED)
+        many = "1 client" if len(outcome.unfit) == 1 else f"{len(outcome.unfit)} clients"
+        return f"the training loss of {many} ({named}) is not finite"
     if loss is not None and not math.isfinite(loss):
         return "the training loss is not finite"
     if known is None:
@@ -87,10 +95,10 @@ def sentence(why: str, lr: float | None, automatic: bool) -> str:
 
 @contextmanager
 def overflow_refused() -> Iterator[None]:
-    """Turn errors of arithmetic and of linear algebra, which extreme numbers lead to, into one sentence for the user."""
+    """Turn errors of arithmetic and linear algebra, which extreme numbers lead to, into one sentence for the user."""
     try:
         yield
-    except (ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError) as error:
+    except (ArithmeticError, np.linalg.LinAlgError, TorchLinAlgError) as error:
         said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise TrainingError(
             f"the computation failed on numbers that are too large or too small ({said}): standardise the columns and "

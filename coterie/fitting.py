@@ -160,7 +160,6 @@ def _data_again(config: Mapping[str, Any], data: Census | None, path: Path) -> C
 # ---- running -------------------------------------------------------------------------------------------------
 
 
-@overflow_refused()
 def execute(
     begun: Begun,
     folder: RunFolder | None,
@@ -263,8 +262,9 @@ def _release(plan: Plan, folder: RunFolder | None, state: ServerState, best: Ser
 
 
 def _rounds(plan: Plan, state: ServerState) -> Iterator[Round]:
-    options = plan.options
-    return rounds_with_race(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups, plan.noise)
+    seed, total = plan.options.seed, plan.options.rounds
+    with overflow_refused():
+        yield from rounds_with_race(plan.method, plan.federation, state, total, seed, plan.groups, plan.noise)
 
 
 def _is_true(answer: object) -> bool:

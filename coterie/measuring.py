@@ -11,8 +11,8 @@ from torch import Tensor
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Note
 from coterie.core.numbers import finite, finite_numbers
+from coterie.divergence import DIVERGED, overflow_refused
 from coterie.errors import SilenceError
-from coterie.divergence import DIVERGED
 from coterie.evaluate.clients import Own, Scores, scores, training_losses
 from coterie.evaluate.metrics import agreement, worst_tenth
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
@@ -30,6 +30,7 @@ DETAILED = 500
 """Up to so many clients a record holds every client's cluster; beyond, only sizes and moves."""
 
 
+@overflow_refused()
 def record_of(plan: Plan, done: Round, seconds: float) -> Record:
     """Return one JSON-ready dict; with several starts its figures are those of the one that leads."""
     lane = best_lane(done.state.loss)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -25,8 +26,9 @@ import numpy as np
 
 from coterie.comparing import Job, Progress, go_on, run_jobs
 from coterie.config import Option
+from coterie.core.numbers import finite_numbers
 from coterie.core.population import Population
-from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
@@ -99,7 +101,7 @@ class Cell:
     seconds: float | None = None
     """Of training, the mean over seeds."""
     failed: str = ""
-    """Why a seed has no result."""
+    """Why a seed has no result, or that its training diverged."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,9 @@ def _run_here(folder: Path, data: Population, learner: LearnerChoice | None) -> 
     for job in read_asked(folder).all_jobs(folder):
         try:
             if not job.finished:
-                go_on(job.folder, data, job.method, learner, job.run_options())
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DivergenceWarning)  # the cell says so
+                    go_on(job.folder, data, job.method, learner, job.run_options())
         except CoterieError as error:
             failed[job.name] = str(error)
     return failed
@@ -295,7 +299,8 @@ def conclude(folder: Path, failed: Mapping[str, str]) -> Sweep:
             cells.append((number, Cell(options, failed=_reason(jobs, failed))))
         else:
             cells.append((number, _cell(options, found)))
-            runs[number] = found[0]
+            if not cells[-1][1].failed:
+                runs[number] = found[0]
     if not runs:
         raise RunError(f"every combination failed; the first: {cells[0][1].failed}")
     higher = next(iter(runs.values())).higher_is_better
@@ -311,7 +316,7 @@ def conclude(folder: Path, failed: Mapping[str, str]) -> Sweep:
         run_command(_for_good(runs[number]), spelled=asked.over),
         tuple(_edges(asked, best.options)),
     )
-    write_json(folder / "sweep.json", result.summary())
+    write_json(folder / "sweep.json", finite_numbers(result.summary()))
     return result
 
 

@@ -50,7 +50,7 @@ def _table(*columns: str) -> Table:
 def result(console: Console, found: Result) -> None:
     """The figures of one run."""
     m = found.metrics
-    if m["diverged"]:
+    if m.get("diverged"):
         console.print(f"DIVERGED {m['why_diverged']}", style="bold red", highlight=False, markup=False, soft_wrap=True)
     lines: dict[str, str] = {
         "clusters": f"{m['clusters']} of {len(found.parameters)} in use, {m['clients']} clients",

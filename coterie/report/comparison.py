@@ -31,7 +31,7 @@ class Spread:
 
     @property
     def sd(self) -> float | None:
-        """Sample standard deviation (divided by the number of seeds less one); None with one seed, or if it overflows."""
+        """Sample standard deviation (divided by the number of seeds less one); None with one seed or on overflow."""
         with np.errstate(over="ignore", invalid="ignore"):
             return finite(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 

@@ -106,8 +106,8 @@ def rounds(
 
     noise: what the server hides single clients with, where the method wants it to.
 
-    A round without an answer is no update: the models stay, and the next round is begun. A round in which the updates of
-    all clients are not finite is the last one: the models stay, and further rounds could only repeat it.
+    A round without an answer is no update: the models stay, and the next round is begun. A round in which no client has
+    a finite update is the last one: the models stay, and further rounds could only repeat it.
     """
     silent = 0
     while state.round < total:

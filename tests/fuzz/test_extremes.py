@@ -106,7 +106,7 @@ def check(label, result, folder: Path, twice=True):
         assert f">{word}<" not in page, f"{label}: the report shows {word}"
         assert f'"{word}"' not in page, f"{label}: a figure is drawn at {word}"
     broken = not all(np.isfinite(value).all() for model in result.models for value in model.values())
-    assert result.metrics["diverged"] or not broken, f"{label}: parameters are not finite and the result is called sound"
+    assert result.metrics["diverged"] or not broken, f"{label}: models that are not finite are called sound"
     if result.metrics["diverged"]:
         assert "sure" not in result.metrics, f"{label}: certain of lost models"
         assert "regression" not in result.metrics, f"{label}: intervals of lost models"
