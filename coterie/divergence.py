@@ -23,6 +23,8 @@ NAMED = 3
 """Clients that a sentence names."""
 MARGIN = 3.0
 """A training loss this many times the reference counts as diverged."""
+FAR = 1e4
+"""First models that are worse than a model that ignores its input excuse a loss this many times as great, no more."""
 HELD_OUT_MARGIN = 100.0
 """The same for the loss on held-out samples, where models that are over-fitted but sound can be far above it."""
 
@@ -53,15 +55,15 @@ def reference(classes: int | None, zero: float | None, first: float | None, firs
             log(C): every class has the same probability.
         first: The training loss that the first round recorded.
         first_untrained: Whether `first` is the loss of models that no client has trained. If it is, a training that has
-            only just begun may still be near it; if not, it may be that of a divergence and only counts for want of
-            anything else.
+            only just begun may still be near it, as long as that is not hopelessly far; if not, it may be that of a
+            divergence and only counts for want of anything else.
     """
     if classes is not None:
         zero = math.log(max(2, classes))
-    known = [value for value in (zero, first) if value is not None and math.isfinite(value)]
-    if zero in known and not first_untrained:
-        return zero
-    return max(known, default=None)
+    zero, first = (None if value is None or not math.isfinite(value) else value for value in (zero, first))
+    if zero is None or first is None:
+        return first if zero is None else zero
+    return max(zero, min(first, FAR * zero)) if first_untrained else zero
 
 
 def why_diverged(outcome: Outcome) -> str | None:
@@ -80,9 +82,11 @@ def why_diverged(outcome: Outcome) -> str | None:
     if known is None:
         return None
     if loss is not None and loss > MARGIN * known:
-        return f"the training loss is {loss:.3g}, and {known:.3g} before any training"
+        return f"the training loss is {loss:.3g}, and that of models that have learned nothing {known:.3g}"
     if evaluated is not None and not evaluated <= HELD_OUT_MARGIN * known:
-        return f"the loss of the final models is {evaluated:.3g}, and {known:.3g} before any training"
+        return (
+            f"the loss of the final models is {evaluated:.3g}, and that of models that have learned nothing {known:.3g}"
+        )
     return None
 
 
@@ -90,7 +94,7 @@ def sentence(why: str, lr: float | None, automatic: bool) -> str:
     """Return what happened, why, and what to do; `automatic` says whether lr="auto" is possible."""
     now = "" if lr is None else f" (now {lr:g})"
     auto = ', use lr="auto"' if automatic else ""
-    return f"the training diverged: {why}; lower lr{now}{auto} or standardise the columns, and do not use these models"
+    return f"the training diverged, do not use its models: {why}; lower lr{now}{auto} or standardise the columns"
 
 
 @contextmanager

@@ -201,6 +201,9 @@ def _on_training(main: MethodRuns) -> bool:
 def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
     """Cautions first, then what could be added."""
     every = [run for method in found.methods for run in method.runs]
+    candidates = [*_diverged_notes(found), _unfinished_note(unfinished), *_trouble_notes(every)]
+    if found.main.diverged:  # nothing else matters now
+        return [note for note in candidates if note is not None]
     candidates = [
         *_diverged_notes(found),
         _training_note(found.main),
