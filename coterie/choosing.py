@@ -8,6 +8,7 @@ by telling clients apart. Test data takes no part.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,9 +19,9 @@ import numpy.typing as npt
 
 from coterie.core.hold_out import hold_out
 from coterie.core.keys import Purpose, key_for
+from coterie.core.numbers import finite
 from coterie.core.population import Census, Population
-from coterie.errors import ConfigError, TrainingError
-from coterie.measuring import finite
+from coterie.errors import ConfigError, DivergenceWarning, TrainingError
 from coterie.planning import Plan
 from coterie.result import Result
 
@@ -197,7 +198,9 @@ def _trials(plan: Plan, train: Callable[[Plan], Result]) -> Trials:
     up = down = 0
     for k, s in np.ndindex(shape[:2]):
         trial = _trial(plan, data, k + 1, s, rounds)
-        result = train(trial)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergenceWarning)  # a trial that diverges is out of the running
+            result = train(trial)
         losses[k, s], clusters[k, s] = _outcome(trial, result)
         asked_up, asked_down = _judging_bytes(result)
         up, down = up + result.metrics["bytes_up"] + asked_up, down + result.metrics["bytes_down"] + asked_down
@@ -233,7 +236,7 @@ def _outcome(trial: Plan, result: Result) -> tuple[Floats, Ints]:
         i = place[row["id"]]
         clusters[i] = row["cluster"]
         if trial.validated[i]:
-            losses[i] = np.inf if row["loss"] is None else row["loss"]
+            losses[i] = np.inf if row["loss"] is None or result.metrics["diverged"] else row["loss"]
     return losses, clusters
 
 

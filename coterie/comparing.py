@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +19,13 @@ import numpy as np
 
 from coterie.config import Option, check_seed, settle
 from coterie.core.population import Population
-from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError
 from coterie.fitting import fit, resume
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
 from coterie.processes import in_processes, leave_if_importing_main
+from coterie.report.reading import read_run
 from coterie.runs.files import write_toml
 from coterie.runs.folder import read_toml
 from coterie.scenarios import find_scenario, scenario
@@ -155,8 +157,10 @@ def run_jobs(
 
 
 def run_job(job: Job) -> None:
-    """One job, in a worker process."""
-    go_on(job.folder, job.data(), job.method, None, job.run_options())
+    """One job, in a worker process; that its training diverged is in its result."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)
+        go_on(job.folder, job.data(), job.method, None, job.run_options())
 
 
 def go_on(
@@ -213,6 +217,10 @@ def compare(
         failed = run_comparison(folder)
         if failed:
             raise RunError(f"{len(failed)} of {len(jobs_of(folder))} runs failed; the first: {failed[0]}")
+        for job in jobs_of(folder):
+            run = read_run(job.folder)
+            if run.diverged:
+                warnings.warn(f"{job.name}: {run.metrics['why_diverged']}", DivergenceWarning, stacklevel=2)
         return folder
     for seed in seeds:
         for method in methods:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie import divergence
 from coterie.core.clusters import Clusters, Params, flat, unflat
+from coterie.core.numbers import finite, finite_numbers
 from coterie.core.population import Population
 from coterie.core.states import NEVER
+from coterie.errors import DivergenceWarning
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
 from coterie.evaluate.regression import memberships, regression_report
@@ -21,7 +24,6 @@ from coterie.evaluate.samples import by_client, by_responsibility, sample_agreem
 from coterie.learners.linear import Linear
 from coterie.learners.representation import Representation
 from coterie.measuring import (
-    finite,
     honest,
     kept_by_clients,
     newcomer_figures,
@@ -38,6 +40,7 @@ from coterie.runs.folder import Record
 from coterie.server.loop import ServerState, best_lane
 from coterie.server.loop import settle as settle_lane
 from coterie.starting import Begun
+from coterie.starts import DECOMPOSED_COSINE, MOMENT_DESCENT, ODCL
 
 MOST_PRODUCTS = 2 * 10**10
 """Samples times squared coefficients up to which the diagnostics of linear models are computed; a second or two."""
@@ -62,6 +65,7 @@ def _best_rounds(plan: Plan, records: list[Record], ended: Mapping[str, Any]) ->
     return best
 
 
+@divergence.overflow_refused()
 def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -> Result:
     """Ask everybody once more: which start won, who belongs where, how well does it do.
 
@@ -88,6 +92,9 @@ def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -
         if plan.looks
         else NOTHING_ASKED
     )
+    lost = _why_diverged(plan, state, records, clusters, settled, found)
+    if lost is not None:  # what certainty is computed from says nothing about models that are lost
+        found, settled = replace(found, margin=None, losses=None), replace(settled, losses=None)
     rows = _client_rows(plan, own, positions, found)
     if (personal := _finetuned(plan, clusters, asked, len(records))) is not None:
         by_client = dict(zip(personal.positions.tolist(), personal.score.tolist(), strict=True))
@@ -103,7 +110,8 @@ def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -
         sizes = plan.federation.sizes[positions]
         posterior = memberships(settled.losses, sizes, own.numpy()[positions], plan.learner)
         rows = [{**row, "posterior": each.tolist()} for row, each in zip(rows, posterior, strict=True)]
-    metrics = _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
+    metrics: dict[str, Any] = {"diverged": lost is not None} | ({} if lost is None else {"why_diverged": lost})
+    metrics |= _metrics(plan, records, own.numpy()[positions], positions, found, clusters, float(start_losses[lane]))
     if plan.looks:
         metrics |= validation_figures(plan, clusters, own, last, by)
     metrics |= _how_it_ended(plan, state, records)
@@ -116,25 +124,73 @@ def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -
     if personal is not None:
         worst = worst_tenth(personal.score, plan.learner.classes is not None)
         metrics |= {"finetuned": finite(personal.score.mean()), "finetuned_worst_tenth": finite(worst)}
-    if (regression := _regression(plan, clusters, own, last)) is not None:
+    if lost is None and (regression := _regression(plan, clusters, own, last)) is not None:
         metrics["regression"] = regression
     if len(start_losses) > 1:
         metrics |= {"start": lane, "start_losses": [finite(v) for v in start_losses]}
     elif records and "start" in records[-1]:
         metrics["start"] = records[-1]["start"]
+    if lost is not None:
+        warnings.warn(lost, DivergenceWarning, stacklevel=6)
     return Result(
         plan.config,
         plan.data.profile,
         plan.learner,
         clusters.models(),
         records,
-        metrics,
-        rows,
+        finite_numbers(metrics),
+        finite_numbers(rows),
         plan.data.fingerprint(),
         _beside(plan, clusters, positions, by) | {f"{SPLITS}{name}": rows for name, rows in state.tree.items()},
         None if by is None else by.objective,
         plan.data.schema,
     )
+
+
+TRAINED = frozenset({ODCL, DECOMPOSED_COSINE, MOMENT_DESCENT})
+"""The starts whose models clients have trained, so that these may have diverged themselves."""
+
+
+def _why_diverged(
+    plan: Plan,
+    state: ServerState,
+    records: list[Record],
+    clusters: Clusters,
+    settled: _Settled,
+    found: Scores,
+) -> str | None:
+    """Return the sentence that says that and why the training diverged, or None if it did not.
+
+    The models are those of the last round, or of an earlier one whose validation loss was the least.
+    """
+    last = state.round == len(records) and bool(records) and records[-1].get("stopped") == divergence.DIVERGED
+    clean = plan.beginning not in TRAINED and plan.method.work.full_batch_steps is not None
+    with np.errstate(over="ignore"):
+        evaluated = float(found.loss.mean()) if len(found.loss) else None
+    outcome = divergence.Outcome(
+        models_finite=all(bool(torch.isfinite(p).all()) for p in clusters.all_models().values()),
+        updates_finite=not last,
+        loss=float(settled.start_losses[settled.lane]) if plan.looks else None,
+        unfit=tuple(plan.data.clients[i] for i in settled.unfit),
+        evaluated=evaluated,
+        reference=divergence.reference(
+            plan.learner.classes,
+            _zero_loss(plan),
+            next((record["loss"] for record in records if record["loss"] is not None), None),
+            clean,
+        ),
+    )
+    why = divergence.why_diverged(outcome)
+    lr = plan.method.rate(max(0, state.round - 1)) if plan.options.rounds else None
+    return None if why is None else divergence.sentence(why, lr, isinstance(plan.learner, Linear))
+
+
+def _zero_loss(plan: Plan) -> float | None:
+    """The training loss of a model that always predicts 0; None for classes, and for clients elsewhere."""
+    if plan.learner.classes is not None or not isinstance(plan.data, Population):
+        return None
+    targets = plan.data.train.y[None].double()
+    return float(plan.learner.loss(torch.zeros_like(targets), targets).mean())
 
 
 def _beside(plan: Plan, clusters: Clusters, positions: np.ndarray, by: Own | None) -> Params:
@@ -219,6 +275,8 @@ class _Settled:
     """(answered, K) each client's own weights, where it has some."""
     components: np.ndarray | None = None
     """(answered, P) the same of the objective's components."""
+    unfit: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Those of `positions` whose training loss is not finite."""
 
 
 NOTHING_ASKED = Scores(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
@@ -238,17 +296,21 @@ def _settled(plan: Plan, state: ServerState) -> _Settled:
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
     if plan.groups is not None:
         own[rows] = plan.groups[rows]
-        return _Settled(positions, own, 0, np.array([np.average(table[:, 0], weights=sizes)]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss = np.array([np.average(table[:, 0], weights=sizes)])
+        return _Settled(positions, own, 0, loss, unfit=positions[~np.isfinite(table[:, 0])])
     by_lane = table.reshape(len(table), clusters.lanes, clusters.K)
     known = np.where(np.isfinite(by_lane), by_lane, np.inf)
     chosen = known.argmin(axis=2)
     if plan.method.weights.keeps:  # clients that have a cluster stay in it
         told = state.choice.numpy()[positions]
         chosen = np.where(told >= 0, told, chosen)
-    losses = np.average(np.take_along_axis(known, chosen[:, :, None], axis=2)[:, :, 0], axis=0, weights=sizes)
+    mine = np.take_along_axis(known, chosen[:, :, None], axis=2)[:, :, 0]
+    with np.errstate(over="ignore"):
+        losses = np.average(mine, axis=0, weights=sizes)
     lane = int(np.argmin(losses))
     own[rows] = torch.from_numpy(chosen[:, lane])
-    return _Settled(positions, own, lane, losses, by_lane[:, lane])
+    return _Settled(positions, own, lane, losses, by_lane[:, lane], unfit=positions[~np.isfinite(mine[:, lane])])
 
 
 def _settled_softly(plan: Plan, state: ServerState, by: Own) -> _Settled:
@@ -340,7 +402,7 @@ def _metrics(
     if found.margin is not None:
         metrics["sure"] = int((found.margin >= SURE).sum())
     lying = plan.lying.numpy()[positions]
-    if plan.data.truth is not None and not lying.all():
+    if plan.data.truth is not None and len(known) and not lying.all():
         metrics |= agreement(plan.data.truth[positions][~lying], known[~lying])
     if lying.any():
         metrics["liars"] = int(lying.sum())
@@ -348,7 +410,9 @@ def _metrics(
     if plan.data.true_models is not None and coefficients is not None:
         weights = coefficients.double().cpu().numpy()
         if weights.shape[1:] == plan.data.true_models.shape[1:]:
-            metrics["parameter_error"] = parameter_error(plan.data.true_models, weights)
+            metrics["parameter_error"] = (
+                parameter_error(plan.data.true_models, weights) if np.isfinite(weights).all() else None
+            )
     return metrics | subspace_figures(plan, clusters)
 
 

@@ -7,8 +7,10 @@
     ├── ConfigError       an option or a name that makes no sense (also a ValueError)
     ├── RunError          a run folder that is missing, taken, unfinished or damaged
     ├── StorageError      a file that cannot be written: disk full, no permission, size limit
-    └── TrainingError     the training itself failed: diverged, or nobody answered
+    └── TrainingError     the training itself failed: it has no solution, or nobody answered
         └── SilenceError  nobody answered a question that changes no model
+
+A training that diverges ends with a result whose `metrics["diverged"]` is True and with a `DivergenceWarning`.
 
 A message is one line and says what was expected, what arrived, and what to do.
 """
@@ -45,7 +47,11 @@ class StorageError(CoterieError):
 
 
 class TrainingError(CoterieError):
-    """The training failed: parameters diverged, or no client answered."""
+    """The training failed: there is no solution, or no client answered."""
+
+
+class DivergenceWarning(UserWarning):
+    """The training diverged: there is a result, but its models are not to be used."""
 
 
 class SilenceError(TrainingError):

@@ -17,6 +17,7 @@ from coterie.choosing import choose
 from coterie.composing import COMPOSED, Composition
 from coterie.concluding import conclude, has_stopped
 from coterie.core.population import Census
+from coterie.divergence import overflow_refused
 from coterie.errors import RunError
 from coterie.federation.elsewhere import Elsewhere
 from coterie.federation.in_process import InProcess
@@ -76,6 +77,7 @@ def carry_out(plan: Plan, out: str | Path | None = None, on_round: OnRound | Non
         return execute(begun, folder, on_round)
 
 
+@overflow_refused()
 def begin_run(plan: Plan) -> Begun:
     """`begin`, before it the choice of the number of clusters where trial runs decide it."""
     if not plan.tries:
@@ -192,7 +194,7 @@ def execute(
                 best = _with_clients(plan, state)
             # the mark is written with the record: a run killed after it does not go on when it is resumed
             wanted = on_round(record)
-            last = state.round == options.rounds
+            last = state.round == options.rounds or done.diverged
             if not last and (watch.exhausted or _is_true(wanted)):
                 record["stopped"], last = "patience" if watch.exhausted else "on_round", True
             if not last and spending is not None and not spending.allows(state.round):
@@ -260,8 +262,9 @@ def _release(plan: Plan, folder: RunFolder | None, state: ServerState, best: Ser
 
 
 def _rounds(plan: Plan, state: ServerState) -> Iterator[Round]:
-    options = plan.options
-    return rounds_with_race(plan.method, plan.federation, state, options.rounds, options.seed, plan.groups, plan.noise)
+    seed, total = plan.options.seed, plan.options.rounds
+    with overflow_refused():
+        yield from rounds_with_race(plan.method, plan.federation, state, total, seed, plan.groups, plan.noise)
 
 
 def _is_true(answer: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import numpy as np
@@ -11,6 +10,8 @@ from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Note
+from coterie.core.numbers import finite, finite_numbers
+from coterie.divergence import DIVERGED, overflow_refused
 from coterie.errors import SilenceError
 from coterie.evaluate.clients import Own, Scores, scores, training_losses
 from coterie.evaluate.metrics import agreement, worst_tenth
@@ -29,8 +30,9 @@ DETAILED = 500
 """Up to so many clients a record holds every client's cluster; beyond, only sizes and moves."""
 
 
+@overflow_refused()
 def record_of(plan: Plan, done: Round, seconds: float) -> Record:
-    """One JSON-ready dict; with several starts its figures are those of the one that leads."""
+    """Return one JSON-ready dict; with several starts its figures are those of the one that leads."""
     lane = best_lane(done.state.loss)
     choice = done.state.choice[:, lane]
     known = choice >= 0
@@ -49,6 +51,8 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         "bytes_down": done.bytes_down,
         "path": done.path,
     }
+    if done.diverged:
+        record["stopped"] = DIVERGED
     if plan.entry.groups != "self":
         record["sizes"] = sizes
         if len(choice) <= DETAILED:
@@ -79,7 +83,7 @@ def record_of(plan: Plan, done: Round, seconds: float) -> Record:
         rows = (known & ~plan.lying).numpy()
         agreed = agreement(plan.data.truth[rows], choice.numpy()[rows])
         record |= {"ari": agreed["ari"], "identity": agreed["identity"]}
-    return record
+    return dict(finite_numbers(record))
 
 
 def _looked_at(plan: Plan, state: ServerState, lane: int) -> dict[str, float | None]:
@@ -153,11 +157,6 @@ def _density(plan: Plan, by: Own, K: int) -> Density:
     objective = plan.method.objective
     components = objective.client_components(K)
     return Density(objective, by.told(), torch.full((components,), 1 / components, dtype=torch.float64))
-
-
-def finite(value: float | Tensor) -> float | None:
-    """A number for JSON; None when it is infinite or NaN."""
-    return float(value) if math.isfinite(value) else None
 
 
 def score_figures(plan: Plan, found: Scores) -> dict[str, float | None]:

@@ -197,6 +197,7 @@ def prepare(
     )
     _check_memory(built, options.clusters * options.restarts, dtype)
     _check_device(options.device)
+    _check_rates(options)
     check_augmentation(options.augment, data.profile)
     _check_private_beginning(options, undecided, start)
     options = calibrated(options, composed(entry, replace(options, privacy=None), built), data.clients)
@@ -361,6 +362,15 @@ def _check_memory(learner: Learner, models: int, dtype: str) -> None:
 
 FEW_MODELS = 1000
 """Up to this many models are planned without asking for the machine's memory."""
+
+
+def _check_rates(options: Options) -> None:
+    """Step sizes are numbers of the training's own type, of which float32 holds the smaller ones only."""
+    most = torch.finfo(torch_dtype(options.dtype)).max
+    for name in ("lr", "server_lr"):
+        value = getattr(options, name)
+        if isinstance(value, float) and value > most:
+            raise ConfigError(f"{name} must be at most {most:.3g} with dtype {options.dtype}, got {value:g}: lower it")
 
 
 def _check_private_beginning(options: Options, undecided: frozenset[str], start: Start) -> None:

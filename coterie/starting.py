@@ -15,6 +15,7 @@ import torch
 
 from coterie.core.clusters import Clusters, Params, row_bytes, unflat
 from coterie.core.keys import Purpose, generator, key_for
+from coterie.core.numbers import finite_numbers
 from coterie.core.population import torch_dtype
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError, TrainingError, unknown_name
@@ -74,7 +75,7 @@ def begin(plan: Plan) -> Begun:
         plan = replace(plan, groups=torch.zeros(len(plan.data.clients), dtype=torch.int64))
     if _groups_found(plan) and plan.groups is not None:
         state = replace(state, choice=plan.groups[:, None])
-    return Begun(plan, state, told)
+    return Begun(plan, state, finite_numbers(told))
 
 
 def begin_again(plan: Plan, state: ServerState, told: Mapping[str, Any]) -> Begun:
@@ -384,4 +385,6 @@ def _largest_curvature(plan: Plan) -> float:
     """max_i of the largest eigenvalue of X_i^T X_i / n_i, of what the learner's loss makes of it."""
     _, curvature = ask_curvature(plan.federation)
     largest = float(curvature.max()) * (1 if as_linear(plan.learner).half else 2)
+    if not np.isfinite(largest):
+        raise TrainingError("lr=auto: the squares of the features are not finite: standardise the columns or give lr")
     return max(largest, float(np.finfo(np.float32).tiny))

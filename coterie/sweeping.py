@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -25,8 +26,9 @@ import numpy as np
 
 from coterie.comparing import Job, Progress, go_on, run_jobs, seed_list
 from coterie.config import Option
+from coterie.core.numbers import finite_numbers
 from coterie.core.population import Population
-from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
@@ -102,7 +104,7 @@ class Cell:
     seconds: float | None = None
     """Of training, the mean over seeds."""
     failed: str = ""
-    """Why a seed has no result."""
+    """Why a seed has no result, or that its training diverged."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,9 @@ def _run_here(folder: Path, data: Population, learner: LearnerChoice | None) -> 
     for job in read_asked(folder).all_jobs(folder):
         try:
             if not job.finished:
-                go_on(job.folder, data, job.method, learner, job.run_options())
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DivergenceWarning)  # the cell says so
+                    go_on(job.folder, data, job.method, learner, job.run_options())
         except CoterieError as error:
             failed[job.name] = str(error)
     return failed
@@ -302,7 +306,8 @@ def conclude(folder: Path, failed: Mapping[str, str]) -> Sweep:
             cells.append((number, Cell(options, failed=_reason(jobs, failed))))
         else:
             cells.append((number, _cell(options, found)))
-            runs[number] = found[0]
+            if not cells[-1][1].failed:
+                runs[number] = found[0]
     if not runs:
         raise RunError(f"every combination failed; the first: {cells[0][1].failed}")
     higher = next(iter(runs.values())).higher_is_better
@@ -318,11 +323,14 @@ def conclude(folder: Path, failed: Mapping[str, str]) -> Sweep:
         run_command(_for_good(runs[number]), spelled=asked.over),
         tuple(_edges(asked, best.options)),
     )
-    write_json(folder / "sweep.json", result.summary())
+    write_json(folder / "sweep.json", finite_numbers(result.summary()))
     return result
 
 
 def _cell(options: Mapping[str, Any], runs: Sequence[RunData]) -> Cell:
+    lost = next((run for run in runs if run.diverged), None)
+    if lost is not None:
+        return Cell(options, failed=f"seed {lost.seed}: {lost.metrics['why_diverged']}")
     seconds = float(np.mean([run.metrics["seconds"] for run in runs]))
     score, loss = (_over_seeds(runs, f"validation_{name}") for name in (runs[0].score_name, "loss"))
     return Cell(options, score, loss, seconds)

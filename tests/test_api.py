@@ -14,7 +14,7 @@ import torch
 
 import coterie
 import coterie.scenarios
-from coterie.errors import ConfigError, InputError, RunError, TrainingError
+from coterie.errors import ConfigError, DivergenceWarning, InputError, RunError
 from tests.test_ifca import population
 
 
@@ -253,9 +253,14 @@ def test_bad_options_are_refused_in_one_line_and_nothing_is_written(options, mes
 
 
 def test_a_training_that_diverges_says_so(tmp_path):
-    with pytest.raises(TrainingError, match=r"the training diverged: lower lr \(now 1e\+20\)"):
+    with pytest.warns(
+        DivergenceWarning, match=r"the training diverged, do not use its models: .*; lower lr \(now 1e\+20\)"
+    ):
         coterie.fit(population(), "fedavg", learner="linear", lr=1e20, rounds=50, out=tmp_path / "run")
-    assert (tmp_path / "run" / "records.jsonl").is_file(), "what was there before is kept"
+    result = coterie.load(tmp_path / "run")
+    assert result.metrics["diverged"]
+    assert result.metrics["stopped"] == result.records[-1]["stopped"] == "diverged"
+    assert len(result.records) < 50, "further rounds could only repeat the last one"
 
 
 def test_one_diverging_client_is_left_out_and_named():
@@ -263,7 +268,8 @@ def test_one_diverging_client_is_left_out_and_named():
     random = np.random.default_rng(0)
     clients = {f"c{i}": (random.standard_normal((5, 2)), random.standard_normal(5)) for i in range(4)}
     clients["huge"] = (np.full((5, 2), 1e200), np.full(5, 1e200))
-    result = coterie.fit(coterie.from_arrays(clients), "fedavg", learner="linear", rounds=3, lr=0.1)
+    with pytest.warns(DivergenceWarning, match=r"the training loss of 1 client \(huge\) is not finite"):
+        result = coterie.fit(coterie.from_arrays(clients), "fedavg", learner="linear", rounds=3, lr=0.1)
     assert all(record["rejected"] == ["huge"] for record in result.records)
     assert all(record["answered"] == 4 for record in result.records)
     assert np.isfinite(result.models[0]["weight"]).all()
@@ -273,7 +279,9 @@ def test_a_client_that_no_model_fits_is_written_as_unknown(tmp_path):
     """Its loss overflows; the folder is still complete, and the figures say None instead of infinity."""
     clients = {"sane": (np.ones((3, 1)), np.ones(3)), "huge": (np.full((3, 1), 1e200), np.full(3, 1e200))}
     data = coterie.from_arrays(clients)
-    result = coterie.fit(data, "ifca", learner="linear", clusters=2, restarts=2, rounds=2, lr=0.1, out=tmp_path / "run")
+    options = {"clusters": 2, "restarts": 2, "rounds": 2, "lr": 0.1}
+    with pytest.warns(DivergenceWarning, match="not finite"):
+        result = coterie.fit(data, "ifca", learner="linear", out=tmp_path / "run", **options)
     assert all(record["loss"] is not None for record in result.records), "the rejected client is left out of the loss"
     assert coterie.load(tmp_path / "run").clients[1]["loss"] is None
     assert (tmp_path / "run" / "result.json").is_file()

@@ -14,6 +14,7 @@ from rich.text import Text
 from coterie.cli.terminal import visible
 from coterie.cli.tiers import default_method
 from coterie.config import PRIVATE, Option
+from coterie.divergence import DIVERGED
 from coterie.errors import unknown_name
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
@@ -50,6 +51,8 @@ def _table(*columns: str) -> Table:
 def result(console: Console, found: Result) -> None:
     """The figures of one run."""
     m = found.metrics
+    if m.get("diverged"):
+        console.print(f"DIVERGED {m['why_diverged']}", style="bold red", highlight=False, markup=False, soft_wrap=True)
     lines: dict[str, str] = {
         "clusters": f"{m['clusters']} of {len(found.parameters)} in use, {m['clients']} clients",
     }
@@ -76,7 +79,7 @@ def result(console: Console, found: Result) -> None:
     if "sample_ari" in m:
         right = f"{100 * m['sample_identity']:.1f} % of the samples are in the right cluster"
         lines["samples"] = f"{m['sample_ari']:.3f} agreement of single samples with the truth; {right}"
-    if "parameter_error" in m:
+    if m.get("parameter_error") is not None:
         lines["error"] = f"{m['parameter_error']:.4f} largest distance to a true model"
     if m.get("subspace_distance") is not None:
         lines["subspace"] = f"{m['subspace_distance']:.2e} from the true subspace, the sine of the largest angle"
@@ -185,6 +188,7 @@ def _ending(found: Result) -> dict[str, str]:
         whys = {
             "patience": f"no better {what.format(config.get('patience'))}",
             "privacy": "one more would have given away more than privacy_epsilon",
+            DIVERGED: "no client had a finite update any more",
         }
         why = whys.get(m["stopped"], "its caller said so")
         lines["stopped"] = f"after {m['rounds']} of {config['rounds']} rounds: {why}"
@@ -193,8 +197,14 @@ def _ending(found: Result) -> dict[str, str]:
     return lines
 
 
+MOST_PLAIN = 1e9
+"""Greater figures are written with an exponent."""
+
+
 def _figure(value: float | None) -> str:
-    return "infinite" if value is None else f"{value:.4f}"
+    if value is None:
+        return "infinite"
+    return f"{value:.4f}" if abs(value) < MOST_PLAIN else f"{value:.4g}"
 
 
 def comparison(console: Console, runs: Sequence[RunData]) -> None:
@@ -227,7 +237,7 @@ def _comparison(found: Comparison, titles: Mapping[str, str]) -> Table:
         cells = {key: f"{row[key].text.removesuffix(' %')} {row[key].spread}".strip() for key in titles}
         if "seconds" in cells:
             cells["seconds"] = row["seconds"].text
-        table.add_row(row["name"], *cells.values())
+        table.add_row(row["name"] + " (diverged)" * row["diverged"], *cells.values())
     return table
 
 

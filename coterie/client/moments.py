@@ -149,7 +149,8 @@ def _leading(matrix: Tensor, towards: Tensor) -> tuple[Tensor, Tensor]:
     This is what power iteration on A A^T tends to; its eigenvalue is the fourth power of the length sought. A
     singular vector has no sign, so the mean of the anchor's own gradients gives it one.
     """
-    left, values, _ = torch.linalg.svd(matrix)
+    known = matrix.isfinite().flatten(1).all(dim=1)  # of numbers that overflowed nothing is known, and no factor exists
+    left, values, _ = torch.linalg.svd(torch.where(known[:, None, None], matrix, 0))
     direction = left[:, :, 0]
     away = (direction * towards).sum(dim=1, keepdim=True) < 0
-    return torch.where(away, -direction, direction), values[:, 0].sqrt()
+    return torch.where(away, -direction, direction), torch.where(known, values[:, 0].sqrt(), torch.nan)

@@ -154,5 +154,7 @@ def own_weights(federation: Federation, clusters: Clusters, by: Own, round_: int
 
 
 def _refuse_silence(reply: Reply, asked: int) -> None:
+    if not asked:
+        raise SilenceError("no client has a cluster that it could be asked about: lower lr or standardise the columns")
     if not reply.clients:
         raise SilenceError(f"none of the {asked} clients answered when asked how well the models fit: try again later")

@@ -24,6 +24,7 @@ from torch import Tensor
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast, Reply, Slotted, Task
+from coterie.core.numbers import finite_numbers
 from coterie.core.shard import Positions
 from coterie.errors import TrainingError
 from coterie.learners.base import Learner
@@ -320,7 +321,7 @@ def floor(sizes: Ints, K: int, p: int, separation: float, sigma: float) -> dict[
     deviation: C sqrt(p K log K / M (chi^2(n) + 1)). The paper does not give its constants: c = C = 1 here. From 1 on
     nu says nothing.
     """
-    ratio = min(1.0, (separation / sigma) ** 2) if sigma > 0 else float(separation > 0)
+    ratio = min(1.0, separation / sigma) ** 2 if sigma > 0 else float(separation > 0)
     wrong = np.minimum(1, 4 * K * np.exp(-sizes * ratio**2))
     clustering = float((sizes * wrong).sum() / sizes.sum())
     deviation = math.sqrt(p * K * math.log(K) / len(sizes) * (skewness(sizes) + 1))
@@ -374,7 +375,7 @@ def regression_report(
         report["gamma"] = lr * (1 if learner.half else 2) * float(ask_curvature(federation)[1].max())
         report["kappa"] = None if steps is None else kappa(report["gamma"], steps, prox)
     report["floor"] = _floor(report, sizes, moments.samples[used])
-    return {name: _plain(value) for name, value in report.items()}
+    return dict(finite_numbers(report))
 
 
 def coefficient_names(learner: Linear, names: Sequence[str] | None = None) -> list[str]:
@@ -410,7 +411,11 @@ def _row(k: int, theta: Floats, fit: Fit, moments: Moments) -> dict[str, Any]:
 def _pooled_sigma(fits: Sequence[Fit], samples: Ints) -> float | None:
     """The residual standard deviation over all clusters that have one."""
     known = [(fit.sigma, n - fit.rank) for fit, n in zip(fits, samples.tolist(), strict=True) if n > fit.rank]
-    return math.sqrt(sum(s**2 * spare for s, spare in known) / sum(spare for _, spare in known)) if known else None
+    if not known:
+        return None
+    with np.errstate(over="ignore"):
+        squares = sum(np.square(s) * spare for s, spare in known)
+    return math.sqrt(squares / sum(spare for _, spare in known))
 
 
 def _separation(theta: Floats) -> float | None:
@@ -418,24 +423,16 @@ def _separation(theta: Floats) -> float | None:
     finite = theta[np.isfinite(theta).all(axis=1)]
     if len(finite) < 2:
         return None
-    apart = np.linalg.norm(finite[:, None] - finite[None], axis=2)
+    with np.errstate(over="ignore"):
+        apart = np.linalg.norm(finite[:, None] - finite[None], axis=2)
     return float(apart[~np.eye(len(finite), dtype=bool)].min())
 
 
 def _floor(report: Mapping[str, Any], sizes: Ints, samples: Ints) -> dict[str, float | None] | None:
     """nu and the error it leads to, where there are two clusters to tell apart; `samples` of each cluster in use."""
     sigma, separation = report["sigma"], report["separation"]
-    if sigma is None or separation is None or not math.isfinite(sigma):
+    if sigma is None or separation is None or not (math.isfinite(sigma) and math.isfinite(separation)):
         return None
     found = floor(sizes, len(samples), len(report["names"]), separation, sigma)
     rho = float(samples.min() / samples.sum())
     return found | {"error": _error_guide(found["nu"], sigma, report["kappa"], rho)}
-
-
-def _plain(value: Any) -> Any:
-    """JSON-ready: None for what is not finite."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -182,7 +182,7 @@ def _least_squares(problem: Glm) -> Solved:
     inverse = torch.linalg.solve_triangular(triangle, one, upper=True)
     theta = factor @ (inverse.transpose(1, 2) @ y) if wide else inverse @ (factor.transpose(1, 2) @ y)
     condition = _length(triangle) * _length(inverse)
-    doubtful = ~(condition < SAFE)  # NaN too
+    doubtful = ~(condition < SAFE) & phi.isfinite().flatten(1).all(dim=1)  # NaN too
     if bool(doubtful.any()):  # gelsy, the default driver, differs in the last digits from call to call
         theta[doubtful] = torch.linalg.lstsq(phi[doubtful], y[doubtful], driver="gelsd").solution
     return Solved(theta.to(problem.phi.device), theta.isfinite().all(dim=1)[:, 0])

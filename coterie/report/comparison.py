@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.numbers import finite
 from coterie.errors import RunError
 from coterie.methods import METHODS
 from coterie.report.formats import natural
@@ -26,12 +27,20 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.values))
+        return mean(self.values)
 
     @property
     def sd(self) -> float | None:
-        """Sample standard deviation (divided by the number of seeds less one); None with one seed."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+        """Sample standard deviation (divided by the number of seeds less one); None with one seed or on overflow."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return finite(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of finite numbers, which is finite even where their sum is not."""
+    with np.errstate(over="ignore"):
+        found = float(np.mean(values))
+    return found if math.isfinite(found) else sum(value / len(values) for value in values)
 
 
 def spread(values: Iterable[Any]) -> Spread | None:
@@ -60,6 +69,11 @@ class MethodRuns:
         """Where its clusters come from: found, one, truth, self; `found` for a method unknown here."""
         return METHODS[self.name].groups if self.name in METHODS else "found"
 
+    @property
+    def diverged(self) -> list[RunData]:
+        """The runs whose training diverged."""
+        return [run for run in self.runs if run.diverged]
+
     def over_seeds(self, metric: str) -> Spread | None:
         return spread(run.metrics.get(metric) for run in self.runs)
 
@@ -82,8 +96,9 @@ class Comparison:
         return self.main.first.higher_is_better
 
     def of(self, groups: str) -> MethodRuns | None:
-        """The first method of this kind other than the main one."""
-        return next((m for m in self.methods if m.groups == groups and m.name != self.main.name), None)
+        """The first sound method of this kind other than the main one: next to a diverged one everything looks good."""
+        others = (m for m in self.methods if m.groups == groups and m.name != self.main.name)
+        return next((m for m in others if not m.diverged), None)
 
     @property
     def baselines(self) -> list[MethodRuns]:
@@ -105,6 +120,8 @@ def compare(runs: Sequence[RunData]) -> Comparison:
 
 
 def _main(methods: Sequence[MethodRuns]) -> MethodRuns:
+    """The best method of the most interesting kind; one that diverged only if all did."""
+    methods = [method for method in methods if not method.diverged] or methods
     for kind in ("found", "truth", "one", "self"):
         candidates = [m for m in methods if m.groups == kind]
         if candidates:
@@ -167,7 +184,7 @@ def gains(main: MethodRuns, base: MethodRuns) -> list[Gain]:
     sign = 1.0 if main.first.higher_is_better else -1.0
     found = []
     for client, scores in seen.items():
-        a, b = (float(v) for v in np.mean(scores, axis=0))
+        a, b = (mean(values) for values in zip(*scores, strict=True))
         found.append(Gain(client, a, b, sign * (a - b)))
     return sorted(found, key=lambda g: -g.gain)
 
@@ -186,7 +203,7 @@ def mean_scores(method: MethodRuns, name: str = "score") -> dict[str, float]:
         for row in run.clients:
             if row.get(name) is not None:
                 seen.setdefault(row["id"], []).append(float(row[name]))
-    return {client: float(np.mean(values)) for client, values in seen.items()}
+    return {client: mean(values) for client, values in seen.items()}
 
 
 # ---- curves --------------------------------------------------------------------------------------------------
@@ -216,7 +233,7 @@ def curve(method: MethodRuns, key: str) -> Curve | None:
     rounds = tuple(sorted(found))
     return Curve(
         rounds,
-        tuple(float(np.mean(found[r])) for r in rounds),
+        tuple(mean(found[r]) for r in rounds),
         tuple(min(found[r]) for r in rounds),
         tuple(max(found[r]) for r in rounds),
     )

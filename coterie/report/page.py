@@ -70,6 +70,7 @@ def _words(found: Comparison, unfinished: int) -> dict[str, Any]:
     main = found.main
     return {
         "headline": sentences.headline(found),
+        "diverged": bool(main.diverged),
         "support": sentences.support(found),
         "notes": sentences.notes(found, unfinished),
         "main": main,
@@ -172,6 +173,8 @@ def _gain_figure(found: Comparison, base: MethodRuns) -> dict[str, Any]:
 
 
 def _why_no_map(main: MethodRuns) -> str:
+    if main.first.diverged:
+        return "the training diverged, so that losses under its models say nothing about the clients."
     if main.groups != "found":
         return f"{main.name} does not look for groups, so clients did not measure their loss under several models."
     if descent.numbers_of_clusters(main.first)[-1] == 1:
@@ -219,8 +222,9 @@ def _named(lines: Sequence[Line]) -> str:
 
 def _lines(found: Comparison, key: str) -> list[Line]:
     lines, used = [], dict.fromkeys(STYLES, 0)
+    methods = [method for method in found.methods if not method.diverged] or found.methods  # others would be flat lines
     # the main method comes first among its kind, so it always has the solid line
-    for method in sorted(found.methods, key=lambda each: each is not found.main):
+    for method in sorted(methods, key=lambda each: each is not found.main):
         style = f"{method.groups}{used[method.groups] % STYLES[method.groups]}"
         used[method.groups] += 1
         shape = curve(method, key)

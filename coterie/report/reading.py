@@ -45,6 +45,11 @@ class RunData:
         return self.score_name == "accuracy"
 
     @property
+    def diverged(self) -> bool:
+        """Whether the training diverged, so that its models are not to be used."""
+        return bool(self.metrics.get("diverged"))
+
+    @property
     def score(self) -> float | None:
         """The mean score over clients."""
         value = self.metrics.get(self.score_name)

@@ -41,11 +41,21 @@ class Note:
 
 
 def headline(found: Comparison) -> str:
-    """One sentence: groups, gain over the baselines, certainty."""
+    """One sentence: groups, gain over the baselines, certainty; or that the training diverged, and what to do."""
+    if found.main.diverged:
+        return _diverged(found.main)
     parts = [_groups(found.main), _against(found), _sure(found.main)]
     if not parts[1] and not parts[2]:
         parts[1] = _score_alone(found)
     return "; ".join(part for part in parts if part) + "."
+
+
+def _diverged(main: MethodRuns) -> str:
+    """`The training diverged (seeds 0 and 2): the training loss is ...; lower lr ...`."""
+    seeds = [str(run.seed) for run in main.diverged]
+    which = f" ({'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)})" if len(main.runs) > 1 else ""
+    said = str(main.diverged[0].metrics.get("why_diverged", "the training diverged"))
+    return f"{said[0].upper()}{said[1:]}.".replace("The training diverged", f"The training diverged{which}", 1)
 
 
 def _groups(main: MethodRuns) -> str:
@@ -153,6 +163,8 @@ def support(found: Comparison) -> list[str]:
     """Plain facts that make the headline's numbers readable."""
     main = found.main
     facts = [_how_measured(found)]
+    if main.diverged:
+        return facts
     for base in found.baselines:
         edge = advantages(main, base)
         if edge is not None and len(edge.values) > 1:
@@ -189,7 +201,11 @@ def _on_training(main: MethodRuns) -> bool:
 def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
     """Cautions first, then what could be added."""
     every = [run for method in found.methods for run in method.runs]
+    candidates = [*_diverged_notes(found), _unfinished_note(unfinished), *_trouble_notes(every)]
+    if found.main.diverged:  # nothing else matters now
+        return [note for note in candidates if note is not None]
     candidates = [
+        *_diverged_notes(found),
         _training_note(found.main),
         _liars_note(found.main),
         _unfinished_note(unfinished),
@@ -201,6 +217,12 @@ def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
         _baseline_note(found),
     ]
     return [note for note in candidates if note is not None]
+
+
+def _diverged_notes(found: Comparison) -> list[Note | None]:
+    """One for each method besides the main one that diverged."""
+    others = [method for method in found.methods if method.diverged and method is not found.main]
+    return [Note(f"{m.name} is not compared with. {_diverged(m)}", caution=True) for m in others]
 
 
 def _training_note(main: MethodRuns) -> Note | None:
@@ -292,7 +314,8 @@ def _choice_note(found: Comparison) -> Note | None:
 
 
 def _baseline_note(found: Comparison) -> Note | None:
-    missing = [PHRASES[kind] for kind in ("one", "self") if found.main.groups != kind and found.of(kind) is None]
+    kinds = {method.groups for method in found.methods}
+    missing = [PHRASES[kind] for kind in ("one", "self") if kind not in kinds]
     if not missing:
         return None
     how = "This command adds it:" if is_named(found.main.first) else "In Python, with the same arrays, this adds it:"

@@ -46,7 +46,7 @@ def cell(found: Spread | None, form: Format) -> Cell:
     text = form(found.mean)
     if not found.sd or found.sd < NOTHING * abs(found.mean):
         return Cell(text)
-    if "e" in text:  # too large or too small to be written out
+    if text == ABSENT or "e" in text:  # too large or too small to be written out
         return Cell(text, f"± {plain(found.sd)}")
     # in the unit of the mean, with its decimals
     return Cell(text, f"± {like(UNITS.get(text.rpartition(' ')[2], 1) * found.sd, text)}")
@@ -132,6 +132,7 @@ def method_rows(found: Comparison) -> list[dict[str, Any]]:
             "summary": entry.summary if entry else "",
             "seeds": len(method.runs),
             "main": method is found.main,
+            "diverged": bool(method.diverged),
         }
         rows.append(row)
     return rows

@@ -89,6 +89,8 @@ class Round:
     """How K changed and why."""
     notes: tuple[Note, ...] = ()
     """What went wrong on the way to the clients, or could not be done as was asked."""
+    diverged: bool = False
+    """Whether no client had a finite update, which ends the training: the state is that before the round."""
 
 
 def rounds(
@@ -104,7 +106,8 @@ def rounds(
 
     noise: what the server hides single clients with, where the method wants it to.
 
-    A round without an answer is no update: the models stay, and the next round is begun.
+    A round without an answer is no update: the models stay, and the next round is begun. A round in which no client has
+    a finite update is the last one: the models stay, and further rounds could only repeat it.
     """
     silent = 0
     while state.round < total:
@@ -130,10 +133,14 @@ def rounds(
         notes = (*greeted.notes, *replies.notes)
         silent = 0 if reply.clients else silent + 1
         if not reply.clients:
-            _refuse_failure(state, rejected, notes, len(chosen), silent, method)
+            diverged = bool(rejected) and not notes
+            if not diverged:
+                _refuse_silence(state, rejected, notes, len(chosen), silent)
             state = replace(state, round=state.round + 1)
             missing = _missing(federation.clients, chosen, (), rejected)
-            yield _without_answer(method, state, missing, rejected, greeted, replies)
+            yield replace(_without_answer(method, state, missing, rejected, greeted, replies), diverged=diverged)
+            if diverged:
+                return
             continue
         answered = positions_of(federation, reply.clients)
         with one_thread():
@@ -313,22 +320,12 @@ def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups:
     return torch.where((state.steady[rows] >= every)[:, None], slots, ALL)
 
 
-def _refuse_failure(
-    state: ServerState,
-    rejected: tuple[ClientId, ...],
-    notes: tuple[Note, ...],
-    asked: int,
-    silent: int,
-    method: Method,
+def _refuse_silence(
+    state: ServerState, rejected: tuple[ClientId, ...], notes: tuple[Note, ...], asked: int, silent: int
 ) -> None:
     """Raise where a round without an answer that counts is no passing trouble; `silent` such rounds came in a row."""
     round_ = state.round
     why = f" ({notes[0].reason})" if notes else ""
-    if rejected and not notes:
-        raise TrainingError(
-            f"round {round_}: the updates of all {len(rejected)} clients that answered are not finite, so the "
-            f"training diverged: lower lr (now {method.rate(round_):g}) or scale the features"
-        )
     if bool((state.accepted == NEVER).all()):
         what = (
             f"the answers of all {len(rejected)} clients were refused"

@@ -7,6 +7,7 @@ of one anchor are enough. Then anchors that have come to the same place are one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -202,6 +203,11 @@ class _Server:
                 "use start=random"
             )
         self.covariance = float(sums["energy"] / sums["samples"]) / theta.shape[1]
+        if not (math.isfinite(self.covariance) and self.covariance > 0):
+            raise TrainingError(
+                f"moment descent: the mean square of the features is {self.covariance:g}, so that no step size can be "
+                "chosen: standardise the columns"
+            )
         return sums["product"] / float(sums["mass"])
 
     def _asked(self, t: int) -> Positions:

@@ -33,6 +33,8 @@ def rounds_with_race(
         for done in rounds(racing, federation, state, min(race.rounds, total), seed, groups, noise):
             state = done.state
             yield done
+            if done.diverged:
+                return
         if state.round < total:
             state = settle(state, best_lane(state.loss))
     yield from rounds(method, federation, state, total, seed, groups, noise)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +29,8 @@ HEIGHT, TOP, BOTTOM, LEFT = 274.0, 14.0, 44.0, 52.0
 LABEL_GAP = 15.0
 HOVERS = 80
 """At most so many rounds can be pointed at, so that the page stays light."""
+LEAST, MOST = math.ulp(0.0), sys.float_info.max
+"""The ends of an axis are finite, and above 0 on a logarithmic one."""
 WIDE_RANGE = 12.0
 """A loss whose greatest value is so many times its least is drawn on a logarithmic axis."""
 
@@ -72,10 +76,10 @@ def _frame(lines: Sequence[Line], percent: bool) -> _Frame:
     high = max(max(each.curve.high) for each in lines)
     log = not percent and low > 0 and high / low > WIDE_RANGE
     if log:
-        low, high = low / 1.1, high * 1.1
+        low, high = max(low / 1.1, LEAST), min(high * 1.1, MOST)
     else:
-        room = 0.04 * (high - low) or 0.05 * abs(high) or 0.5
-        low, high = low - room, high + room
+        room = min(0.04 * (high - low), 0.04 * MOST) or 0.05 * abs(high) or 0.5
+        low, high = max(low - room, -MOST), min(high + room, MOST)
         if percent:
             low, high = max(0.0, low), min(1.0, high)
     first = min(each.curve.rounds[0] for each in lines)

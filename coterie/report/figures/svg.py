@@ -14,6 +14,10 @@ WIDTH = 460
 """Every figure is drawn this wide, in units that are pixels on a common screen; it scales to its card."""
 COLOURS = 10
 """Distinct colours of clusters in the style sheet (classes c0 to c9); later clusters start over."""
+LEAST_STEP, MOST_STEP, MOST_POWER = 1e-300, 1e300, 307
+"""Beyond these, steps between round numbers cannot be computed in floats."""
+MOST_POWERS = 12
+"""Powers of ten with a label on an axis; of more, every second (third, ...) one has it."""
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
@@ -79,7 +83,8 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
+        # a quarter of each, so that no difference of two of them overflows
+        low, high, value = (math.log(v) if self.log else v / 4 for v in (self.low, self.high, value))
         share = 0.5 if high == low else (value - low) / (high - low)
         return self.start + share * (self.stop - self.start)
 
@@ -92,16 +97,19 @@ def even_ticks(low: float, high: float, about: int = 5) -> list[float]:
     if high <= low:
         return [low]
     raw = (high - low) / about
+    if not LEAST_STEP < raw < MOST_STEP:  # powers of ten end near there
+        return [low, high]
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * f for f in (1, 2, 5, 10) if power * f >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
-    return [round(step * i, 12) for i in range(first, last + 1)]
+    return [float(f"{step * i:.12g}") for i in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 times the powers of ten; only the powers where that would crowd."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    powers = range(first, min(last, MOST_POWER) + 1, 1 + (last - first) // MOST_POWERS)
     factors = (1, 2, 5) if high / low < 300 else (1,)
     return [t for p in powers for f in factors if low * 0.999 <= (t := f * 10.0**p) <= high * 1.001]
 

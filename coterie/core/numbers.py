@@ -1,0 +1,26 @@
+"""Numbers that may be written: JSON knows neither infinity nor NaN, and a reader should never meet them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, SupportsFloat
+
+import numpy as np
+
+
+def finite(value: SupportsFloat) -> float | None:
+    """Return the number as a float, or None when it is infinite or NaN."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def finite_numbers(value: Any) -> Any:
+    """Return nested dicts and lists with None in place of every number that is infinite or NaN."""
+    if isinstance(value, Mapping):
+        return {name: finite_numbers(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_numbers(each) for each in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return finite_numbers(value.tolist())
+    return finite(value) if isinstance(value, float) else value
