@@ -17,11 +17,11 @@
     report.html
     .lock                while the run is unfinished
 
-The order of writes makes a run resumable after a kill at any moment. Creation: versions.json, asked.json, manifest.json,
-config.toml. Beginning: beginning.json, then the checkpoint of round 0. A round: asked.json, records.jsonl, then, where
-one is due, best/ and the checkpoint, whose header names the digests of the records so far, of beginning.json and of the
-best state. End: models.safetensors, manifest.json, result.json. A folder with config.toml can be resumed, one with
-result.json is complete; everything between is done again and gives the same.
+The order of writes makes a run resumable after a kill at any moment. Creation: versions.json, asked.json,
+manifest.json, config.toml. Beginning: beginning.json, then the checkpoint of round 0. A round: asked.json,
+records.jsonl, then, where one is due, best/ and the checkpoint, whose header names the digests of the records so far,
+of beginning.json and of the best state. End: models.safetensors, manifest.json, result.json. A folder with config.toml
+can be resumed, one with result.json is complete; everything between is done again and gives the same.
 """
 
 from __future__ import annotations
