@@ -24,6 +24,7 @@ from coterie.core.population import Census, Population
 from coterie.errors import ConfigError, DivergenceWarning, TrainingError
 from coterie.planning import Plan
 from coterie.result import Result
+from coterie.runs.journal import TrialLog
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -38,6 +39,10 @@ REPEATABLE = 0.8
 """Agreement between trial runs below which the clusters are not to be trusted."""
 ABSENT = -1
 """The cluster of a client that did not answer."""
+
+
+OnTrial = Callable[[int, int], None]
+"""Called with the number of finished trial runs and the number of all, before the first one and after each."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,18 @@ class Verdict:
     """Standard error of `behind`; none for the least loss itself."""
 
 
-def choose(plan: Plan, train: Callable[[Plan], Result]) -> tuple[Plan, dict[str, Any]]:
-    """The plan with its number of clusters, and what was found, JSON-ready; `train` runs a plan to its end."""
-    trials = _trials(plan, train)
+def choose(
+    plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan with its number of clusters, and what was found, JSON-ready.
+
+    Args:
+        plan: A plan whose number of clusters is left to trial runs.
+        train: Runs a plan to its end.
+        log: Keeps the results of finished trial runs; those that it holds already are not run again.
+        on_trial: Called after each trial run.
+    """
+    trials = _trials(plan, train, log, on_trial)
     verdict = judge(trials.losses)
     agreements, in_use = [agreement(row) for row in trials.clusters], [_in_use(row) for row in trials.clusters]
     # spare clusters only help a random start: where all clients are in one, there is one
@@ -191,20 +205,30 @@ def _cautions(K: int, agreements: Sequence[float | None], in_use: Sequence[float
 # ---- the trials ----------------------------------------------------------------------------------------------------
 
 
-def _trials(plan: Plan, train: Callable[[Plan], Result]) -> Trials:
+def _trials(
+    plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
+) -> Trials:
     data, rounds = _own_samples(plan), trial_rounds(plan)
     shape = (most_clusters(plan), int(plan.options.own["choose_seeds"]), len(data.clients))
     losses, clusters = np.empty(shape), np.empty(shape, dtype=np.int64)
     up = down = 0
-    for k, s in np.ndindex(shape[:2]):
-        trial = _trial(plan, data, k + 1, s, rounds)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DivergenceWarning)  # a trial that diverges is out of the running
-            result = train(trial)
-        losses[k, s], clusters[k, s] = _outcome(trial, result)
-        asked_up, asked_down = _judging_bytes(result)
-        up, down = up + result.metrics["bytes_up"] + asked_up, down + result.metrics["bytes_down"] + asked_down
-    return Trials(losses, clusters, rounds, up, down, shape[0] * shape[1] * (rounds + 1))
+    known = [] if log is None else log.read()
+    total, on_trial = shape[0] * shape[1], on_trial or (lambda done, total: None)
+    on_trial(len(known), total)
+    for number, (k, s) in enumerate(np.ndindex(shape[:2])):
+        if number < len(known):
+            outcome = known[number]
+        else:
+            trial = _trial(plan, data, k + 1, s, rounds)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DivergenceWarning)  # a trial that diverges is out of the running
+                outcome = _outcome(trial, train(trial))
+            if log is not None:
+                log.append(outcome)
+            on_trial(number + 1, total)
+        losses[k, s], clusters[k, s] = [float(loss) for loss in outcome["losses"]], outcome["clusters"]
+        up, down = up + outcome["bytes_up"], down + outcome["bytes_down"]
+    return Trials(losses, clusters, rounds, up, down, total * (rounds + 1))
 
 
 def _own_samples(plan: Plan) -> Census:
@@ -227,8 +251,12 @@ def _trial(plan: Plan, data: Census, K: int, s: int, rounds: int) -> Plan:
     return plan.on(data, clusters=K, seed=seed, validation=SHARE, **once)
 
 
-def _outcome(trial: Plan, result: Result) -> tuple[Floats, Ints]:
-    """Held-out loss and cluster of each client, (m,) each; NaN where nothing is held out, infinite after divergence."""
+def _outcome(trial: Plan, result: Result) -> dict[str, Any]:
+    """What a trial run showed and took, JSON-ready.
+
+    Held-out loss and cluster of each client, (m,) each. The loss is NaN where nothing is held out and infinite after
+    divergence; both are written as text, which `float` reads.
+    """
     assert trial.validated is not None
     place = {client: i for i, client in enumerate(trial.data.clients)}
     losses, clusters = np.full(len(place), np.nan), np.full(len(place), ABSENT)
@@ -237,7 +265,13 @@ def _outcome(trial: Plan, result: Result) -> tuple[Floats, Ints]:
         clusters[i] = row["cluster"]
         if trial.validated[i]:
             losses[i] = np.inf if row["loss"] is None or result.metrics["diverged"] else row["loss"]
-    return losses, clusters
+    up, down = _judging_bytes(result)
+    return {
+        "losses": [loss if np.isfinite(loss) else str(loss) for loss in losses.tolist()],
+        "clusters": clusters.tolist(),
+        "bytes_up": result.metrics["bytes_up"] + up,
+        "bytes_down": result.metrics["bytes_down"] + down,
+    }
 
 
 def _judging_bytes(result: Result) -> tuple[int, int]:

@@ -26,8 +26,8 @@ from coterie.methods import find_method
 from coterie.planning import prepare
 from coterie.processes import in_processes, leave_if_importing_main
 from coterie.report.reading import read_run
-from coterie.runs.files import write_toml
 from coterie.runs.folder import read_toml
+from coterie.runs.locking import create_for_jobs
 from coterie.scenarios import find_scenario, scenario
 
 
@@ -96,10 +96,7 @@ def plan_comparison(
     data = first[0].data()
     for job in first:
         prepare(data, job.method, None, None, job.run_options())  # a mistake shows before anything is written
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"{out} exists already: choose another folder with out, or go on with 'coterie resume {out}'")
-    (out / "jobs").mkdir(parents=True)
-    write_toml(out / "compare.toml", asked)
+    create_for_jobs(out, "compare.toml", asked)
 
 
 def is_comparison(folder: Path) -> bool:

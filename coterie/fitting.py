@@ -13,24 +13,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.choosing import choose
+from coterie.choosing import OnTrial, choose
 from coterie.composing import COMPOSED, Composition
 from coterie.concluding import conclude, has_stopped
 from coterie.core.population import Census
 from coterie.divergence import overflow_refused
-from coterie.errors import RunError
+from coterie.errors import CoterieError, RunError
 from coterie.federation.elsewhere import Elsewhere
 from coterie.federation.in_process import InProcess
 from coterie.learners import LearnerChoice
 from coterie.measuring import record_of
 from coterie.planning import Plan, Start, prepare
 from coterie.result import Result, load
-from coterie.runs.folder import Record, RunFolder, alone_in, versions
+from coterie.runs.files import writing
+from coterie.runs.folder import Record, RunFolder, versions
+from coterie.runs.journal import TrialLog
 from coterie.scenarios import SCENARIOS, scenario
 from coterie.server.loop import Round, ServerState
 from coterie.server.race import rounds_with_race
 from coterie.spending import Spending
-from coterie.starting import Begun, begin, begin_again
+from coterie.starting import GIVEN, Begun, begin, begin_again, settled_options
 
 OnRound = Callable[[Record], bool | None]
 """Called with each round's record before it is written; True ends the run after this round."""
@@ -44,6 +46,7 @@ def fit(
     start: Start | None = None,
     out: str | Path | None = None,
     on_round: OnRound | None = None,
+    on_trial: OnTrial | None = None,
     **options: Any,
 ) -> Result:
     """Find the groups and train a model for each.
@@ -57,33 +60,41 @@ def fit(
     out: a folder to write the run to; it must not exist yet.
     on_round: called with each round's record before it is written. If it returns True the run ends there, as one that
         has reached its last round; if it raises, the folder can be resumed.
+    on_trial: called with the number of finished trial runs and the number of all, where trial runs choose the number
+        of clusters (`clusters="auto"`).
     """
     if isinstance(method, Composition):
         options = {**method.options, **options}
         method = COMPOSED
-    return carry_out(prepare(data, method, learner, start, options), out, on_round)
+    return carry_out(prepare(data, method, learner, start, options), out, on_round, on_trial)
 
 
-def carry_out(plan: Plan, out: str | Path | None = None, on_round: OnRound | None = None) -> Result:
+def carry_out(
+    plan: Plan, out: str | Path | None = None, on_round: OnRound | None = None, on_trial: OnTrial | None = None
+) -> Result:
     """Run a plan from its first round, in a new folder if one is named."""
-    begun = begin_run(plan)
-    on_round = on_round or (lambda record: None)
+    on_round = on_round or _ignore
     if out is None:
-        return execute(begun, None, on_round)
-    folder = RunFolder.create(Path(out), begun.plan.config, plan.data.fingerprint())
-    with alone_in(folder.path):
-        folder.begin(begun.told)
-        _checkpoint(plan, folder, begun.state)
-        return execute(begun, folder, on_round)
+        return execute(begin_run(plan, on_trial=on_trial), None, on_round)
+    with RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), _counts_questions(plan)) as run:
+        try:
+            begun = begin_run(plan, run.trials(), on_trial)
+        except CoterieError:
+            run.abandon()  # a mistake that shows before the first round leaves no folder behind
+            raise
+        return execute(_begun_in(run, plan, begun), run, on_round)
 
 
 @overflow_refused()
-def begin_run(plan: Plan) -> Begun:
-    """`begin`, before it the choice of the number of clusters where trial runs decide it."""
+def begin_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None) -> Begun:
+    """`begin`, before it the choice of the number of clusters where trial runs decide it.
+
+    trials: Keeps the results of trial runs; those that it has already are not run again.
+    """
     if not plan.tries:
         return begin(plan)
     clock = time.perf_counter()
-    plan, chosen = choose(plan, lambda trial: execute(begin(trial), None, lambda record: None))
+    plan, chosen = choose(plan, lambda trial: execute(begin(trial), None, _ignore), trials, on_trial)
     spent = time.perf_counter() - clock
     for caution in chosen["warnings"]:
         warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
@@ -92,12 +103,20 @@ def begin_run(plan: Plan) -> Begun:
     return replace(begun, told={**begun.told, "chosen": chosen, "beginning_seconds": seconds})
 
 
+def _begun_in(run: RunFolder, plan: Plan, begun: Begun) -> Begun:
+    """Write down how a run has begun; `plan` is the one before options were settled."""
+    _write_clients(plan, run)
+    run.begin(begun.told, settled_options(plan, begun.plan), begun.state)
+    return begun
+
+
 def resume(
     folder: str | Path,
     data: Census | None = None,
     *,
     learner: LearnerChoice | None = None,
     on_round: OnRound | None = None,
+    on_trial: OnTrial | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Result:
     """Go on with an interrupted run; it ends as if it had never stopped.
@@ -108,25 +127,42 @@ def resume(
     run = RunFolder.open(Path(folder))
     if run.finished:
         return load(folder, learner=learner)
-    config = run.config
+    config = run.asked_config
     data = _data_again(config, data, run.path)
     if data.fingerprint() != run.fingerprint:
         raise RunError(f"{folder}: the data is not that of the run: pass the same to coterie.resume(folder, data)")
     elsewhere = {"scenario", "method", "learner", "start", *data.options}
     options = {name: value for name, value in config.items() if name not in elsewhere}
     plan = prepare(data, config["method"], learner or config["learner"], config.get("start", "random"), options)
-    return go_on(plan, run, on_round, warn)
+    return go_on(plan, run, on_round, warn, on_trial)
 
 
 def go_on(
-    plan: Plan, run: RunFolder, on_round: OnRound | None = None, warn: Callable[[str], None] = warnings.warn
+    plan: Plan,
+    run: RunFolder,
+    on_round: OnRound | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+    on_trial: OnTrial | None = None,
 ) -> Result:
-    """Run a plan on from the last checkpoint of its folder."""
-    with alone_in(run.path), _as_before(run.versions, warn):
-        state, records = run.last_state(warn)
-        best = run.best_state(warn, before=len(records))
-        begun = begin_run(plan) if state is None else begin_again(plan, state, run.beginning)
-        return execute(begun, run, on_round or (lambda record: None), records, best)
+    """Run a plan on from the last checkpoint of its folder, or from its beginning where there is none."""
+    with run.alone(), _as_before(run.versions, warn):
+        if run.finished:
+            raise RunError(f"{run.path} was finished by another process meanwhile: read it with coterie.load")
+        state, records, best = run.last_state(warn)
+        if state is None:
+            if plan.start == GIVEN:
+                raise RunError(
+                    f"{run.path} has no checkpoint to go on from, and its first models were given in Python: run it "
+                    "again with the same models"
+                )
+            begun = _begun_in(run, plan, begin_run(plan, run.trials(), on_trial))
+        else:
+            begun = begin_again(plan, state, run.beginning, run.settled)
+        return execute(begun, run, on_round or _ignore, records, best)
+
+
+def _ignore(record: Record) -> None:
+    """The callback of those who do not want to know."""
 
 
 @contextmanager
@@ -220,20 +256,31 @@ def execute(
 
 def _checkpoint(plan: Plan, folder: RunFolder, state: ServerState, best: ServerState | None = None) -> None:
     """Write the state, and before it who of the clients elsewhere lives where."""
-    if isinstance(plan.data, Elsewhere):
-        plan.data.write_down(folder.path)
+    _write_clients(plan, folder)
     folder.checkpoint(state, best)
 
 
-def _spending(plan: Plan, folder: RunFolder | None, done: int) -> Spending | None:
-    """What the clients of a private run have given away in the rounds so far, `done` of which counted.
+def _write_clients(plan: Plan, folder: RunFolder) -> None:
+    """Write down who of the clients elsewhere lives where."""
+    if isinstance(plan.data, Elsewhere):
+        with writing(folder.path):
+            plan.data.write_down(folder.path)
+
+
+def _counts_questions(plan: Plan) -> bool:
+    """Whether every question to the clients gives something away, so that a ledger counts them.
 
     A simulation that goes on from a checkpoint gives the same answers again; clients elsewhere draw new noise, so that
     their answers count again.
     """
+    return plan.method.privacy is not None and not isinstance(plan.federation, InProcess)
+
+
+def _spending(plan: Plan, folder: RunFolder | None, done: int) -> Spending | None:
+    """What the clients of a private run have given away in the rounds so far, `done` of which counted."""
     if plan.method.privacy is None:
         return None
-    asked = range(done) if folder is None or isinstance(plan.federation, InProcess) else folder.asked()
+    asked = folder.asked() if folder is not None and _counts_questions(plan) else range(done)
     return Spending.of(plan.options, plan.data.clients, asked)
 
 
@@ -242,7 +289,7 @@ def _ask(plan: Plan, spending: Spending | None, folder: RunFolder | None, round_
     if spending is None or round_ >= plan.options.rounds:
         return
     spending.ask(round_)
-    if folder is not None and not isinstance(plan.federation, InProcess):
+    if folder is not None and _counts_questions(plan):
         folder.ask(round_)
 
 

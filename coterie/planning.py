@@ -93,9 +93,10 @@ class Plan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What config.toml holds: enough to run it again."""
+        """What config.toml holds: enough to run it again. Options that are still left to the data are `auto`."""
         unsaid = self.entry.refuses | (PLACES if isinstance(self.data, Elsewhere) else frozenset())
-        settled = {k: v for k, v in self.options.flat().items() if k not in unsaid}
+        known = self.options.flat() | dict.fromkeys(self.open, AUTO)
+        settled = {k: v for k, v in known.items() if k not in unsaid}
         return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **settled}
 
     @property

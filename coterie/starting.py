@@ -43,6 +43,9 @@ from coterie.tiers.distance import PrincipalAngles
 STABLE = 0.9
 """gamma: the automatic step size times the largest curvature of a client; below 1 every local step is stable."""
 
+GIVEN = "given"
+"""The name of a start that is a run folder, an earlier result or models."""
+
 LEAST_ANGLE = 7.0
 """beta of PACFL in degrees: clients with digits of one turn are united at up to 5, those of two turns from 9 on."""
 
@@ -78,8 +81,19 @@ def begin(plan: Plan) -> Begun:
     return Begun(plan, state, finite_numbers(told))
 
 
-def begin_again(plan: Plan, state: ServerState, told: Mapping[str, Any]) -> Begun:
-    """What `begin` gave when the run was new; clusters that it found are in the state."""
+def settled_options(asked: Plan, begun: Plan) -> dict[str, Any]:
+    """The options that the beginning has settled, JSON-ready."""
+    before = asked.config
+    return {name: value for name, value in begun.config.items() if before.get(name) != value}
+
+
+def begin_again(plan: Plan, state: ServerState, told: Mapping[str, Any], settled: Mapping[str, Any]) -> Begun:
+    """What `begin` gave when the run was new; clusters that it found are in the state.
+
+    told, settled: What it found out, and the options that it settled.
+    """
+    if settled:
+        plan = plan.settled(**settled)
     if plan.federation.shelf is not None and state.clients:
         plan.federation.shelf.restore(state.clients)
     if "drift" in told:
@@ -275,7 +289,7 @@ def _near_truth(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
 
 WAYS: Mapping[str, Callable[[Plan, dict[str, Any]], tuple[Plan, Clusters]]] = {
     "random": _random,
-    "given": _given,
+    GIVEN: _given,
     "gaussian": _gaussian,
     MOMENT_DESCENT: _moment_descent,
     ODCL: _one_shot,

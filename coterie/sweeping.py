@@ -36,8 +36,9 @@ from coterie.processes import leave_if_importing_main
 from coterie.report.commands import run_command
 from coterie.report.comparison import Spread
 from coterie.report.reading import RunData, read_run
-from coterie.runs.files import write_json, write_toml
+from coterie.runs.files import write_json, writing
 from coterie.runs.folder import read_toml
+from coterie.runs.locking import create_for_jobs
 from coterie.scenarios import SCENARIOS, find_scenario
 
 SHARE = 0.2
@@ -211,10 +212,7 @@ def plan_sweep(
     seen = first[0].data() if data is None else replace(data, test=None, newcomers=None)
     for job in first:
         prepare(seen, job.method, learner, None, job.run_options())  # a mistake shows before anything is written
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} exists already and holds no sweep: choose another folder with out")
-    (folder / "jobs").mkdir(parents=True)
-    write_toml(folder / FILE, {name: value for name, value in asdict(asked).items() if value != ""})
+    create_for_jobs(folder, FILE, {name: value for name, value in asdict(asked).items() if value != ""})
 
 
 def _checked(asked: Asked) -> Asked:
@@ -323,7 +321,8 @@ def conclude(folder: Path, failed: Mapping[str, str]) -> Sweep:
         run_command(_for_good(runs[number]), spelled=asked.over),
         tuple(_edges(asked, best.options)),
     )
-    write_json(folder / "sweep.json", finite_numbers(result.summary()))
+    with writing(folder):
+        write_json(folder / "sweep.json", finite_numbers(result.summary()))
     return result
 
 

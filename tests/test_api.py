@@ -15,6 +15,8 @@ import torch
 import coterie
 import coterie.scenarios
 from coterie.errors import ConfigError, DivergenceWarning, InputError, RunError
+from coterie.runs.files import file_sha256
+from coterie.runs.manifest import Manifest
 from tests.test_ifca import population
 
 
@@ -311,6 +313,8 @@ def test_a_run_is_resumed_with_the_threads_it_began_with_and_changes_are_told(tm
     path = tmp_path / "cut" / "versions.json"
     facts = json.loads(path.read_text())
     path.write_text(json.dumps(facts | {"threads": 3, "numpy": "0.1"}))
+    manifest = Manifest.read(path.parent)
+    Manifest({**manifest.files, path.name: file_sha256(path)}).write(path.parent)
     now = torch.get_num_threads()
     coterie.resume(
         tmp_path / "cut", population(), warn=told.append, on_round=lambda record: seen.append(torch.get_num_threads())

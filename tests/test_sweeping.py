@@ -172,5 +172,5 @@ def test_a_scenario_by_name_refuses_what_changes_its_data_and_learners_without_a
         coterie.sweep("mixed-regression", over={"lr": [0.1]}, learner=lambda: None, out=tmp_path / "s")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "letter.txt").write_text("dear")
-    with pytest.raises(RunError, match="exists already and holds no sweep"):
+    with pytest.raises(RunError, match="exists already"):
         coterie.sweep("mixed-regression", over={"lr": [0.1]}, clients=6, out=tmp_path / "taken")

@@ -90,7 +90,7 @@ class RunCell:
             return carry_out(plan, folder)
         run = RunFolder.open(folder)
         # an option that is younger than the run had its default there
-        before = {option.name: option.default for option in plan.entry.accepts} | dict(run.config)
+        before = {option.name: option.default for option in plan.entry.accepts} | dict(run.asked_config)
         other = [name for name, value in plan.config.items() if before.get(name) != value]
         if other:
             raise RunError(f"{folder} holds another run ({', '.join(other)} differ): move it away")

@@ -1,21 +1,21 @@
-"""Checkpoints: arrays as safetensors, the rest as JSON with a digest of the arrays.
+"""Checkpoints: arrays as safetensors, the rest as a JSON header with a digest of the arrays and a checksum of its own.
 
-The JSON file is written last and names the digest, so a checkpoint counts only when both files are whole.
+The header is written last, so a checkpoint counts only when both files are whole.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as safetensors_load
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
-from coterie.runs.files import tensor_bytes, write_atomically, write_json
+from coterie.runs.files import read_checked_json, sha256, tensor_bytes, write_atomically, write_checked_json
 from coterie.server.loop import ServerState
 
 WHOLE = ("choice", "steady", "loss", "accepted", "flows", "portraits")
@@ -23,34 +23,57 @@ WHOLE = ("choice", "steady", "loss", "accepted", "flows", "portraits")
 KEEP = 3
 """Checkpoints kept, so that a damaged one has a predecessor."""
 
+Facts = Mapping[str, Any]
+"""What a header holds."""
 
-def save_checkpoint(folder: Path, state: ServerState) -> None:
-    """Write the state after its round and drop the oldest checkpoints."""
+
+def save_checkpoint(folder: Path, state: ServerState, facts: Facts | None = None) -> str:
+    """Write the state after its round, drop the oldest checkpoints, and return the digest of the arrays.
+
+    facts: what else the header holds.
+    """
     folder.mkdir(exist_ok=True)
+    data = tensor_bytes(_arrays(state))
+    digest = sha256(data)
+    header = folder / f"round-{state.round:06d}.json"
+    write_atomically(header.with_suffix(".safetensors"), data)
+    write_checked_json(
+        header,
+        {
+            "round": state.round,
+            "K": state.clusters.K,
+            "lanes": state.clusters.lanes,
+            "sha256": digest,
+            **(facts or {}),
+        },
+    )
+    headers = headers_in(folder)
+    now = headers.index(header)
+    for old in headers[: max(0, now + 1 - KEEP)] + headers[now + 1 :]:  # later ones are of a past that was given up
+        remove_checkpoint(old)
+    return digest
+
+
+def _arrays(state: ServerState) -> Params:
     arrays = {f"params/{name}": p for name, p in state.clusters.params.items()}
     arrays |= {f"body/{name}": p for name, p in state.clusters.shared.items()}
     arrays |= {f"overall/{name}": p for name, p in (state.clusters.overall or {}).items()}
     arrays |= {name: getattr(state, name) for name in WHOLE}
     arrays |= {f"tables/{name}": table for name, table in state.tables.items()}
     arrays |= {f"tree/{name}": rows for name, rows in state.tree.items()}
-    arrays |= {f"clients/{name}": kept for name, kept in state.clients.items()}
-    data = tensor_bytes(arrays)
-    stem = f"round-{state.round:06d}"
-    write_atomically(folder / f"{stem}.safetensors", data)
-    write_json(
-        folder / f"{stem}.json",
-        {
-            "round": state.round,
-            "K": state.clusters.K,
-            "lanes": state.clusters.lanes,
-            "sha256": hashlib.sha256(data).hexdigest(),
-        },
-    )
-    headers = sorted(folder.glob("round-*.json"))
-    now = headers.index(folder / f"{stem}.json")
-    for old in headers[: max(0, now + 1 - KEEP)] + headers[now + 1 :]:  # later ones are of a past that was given up
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    return arrays | {f"clients/{name}": kept for name, kept in state.clients.items()}
+
+
+def headers_in(folder: Path) -> list[Path]:
+    """The headers of all checkpoints in a folder, the oldest first."""
+    return sorted(folder.glob("round-*.json"))
+
+
+def remove_checkpoint(header: Path) -> None:
+    """Remove a checkpoint; one that cannot be removed does no harm, since its records will not match."""
+    for path in (header, header.with_suffix(".safetensors")):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def accepted_in_oldest(folder: Path) -> Tensor | None:
@@ -65,23 +88,27 @@ def accepted_in_oldest(folder: Path) -> Tensor | None:
     return None
 
 
-def newest_checkpoint(folder: Path, warn: Callable[[str], None], before: int) -> ServerState | None:
-    """The newest whole checkpoint of at most `before` rounds; damaged ones are named and passed over."""
-    for header in sorted(folder.glob("round-*.json"), reverse=True):
+def newest_checkpoint(
+    folder: Path, warn: Callable[[str], None], check: Callable[[Facts], None] = lambda facts: None
+) -> tuple[ServerState, Facts] | None:
+    """The newest whole checkpoint with its header; damaged ones are named and passed over.
+
+    check: Raises a ValueError, with what is wrong, for a header that does not fit the rest of the folder.
+    """
+    for header in reversed(headers_in(folder)):
         try:
-            state = _read(header)
+            facts = read_checked_json(header)
+            check(facts)
+            return read_state(header, facts), facts
         except (OSError, ValueError, KeyError, TypeError) as error:
-            warn(f"checkpoint {header.stem} is damaged ({error}); using the one before it")
-            continue
-        if state.round <= before:
-            return state
+            warn(f"checkpoint {header.stem} is damaged ({_reason(error)}); using the one before it")
     return None
 
 
-def _read(header: Path) -> ServerState:
-    facts = json.loads(header.read_bytes())
+def read_state(header: Path, facts: Facts) -> ServerState:
+    """The state of a checkpoint; a ValueError where its arrays do not match the header."""
     data = header.with_suffix(".safetensors").read_bytes()
-    if hashlib.sha256(data).hexdigest() != facts["sha256"]:
+    if sha256(data) != facts["sha256"]:
         raise ValueError("its arrays do not match their digest")
     arrays = safetensors_load(data)
     params, body = _under("params/", arrays), _under("body/", arrays)
@@ -94,3 +121,7 @@ def _read(header: Path) -> ServerState:
 
 def _under(prefix: str, arrays: Params) -> Params:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,10 +1,15 @@
-"""Writing so that a file is either whole or absent; reading arrays that a user brings."""
+"""Files that are either whole or absent, checksums, and one error for everything that cannot be written."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +19,132 @@ from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, RunError, StorageError
+
+CHECKSUM = "checksum"
+"""The field of a JSON object that holds the SHA-256 of all its other fields."""
+
+TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp$")
+"""How the name of a temporary file ends; no other file is called like that."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Temporary file, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(path.name + ".tmp")
+    """Write a temporary file with a unique name, fsync it, rename it to `path`, fsync the folder.
+
+    An OSError names `path`, and leaves neither a temporary file nor a changed `path` behind.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append one line to a file; it is on the disk when this returns."""
+    with open(path, "ab") as file:
+        file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names of new files in a folder survive a power failure, where the system can do that."""
+    if sys.platform == "win32":
+        return
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
 
 
-def write_json(path: Path, value: object) -> None:
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder; the caller holds its lock."""
+    for path in folder.glob("*.tmp"):
+        if TEMPORARY.search(path.name):
+            with suppress(OSError):
+                path.unlink()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError on the way to `path` into a StorageError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        name, reason = error.filename or path, error.strerror or str(error)
+        raise StorageError(
+            f"{name} cannot be written ({reason}): repair that and resume the run, which keeps all that was finished "
+            "before"
+        ) from None
+
+
+def unreadable(path: Path, error: Exception) -> RunError:
+    """The error for a file of a run folder that is not as it was written."""
+    reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    return RunError(f"{path} cannot be read ({reason}): the folder is damaged, restore the file or run it again")
+
+
+def json_bytes(value: object) -> bytes:
     """JSON that any reader accepts: a NaN in it is an error."""
-    write_atomically(path, json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
+    return json.dumps(value, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def toml_bytes(value: Mapping[str, Any]) -> bytes:
+    """TOML, as the standard library reads it."""
+    return tomli_w.dumps(value).encode()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically."""
+    write_atomically(path, json_bytes(value))
 
 
 def write_toml(path: Path, value: Mapping[str, Any]) -> None:
-    """TOML, as the standard library reads it."""
-    write_atomically(path, tomli_w.dumps(value).encode())
+    """Write a TOML file atomically."""
+    write_atomically(path, toml_bytes(value))
+
+
+def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object together with its own checksum."""
+    write_json(path, {**value, CHECKSUM: checksum(value)})
+
+
+def read_checked_json(path: Path) -> dict[str, Any]:
+    """Return what `write_checked_json` has written; a ValueError or an OSError where that is not what is there."""
+    try:
+        value = json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict) or value.pop(CHECKSUM, None) != checksum(value):
+        raise ValueError("it does not match its checksum")
+    return value
+
+
+def checksum(value: Mapping[str, Any]) -> str:
+    """SHA-256 of a JSON object, whatever the order of its fields."""
+    return sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode())
+
+
+def sha256(data: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def tensor_bytes(arrays: Mapping[str, Tensor]) -> bytes:

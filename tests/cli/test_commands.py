@@ -19,6 +19,7 @@ def test_run_writes_a_folder_and_says_where(coterie, tmp_path):
     names = {
         "config.toml",
         "versions.json",
+        "manifest.json",
         "records.jsonl",
         "checkpoints",
         "models.safetensors",

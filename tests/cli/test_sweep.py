@@ -105,7 +105,7 @@ def test_a_failure_is_told(coterie, tmp_path):
         (["--method", "fedavg", "--over", "clusters=2,3"], "clusters means nothing to method fedavg"),
         (["--over", "lr=0.1", "--lr", "0.2"], "lr is both set and swept"),
         (["--over", "lr=0.1", "--mu", "1"], "--mu belongs to fedprox"),
-        (["--over", "lr=0.1", "--out", "taken"], "taken exists already and holds no sweep"),
+        (["--over", "lr=0.1", "--out", "taken"], "taken exists already"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(coterie, tmp_path, arguments, message):

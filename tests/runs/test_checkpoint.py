@@ -25,7 +25,13 @@ def state(round_: int, body: bool = False, lanes: int = 1) -> ServerState:
 
 def newest(folder: Path, before: int = 10**6) -> tuple[ServerState | None, list[str]]:
     warnings: list[str] = []
-    return newest_checkpoint(folder, warnings.append, before), warnings
+
+    def check(facts) -> None:
+        if facts["round"] > before:
+            raise ValueError("too late")
+
+    found = newest_checkpoint(folder, warnings.append, check)
+    return None if found is None else found[0], warnings
 
 
 def assert_same(a: ServerState | None, b: ServerState) -> None:
@@ -74,12 +80,15 @@ def test_a_new_checkpoint_is_never_the_one_dropped(tmp_path):
     assert_same(newest(tmp_path, before=10)[0], state(10))
 
 
-def test_the_newest_of_at_most_so_many_rounds_is_used(tmp_path):
+def test_the_newest_that_passes_the_check_is_used(tmp_path):
     for t in (10, 20, 30):
         save_checkpoint(tmp_path, state(t))
     assert_same(newest(tmp_path, before=29)[0], state(20))
     assert_same(newest(tmp_path, before=30)[0], state(30))
-    assert newest(tmp_path, before=9) == (None, [])
+    found, warnings = newest(tmp_path, before=9)
+    assert found is None
+    assert len(warnings) == 3
+    assert warnings[0] == "checkpoint round-000030 is damaged (too late); using the one before it"
 
 
 def flip(path: Path) -> None:
@@ -94,6 +103,7 @@ def cut(path: Path) -> None:
 
 DAMAGE = {
     "half json": ("json", cut),
+    "one bit of the json": ("json", lambda p: p.write_text(p.read_text().replace('"K": 2', '"K": 3'))),
     "empty json": ("json", lambda p: p.write_bytes(b"")),
     "no text": ("json", lambda p: p.write_bytes(b"\xff\xfe\x00")),
     "other json": ("json", lambda p: p.write_text("[1, 2]")),

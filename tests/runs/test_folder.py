@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from coterie.core.clusters import Clusters
 from coterie.errors import RunError
-from coterie.runs.folder import RunFolder, alone_in, read_toml
+from coterie.runs.folder import RunFolder, read_toml
+from coterie.runs.locking import alone_in
 from coterie.server.loop import ServerState
 
 CONFIG = {"method": "ifca", "lr": 0.1, "clusters": 2}
@@ -127,7 +129,7 @@ def test_going_on_drops_records_after_the_checkpoint(tmp_path):
         folder.append({"round": t})
         if t == 2:
             folder.checkpoint(state(3))
-    found, records = folder.last_state(pytest.fail)
+    found, records, _ = folder.last_state(pytest.fail)
     assert found is not None
     assert found.round == 3
     assert [r["round"] for r in records] == [0, 1, 2]
@@ -137,7 +139,7 @@ def test_going_on_drops_records_after_the_checkpoint(tmp_path):
 def test_going_on_without_a_checkpoint_starts_anew(tmp_path):
     folder = create(tmp_path)
     folder.append({"round": 0})
-    assert folder.last_state(pytest.fail) == (None, [])
+    assert folder.last_state(pytest.fail) == (None, [], None)
     assert folder.records() == []
 
 
@@ -147,9 +149,11 @@ def test_a_checkpoint_ahead_of_the_records_is_not_used(tmp_path):
         folder.append({"round": t})
     for t in (2, 4):
         folder.checkpoint(state(t))
-    found, records = folder.last_state(pytest.fail)
+    warnings: list[str] = []
+    found, records, _ = folder.last_state(warnings.append)
     assert found is not None
     assert (found.round, len(records)) == (2, 2)
+    assert warnings == ["checkpoint round-000004 is damaged (records.jsonl does not match it); using the one before it"]
 
 
 def test_a_damaged_checkpoint_means_going_on_from_the_one_before(tmp_path):
@@ -159,7 +163,7 @@ def test_a_damaged_checkpoint_means_going_on_from_the_one_before(tmp_path):
         folder.checkpoint(state(t + 1))
     (folder.path / "checkpoints" / "round-000004.safetensors").write_bytes(b"")
     warnings: list[str] = []
-    found, records = folder.last_state(warnings.append)
+    found, records, _ = folder.last_state(warnings.append)
     assert found is not None
     assert (found.round, len(records), len(warnings)) == (3, 3, 1)
 
@@ -183,12 +187,74 @@ def test_an_unfinished_run_has_no_result(tmp_path):
         _ = folder.result
 
 
+def finished(path: Path) -> RunFolder:
+    folder = create(path)
+    folder.begin({"curvature": 2.0}, {"lr": 0.5}, state(0))
+    folder.append({"round": 0})
+    folder.checkpoint(state(1), best=state(1))
+    folder.finish([{"w": torch.zeros(1)}], {"metrics": {}}, {"extra": torch.ones(1)})
+    return folder
+
+
+def test_settled_options_are_in_the_config_and_not_in_its_file(tmp_path):
+    folder = RunFolder.open(finished(tmp_path).path)
+    assert folder.config == {**CONFIG, "lr": 0.5}
+    assert folder.asked_config == CONFIG
+    assert folder.beginning == {"curvature": 2.0}
+
+
+VERIFIED = [
+    "config.toml",
+    "versions.json",
+    "manifest.json",
+    "beginning.json",
+    "records.jsonl",
+    "models.safetensors",
+    "beside.safetensors",
+    "result.json",
+    "checkpoints/round-000001.json",
+    "best/round-000001.json",
+]
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_one_flipped_bit_of_a_finished_run_is_found_and_named(tmp_path, name):
+    path = finished(tmp_path).path / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(RunError, match=f"{name} (is damaged|cannot be read)"):
+        _ = RunFolder.open(tmp_path).result
+
+
+@pytest.mark.parametrize("name", [name for name in VERIFIED if "/" not in name])
+def test_a_missing_file_of_a_finished_run_is_named(tmp_path, name):
+    (finished(tmp_path).path / name).unlink()
+    with pytest.raises(RunError, match=name if name != "result.json" else "is not finished"):
+        _ = RunFolder.open(tmp_path).result
+
+
+def test_a_finished_run_needs_no_checkpoints(tmp_path):
+    folder = finished(tmp_path)
+    shutil.rmtree(folder.path / "checkpoints")
+    assert RunFolder.open(tmp_path).result == {"metrics": {}}
+
+
+def test_a_folder_of_an_earlier_version_is_read_with_a_warning_and_not_resumed(tmp_path):
+    folder = finished(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    facts = json.loads((tmp_path / "versions.json").read_text())
+    del facts["folder_format"]
+    (tmp_path / "versions.json").write_text(json.dumps(facts))
+    with pytest.warns(UserWarning, match="its files cannot be verified"):
+        assert RunFolder.open(tmp_path).result == {"metrics": {}}
+    with pytest.raises(RunError, match="begun by an earlier version"):
+        folder.last_state(pytest.fail)
+
+
 def test_damaged_files_are_named(tmp_path):
     folder = create(tmp_path)
     folder.finish([{"w": torch.zeros(1)}], {})
-    (tmp_path / "result.json").write_text("{")
-    with pytest.raises(RunError, match=r"result\.json cannot be read .* run it again"):
-        _ = folder.result
     (tmp_path / "models.safetensors").write_bytes(b"abc")
     with pytest.raises(RunError, match="the final models cannot be read"):
         folder.models()
@@ -210,6 +276,51 @@ def test_a_folder_is_one_runs_at_a_time(tmp_path):
     with alone_in(tmp_path):
         with pytest.raises(RunError, match="is being written to by another process"), alone_in(tmp_path):
             pass
-        assert list(tmp_path.iterdir()) == []
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     with alone_in(tmp_path):
         pass
+
+
+HALVES = [
+    (),
+    ("versions.json",),
+    ("versions.json", "manifest.json"),
+    ("versions.json", "manifest.json", "config.toml"),
+    ("versions.json", f"manifest.json.{'0' * 16}.tmp"),
+]
+
+
+@pytest.mark.parametrize("names", HALVES, ids=lambda names: "+".join(names) or "nothing")
+def test_a_creation_that_was_interrupted_is_done_again(tmp_path, names):
+    whole = create(tmp_path / "whole").path
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / ".lock").touch()
+    for name in names:
+        (half / name).write_bytes((whole / name.removesuffix(f".{'0' * 16}.tmp")).read_bytes())
+    create(half)
+    assert snapshot(half) == snapshot(whole)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "config.toml", "manifest.json", "trials.jsonl", "versions.json"])
+def test_files_of_somebody_else_are_never_taken_for_a_creation(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(RunError, match="exists already"):
+        create(tmp_path)
+    assert snapshot(tmp_path) == {name: b"{}"}
+
+
+def test_a_beginning_that_fails_leaves_no_folder_behind(tmp_path):
+    with RunFolder.claim(tmp_path / "run", CONFIG, "f00d") as folder:
+        folder.abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_of_killed_processes_are_removed_and_files_of_the_user_are_not(tmp_path):
+    folder = finished(tmp_path)
+    leftovers = [f"result.json.{'a' * 16}.tmp", f"checkpoints/round-000009.json.{'b' * 16}.tmp"]
+    for name in [*leftovers, "mine.tmp"]:
+        (tmp_path / name).touch()
+    with folder.alone():
+        assert not any((tmp_path / name).exists() for name in leftovers)
+        assert (tmp_path / "mine.tmp").exists()

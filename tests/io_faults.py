@@ -1,0 +1,156 @@
+"""Faults at a chosen step of input and output: a process that dies, or a disk that is full.
+
+A step is anything that changes a folder: a file opened for writing, a write (before it, and half of it), fsync, rename,
+mkdir, unlink, rmdir. Steps outside the watched folder are not counted. Nothing is really synchronised, which only a
+power failure could show.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+KILLED = 77
+FAILED = 78
+
+
+class Steps:
+    """Counts the steps below a folder, and calls `fault` at each of them."""
+
+    def __init__(self, root: Path, fault: Callable[[int, str], None] = lambda number, kind: None) -> None:
+        self.root = str(root)
+        self.fault = fault
+        self.kinds: list[str] = []
+
+    def take(self, kind: str, path: object) -> None:
+        if str(path).startswith(self.root):
+            self.kinds.append(kind)
+            self.fault(len(self.kinds) - 1, kind)
+
+    @contextmanager
+    def watched(self) -> Iterator[Steps]:
+        """Count the steps of everything in the context."""
+        real_open, real_os_open = builtins.open, os.open
+
+        def open_(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+            if not set(mode) & set("wax+") or not str(file).startswith(self.root):
+                return real_open(file, mode, *args, **options)
+            self.take(f"open {Path(file).name}", file)
+            return _File(real_open(file, mode, *args, **options), self, file)
+
+        def os_open(path: Any, flags: int, *args: Any, **options: Any) -> int:
+            if flags & os.O_CREAT and not os.path.exists(path):
+                self.take("create", path)
+            return real_os_open(path, flags, *args, **options)
+
+        def stepping(name: str) -> Any:
+            real = getattr(os, name)
+
+            def call(path: Any, *args: Any, **options: Any) -> Any:
+                self.take(name, path)
+                return real(path, *args, **options)
+
+            return mock.patch.object(os, name, call)
+
+        with (
+            mock.patch.object(builtins, "open", open_),
+            mock.patch.object(os, "open", os_open),
+            mock.patch.object(os, "fsync", lambda number: None),
+            stepping("replace"),
+            stepping("rename"),
+            stepping("mkdir"),
+            stepping("unlink"),
+            stepping("rmdir"),
+        ):
+            yield self
+
+
+class _File:
+    """A file whose writes are steps: one before anything is written, one after the first half."""
+
+    def __init__(self, file: Any, steps: Steps, path: object) -> None:
+        self._file, self._steps, self._path = file, steps, path
+
+    def write(self, data: bytes) -> int:
+        self._steps.take("write", self._path)
+        half = len(data) // 2
+        self._file.write(data[:half])
+        self._file.flush()
+        self._steps.take("half a write", self._path)
+        self._file.write(data[half:])
+        return len(data)
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def kinds_of_steps(root: Path, call: Callable[[], object]) -> list[str]:
+    """The steps that a call takes."""
+    with Steps(root).watched() as steps:
+        call()
+    return steps.kinds
+
+
+def killed_at(step: int, root: Path, call: Callable[[], object]) -> bool:
+    """Make the call in a process of its own that dies at this step; whether it got so far."""
+
+    def die(number: int, kind: str) -> None:
+        if number == step:
+            os._exit(KILLED)
+
+    def dying() -> None:
+        with Steps(root, die).watched():
+            call()
+
+    code = exit_code(begun_child(dying))
+    assert code in (0, KILLED), f"the call failed before step {step}"
+    return code == KILLED
+
+
+def begun_child(call: Callable[[], object]) -> int:
+    """Make the call in a forked process and return its id; the child never comes back here."""
+    child = os.fork()
+    if child == 0:
+        code = FAILED
+        try:
+            call()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return child
+
+
+def exit_code(child: int) -> int:
+    """Wait for a child to end."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+FULL = ("open", "create", "write", "half a write", "mkdir", "replace")
+"""The steps that need room on the disk."""
+
+
+@contextmanager
+def full_disk_from(step: int, root: Path, number: int = errno.ENOSPC) -> Iterator[None]:
+    """Everything that needs room fails from this step on; files can still be removed."""
+
+    def fail(at: int, kind: str) -> None:
+        if at >= step and kind.startswith(FULL):
+            raise OSError(number, os.strerror(number))
+
+    with Steps(root, fail).watched():
+        yield
