@@ -33,6 +33,7 @@ from coterie.federation.flower.local.bundle import Setting, make_bundle
 from coterie.federation.flower.local.certificates import Certificates, NodeKey
 from coterie.federation.flower.local.child import Child, reason, tail
 from coterie.federation.flower.local.control import Control, Status, never_proxied
+from coterie.federation.flower.local.private import UMASK, make_private_folder, restrict, write_private
 
 HOST = "127.0.0.1"
 READY = 60.0
@@ -43,6 +44,7 @@ GRACE = 3.0
 """Seconds for a process to end by itself; nothing is lost by force, since what counts is on the disk at any moment."""
 LOOK = 0.2
 """Seconds between two looks at a process that is not ready yet."""
+SECRET_BYTES = 32
 POLL = 1.0
 """Seconds between two questions after a run."""
 
@@ -123,7 +125,8 @@ class LocalFederation:
         self._node_ports = dict(enumerate(ports))
         self._others: list[Child] = []
         self._log_keepers: list[threading.Thread] = []
-        self.logs.mkdir(parents=True, exist_ok=True)
+        for part in (self.folder, self.logs):
+            make_private_folder(part)
         self.certificates = Certificates.at(self.folder / "certificates")
         self.control = Control(self.address, self.certificates.ca)
 
@@ -180,11 +183,13 @@ class LocalFederation:
 
     def start_superlink(self) -> Child:
         """Start the SuperLink, or start it again with the same address and database, and wait for its answer."""
-        files = self.certificates
+        files, database = self.certificates, self.folder / "superlink.db"
+        restrict(database)  # one that an earlier version has made
         command: list[str | Path] = [
             *("flower-superlink", "--host", HOST, "--port", str(self._port)),
             *("--ssl-ca-certfile", files.ca, "--ssl-certfile", files.certificate, "--ssl-keyfile", files.key),
-            *("--enable-supernode-auth", "--isolation", "process", "--database", self.folder / "superlink.db"),
+            *("--enable-supernode-auth", "--isolation", "process", "--database", database),
+            *("--superexec-auth-secret-file", self._secret()),
             "--disable-runtime-dependency-installation",
         ]
         self.superlink = self._child("superlink", command)
@@ -194,9 +199,19 @@ class LocalFederation:
 
     def start_superexec(self) -> Child:
         """Start what starts the server's app, once for every run."""
-        command = ["flower-superexec", "--runtime-api-address", self.address]
-        self.superexec = self._child("superexec", [*command, "--root-certificates", self.certificates.ca])
+        command: list[str | Path] = [
+            *("flower-superexec", "--runtime-api-address", self.address, "--root-certificates", self.certificates.ca),
+            *("--superexec-auth-secret-file", self._secret()),
+        ]
+        self.superexec = self._child("superexec", command, umask=-1)  # the run folder has the user's own mode
         return self.superexec
+
+    def _secret(self) -> Path:
+        """Return the file with the secret by which the SuperLink knows its SuperExec, made when it is first needed."""
+        path = self.folder / "keys" / "superexec.secret"
+        if not path.is_file():
+            write_private(path, os.urandom(SECRET_BYTES))
+        return path
 
     def key(self, number: int) -> NodeKey:
         """A node's own key."""
@@ -266,8 +281,9 @@ class LocalFederation:
         own["state-folder"] = str(self.states(number))
         return " ".join(f"{name}={_toml(value)}" for name, value in {**own, **self._config}.items())
 
-    def _child(self, name: str, command: Sequence[str | Path]) -> Child:
-        child = Child(name, [_program(str(command[0])), *command[1:]], self.logs / f"{name}.log", self._environment())
+    def _child(self, name: str, command: Sequence[str | Path], umask: int = UMASK) -> Child:
+        program = [_program(str(command[0])), *command[1:]]
+        child = Child(name, program, self.logs / f"{name}.log", self._environment(), umask)
         if not name.startswith("node-"):
             self._others.append(child)
         return child
