@@ -31,6 +31,9 @@ err = Console(stderr=True)
 PATIENCE = 120.0
 """Seconds that the server waits for nodes which are connected already, if nobody says otherwise."""
 FOREVER = float("inf")
+RAISED = "ServerApp failed with exception: "
+"""Flower's words before the error of a server app."""
+LARGEST = 2**63 - 1
 MOST_NODES = 100
 """Every node is two processes and one more for each message."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -114,6 +117,8 @@ def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | N
 
 def read_setting(text: str) -> tuple[str, Setting]:
     """Return name and value of NAME=VALUE; the value is TOML, and anything that is no TOML is text."""
+    if not text.isprintable():
+        raise ConfigError(f"--set takes one line of printable characters; got {text!r}")
     name, equals, value = text.partition("=")
     name = name.strip()
     if not name or not equals:
@@ -121,8 +126,8 @@ def read_setting(text: str) -> tuple[str, Setting]:
     if name in ("nodes", "out"):
         raise ConfigError(f"--set {text}: use --{name}, which sets more than that")
     try:
-        (read,) = tomllib.loads(f"value = {value}").values()
-    except (ValueError, RecursionError):  # no TOML, or more than one value
+        read = tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
         read = value
     if not isinstance(read, str | int | float):
         raise ConfigError(f"--set {name}: the value must be text, a number, true or false; got {value}")
@@ -134,10 +139,11 @@ def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[s
     from coterie.federation.flower.preflight import check_run_options
     from coterie.federation.flower.server import Settings
 
-    try:
-        "".join(f"{name}{value}" for name, value in told.items()).encode()
-    except UnicodeEncodeError:
-        raise ConfigError("a setting or the name of the folder is no valid UTF-8 text: use other characters") from None
+    for name, value in told.items():
+        if not f"{name}{value}".isprintable():
+            raise ConfigError(f"setting {name!r} must be one line of printable characters, got {value!r}")
+        if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+            raise ConfigError(f"setting {name} must be a number of at most 64 bits, which is what Flower can carry")
     settings = Settings.read(told)
     if (run_folder / "result.json").is_file():
         raise RunError(f"{run_folder} is finished already: name another folder with --out")
@@ -195,6 +201,7 @@ class _Following:
         self._show: Callable[[Record], None] | None = None
         self._shown = 0
         self._gone: set[str] = set()
+        self._warned = 0
 
     def __enter__(self) -> _Following:
         return self
@@ -203,18 +210,32 @@ class _Following:
         self._stack.close()
 
     def to_the_end_of(self, run: LocalRun) -> None:
-        """Wait for the end; a run that did not complete is an error with the server's last words."""
-        status = run.wait(FOREVER, self._look)
-        self._look()
+        """Wait for the end; a run that did not complete is an error with the server's reason."""
+
+        def look() -> None:
+            self._show_warnings(run)
+            self._show_records()
+            self._check_processes()
+
+        status = run.wait(FOREVER, look)
+        look()
         self._stack.close()
         if not status.completed:
-            _say(run.tail(15))
-            why = " ".join(status.details.split()) or f"it was {status.outcome}"
-            raise RunError(f"the run has not completed: {why} (see {self._federation.logs})")
+            why = " ".join(status.details.split()).removeprefix(RAISED) or f"it was {status.outcome}"
+            raise RunError(f"the run has not completed: {self._numbered(why)} (see {self._federation.logs})")
 
-    def _look(self) -> None:
-        self._show_records()
-        self._check_processes()
+    def _show_warnings(self, run: LocalRun) -> None:
+        """Show what the server's app has warned of since the last look, such as the reason why a node cannot answer."""
+        warnings = run.warnings()
+        for text in warnings[self._warned :]:
+            _say(self._numbered(text))
+        self._warned = len(warnings)
+
+    def _numbered(self, text: str) -> str:
+        """Name nodes by their numbers, as their logs are."""
+        for number, node in self._federation.node_ids.items():
+            text = text.replace(f"node {node}", f"node {number}")
+        return text
 
     def _show_records(self) -> None:
         from coterie.cli.progress import run_progress

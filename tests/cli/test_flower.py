@@ -45,7 +45,6 @@ def nothing_starts(monkeypatch):
         ("lr=0.5", "lr", 0.5),
         ("method=ifca", "method", "ifca"),
         ("a=", "a", ""),
-        ("a=1\nb=2", "a", "1\nb=2"),
         (f"a={'[' * 5000}", "a", "[" * 5000),
     ],
 )
@@ -54,7 +53,7 @@ def test_settings_are_read_as_toml_or_text(text, name, value):
     assert type(read_setting(text)[1]) is type(value)
 
 
-@pytest.mark.parametrize("text", ["rounds", "=3", "clusters=[1, 2]", "nodes=3", "out=/x", "a=2026-01-01"])
+@pytest.mark.parametrize("text", ["rounds", "=3", "clusters=[1, 2]", "nodes=3", "out=/x", "a=2026-01-01", "a=1\nb=2"])
 def test_settings_that_are_none_are_refused(text):
     with pytest.raises(ConfigError, match="--set"):
         read_setting(text)
@@ -126,7 +125,7 @@ WRONG = {
     "most-change=0": "most_change must be",
     "engine=simulated": "for simulated clients",
     "privacy=local": "budget",
-    "learner=\udcff": "UTF-8",
+    "learner=\udcff": "printable",
 }
 
 

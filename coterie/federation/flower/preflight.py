@@ -41,6 +41,7 @@ LEARNERS = (None, "mlp", "cnn", "representation")
 """Learners to try where the run config names none: the server app may bring its own."""
 CLIENTS = 100
 """Number of clients to check with, unless the settings ask for more clusters than that."""
+MOST_CLIENTS = 100_000
 SAMPLES = 1_000_000
 """Training samples of each client, enough for any setting."""
 
@@ -48,7 +49,7 @@ SAMPLES = 1_000_000
 def check_run_options(method: str, options: Mapping[str, Any]) -> None:
     """Raise the error that a run with these options would end with, whatever data the nodes have."""
     wanted = options.get("clusters")
-    count = max(CLIENTS, wanted) if isinstance(wanted, int) else CLIENTS
+    count = min(max(CLIENTS, wanted), MOST_CLIENTS) if isinstance(wanted, int) else CLIENTS
     refusals: list[CoterieError] = []
     for profile, learner in _kinds(options.get("learner")):
         given = {name: value for name, value in options.items() if name not in ("learner", "start")}

@@ -93,6 +93,13 @@ def tail(log: Path, lines: int) -> str:
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
 
 
+def warnings_in(log: Path) -> list[str]:
+    """Return the warnings in a log of Flower's; a last line without an end is not read yet."""
+    text = COLOURS.sub("", log.read_text(errors="replace")) if log.is_file() else ""
+    lines = [line.partition(":") for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [said.strip() for level, _, said in lines if level.strip() == "WARNING"]
+
+
 def reason(log: Path) -> str:
     """Why a program of Flower's ended: what it says with its exit code, else its last error, else its last line."""
     lines = tail(log, 60).splitlines()

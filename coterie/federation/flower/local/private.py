@@ -36,7 +36,7 @@ def write_private(path: Path, content: bytes) -> None:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with writing(path):
         try:
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            with open(unfinished, "xb", opener=private_opener) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -50,3 +50,8 @@ def restrict(path: Path) -> None:
     if path.exists():
         with writing(path):
             path.chmod(0o600)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """Open a file for `open`; a new one has mode 0600."""
+    return os.open(path, flags, 0o600)

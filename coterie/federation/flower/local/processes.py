@@ -31,9 +31,9 @@ import httpx
 from coterie.errors import ConfigError, RunError
 from coterie.federation.flower.local.bundle import Setting, make_bundle
 from coterie.federation.flower.local.certificates import Certificates, NodeKey
-from coterie.federation.flower.local.child import Child, reason, tail
+from coterie.federation.flower.local.child import Child, reason, tail, warnings_in
 from coterie.federation.flower.local.control import Control, Status, never_proxied
-from coterie.federation.flower.local.private import UMASK, make_private_folder, restrict, write_private
+from coterie.federation.flower.local.private import UMASK, make_private_folder, private_opener, restrict, write_private
 
 HOST = "127.0.0.1"
 READY = 60.0
@@ -87,6 +87,10 @@ class LocalRun:
     def tail(self, lines: int = 5) -> str:
         """The last lines that the server's app printed."""
         return tail(self.log, lines)
+
+    def warnings(self) -> list[str]:
+        """Return the warnings that the server's app has logged so far."""
+        return warnings_in(self.log)
 
 
 class LocalFederation:
@@ -317,12 +321,19 @@ class LocalFederation:
     def submit(self, config: Mapping[str, Setting] | None = None) -> LocalRun:
         """Start a run of the app with these settings; what its server prints goes to a file."""
         number = self.control.start(make_bundle(self.app, dict(config or {})))
-        run = LocalRun(number, self.logs / f"run-{len(self.runs)}.log", self.control)
+        run = LocalRun(number, self._new_log(), self.control)
         keeper = threading.Thread(target=self._keep_log, args=(run,), daemon=True)
         keeper.start()
         self._log_keepers.append(keeper)
         self.runs.append(run)
         return run
+
+    def _new_log(self) -> Path:
+        """Return a file for what the server's app prints; those of earlier runs in the same folder stay."""
+        number = len(self.runs)
+        while (path := self.logs / f"run-{number}.log").exists():
+            number += 1
+        return path
 
     def run(self, config: Mapping[str, Setting] | None = None, timeout: float = 600.0) -> LocalRun:
         """Submit a run and wait for its end, which may be a failure: ask its status."""
@@ -333,7 +344,10 @@ class LocalFederation:
     def _keep_log(self, run: LocalRun) -> None:
         """Flower sends what the server's app prints to the SuperLink and nowhere else."""
         control = Control(self.address, self.certificates.ca)
-        with suppress(httpx.HTTPError), open(run.log, "a") as file:  # the SuperLink may end first
+        with (
+            suppress(httpx.HTTPError),
+            open(run.log, "a", opener=private_opener) as file,
+        ):  # the SuperLink may end first
             for text in control.log(run.number):
                 file.write(text)
                 file.flush()
