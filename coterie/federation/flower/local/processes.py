@@ -45,6 +45,7 @@ GRACE = 3.0
 LOOK = 0.2
 """Seconds between two looks at a process that is not ready yet."""
 SECRET_BYTES = 32
+SUPERLINK = "superlink"
 POLL = 1.0
 """Seconds between two questions after a run."""
 
@@ -166,15 +167,19 @@ class LocalFederation:
             self.wait_for_node(number)
 
     def stop(self) -> None:
-        """End the runs and every process, nodes first: they sign off from the SuperLink."""
+        """End the runs and every process, the SuperLink last: nodes sign off from it."""
+        first = [*self.nodes.values(), *(child for child in self._others if child.name != SUPERLINK)]
         try:
             for run in self.runs:
                 with suppress(RunError, httpx.HTTPError):
                     if not run.status().finished:
                         run.stop()
-            for child in self.nodes.values():
+            for child in first:
                 child.ask_to_end()
-            for child in [*self.nodes.values(), *reversed(self._others)]:
+            for child in first:
+                child.end(GRACE)
+            self.control.close()  # a SuperLink waits for connections that are open
+            for child in self._others:
                 child.end(GRACE)
         finally:
             for child in [*self.nodes.values(), *self._others]:
@@ -196,7 +201,7 @@ class LocalFederation:
             *("--superexec-auth-secret-file", self._secret()),
             "--disable-runtime-dependency-installation",
         ]
-        self.superlink = self._child("superlink", command)
+        self.superlink = self._child(SUPERLINK, command)
         self._wait("the SuperLink", self.superlink, self.control.answers)
         self._say(f"SuperLink at {self.address}, with TLS and node authentication")
         return self.superlink
