@@ -28,7 +28,7 @@ from coterie.learners.linear import Linear, as_linear
 from coterie.learners.logistic import Logistic
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.projected import ProjectedSgd
-from coterie.planning import Plan
+from coterie.planning import Plan, Start
 from coterie.result import Result, load
 from coterie.server.before import BEFORE
 from coterie.server.clustering.choose import ClusterSettings
@@ -37,7 +37,7 @@ from coterie.server.loop import ServerState
 from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
 from coterie.server.one_shot import OneShot, Solver, one_shot
 from coterie.server.start import as_clusters, given_start, random_start
-from coterie.starts import DECOMPOSED_COSINE, MOMENT_DESCENT, ODCL, PRINCIPAL_ANGLES, STARTS
+from coterie.starts import DECOMPOSED_COSINE, MOMENT_DESCENT, ODCL, PRINCIPAL_ANGLES, STARTS, read_start
 from coterie.tiers.distance import PrincipalAngles
 
 STABLE = 0.9
@@ -113,10 +113,15 @@ def _random(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
     return plan, random_start(plan.method, plan.learner, plan.options.seed, *_place(plan))
 
 
+def check_start(start: Start) -> None:
+    """Refuse a text that is neither the name of a start nor a run folder."""
+    if isinstance(start, str) and read_start(start) is None and not Path(start).exists():
+        raise ConfigError(f"{start} is no run folder, and {unknown_name('start', start.partition(':')[0], STARTS)}")
+
+
 def _given(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
     start = plan.start
-    if isinstance(start, str) and not Path(start).exists():
-        raise ConfigError(f"{start} is no run folder, and {unknown_name('start', start.partition(':')[0], STARTS)}")
+    check_start(start)
     if isinstance(start, Result | str):
         earlier = start if isinstance(start, Result) else load(start)
         clusters = given_start(plan.method, plan.learner, earlier.models, *_place(plan))

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from coterie.cli.folders import free_folder
 from coterie.cli.options import SuggestingGroup
 from coterie.cli.terminal import Terminal
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError, RunError, StorageError
 
 if TYPE_CHECKING:
+    from coterie.federation.flower.local.bundle import Setting
     from coterie.federation.flower.local.processes import LocalFederation, LocalRun
     from coterie.runs.folder import Record
 
@@ -29,6 +31,13 @@ err = Terminal(stderr=True)
 PATIENCE = 120.0
 """Seconds that the server waits for nodes which are connected already, if nobody says otherwise."""
 FOREVER = float("inf")
+RAISED = "ServerApp failed with exception: "
+"""Flower's words before the error of a server app."""
+LARGEST = 2**63 - 1
+MOST_NODES = 100
+"""Every node is two processes and one more for each message."""
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Requests to end; Windows has no SIGHUP."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -58,7 +67,7 @@ def init(folder: Path) -> None:
 
 @flower.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path())
-@click.option("--nodes", type=click.IntRange(min=1), default=4, show_default=True, help="SuperNodes to start.")
+@click.option("--nodes", type=click.IntRange(1, MOST_NODES), default=4, show_default=True, help="SuperNodes to start.")
 @click.option(
     "--set",
     "settings",
@@ -70,13 +79,14 @@ def init(folder: Path) -> None:
     "--out",
     "run_folder",
     type=click.Path(path_type=Path),
-    help="Folder of the run; one that is there and unfinished is gone on with. [default: runs/...]",
+    help="Folder of the run; an existing unfinished run is resumed. [default: runs/...]",
 )
 def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | None) -> None:
     """Run an app on this machine with real processes: a SuperLink and SuperNodes, TLS, a key for every node.
 
-    Keys, certificates, logs and Flower's own files go to RUN.flower beside the folder of the run. Everything that was
-    started is ended with the run, also by Ctrl-C.
+    Keys, certificates, logs and Flower's own files go to RUN.flower beside the folder of the run. All settings are
+    checked before anything is started. Everything that was started is ended with the run, also after Ctrl-C (exit code
+    130) or SIGTERM (143); the same command with --out resumes the run.
 
     \b
     coterie flower up myfed --nodes 4
@@ -84,18 +94,18 @@ def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | N
     """
     if find_spec("flwr") is None:
         raise ConfigError("Flower is not installed: pip install 'coterie[flower]'")
-    from coterie.federation.flower.local.bundle import read_project
+    from coterie.federation.flower.local.bundle import make_bundle, read_project
     from coterie.federation.flower.local.processes import LocalFederation
 
-    project = read_project(folder)
-    config = {**project["tool"]["flwr"]["app"].get("config", {}), **dict(map(read_setting, settings))}
+    project, changed = read_project(folder), dict(map(read_setting, settings))
+    config = {**project["tool"]["flwr"]["app"].get("config", {}), **changed}
     run_folder = (run_folder or free_folder(f"{project['project']['name']}-{config.get('method', 'ifca')}")).resolve()
-    if (run_folder / "result.json").is_file():
-        raise RunError(f"{run_folder} is finished already: name another folder with --out")
     told = {"wait": PATIENCE, **config, "nodes": nodes, "out": str(run_folder)}
+    _check_run(run_folder, told, changed)
+    make_bundle(folder, told)
     work = run_folder.with_name(f"{run_folder.name}.flower")
     with (
-        _resumable(folder, nodes, run_folder),
+        _interruptible(folder, nodes, run_folder),
         LocalFederation(folder, nodes, work, say=_say) as federation,
         _Following(run_folder, federation) as following,
     ):
@@ -105,20 +115,78 @@ def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | N
     _conclude(run_folder, federation.logs)
 
 
-def read_setting(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as TOML has it; what is no TOML is text."""
+def read_setting(text: str) -> tuple[str, Setting]:
+    """Return name and value of NAME=VALUE; the value is TOML, and anything that is no TOML is text."""
+    if not text.isprintable():
+        raise ConfigError(f"--set takes one line of printable characters; got {text!r}")
     name, equals, value = text.partition("=")
-    if not name.strip() or not equals:
+    name = name.strip()
+    if not name or not equals:
         raise ConfigError(f"--set takes NAME=VALUE, such as rounds=10; got {text!r}")
+    if name in ("nodes", "out"):
+        raise ConfigError(f"--set {text}: use --{name}, which sets more than that")
     try:
         read = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         read = value
-    if name.strip() in ("nodes", "out"):
-        raise ConfigError(f"--set {text}: use --{name.strip()}, which sets more than that")
-    if not isinstance(read, str | int | float | bool):
-        raise ConfigError(f"--set {name}: a run config of Flower's holds text, numbers, true and false; got {value}")
-    return name.strip(), read
+    if not isinstance(read, str | int | float):
+        raise ConfigError(f"--set {name}: the value must be text, a number, true or false; got {value}")
+    return name, read
+
+
+def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[str, Setting]) -> None:
+    """Refuse everything that would end the run anyway, before any process is started."""
+    from coterie.federation.flower.preflight import check_run_options
+    from coterie.federation.flower.server import Settings
+
+    for name, value in told.items():
+        if not f"{name}{value}".isprintable():
+            raise ConfigError(f"setting {name!r} must be one line of printable characters, got {value!r}")
+        if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+            raise ConfigError(f"setting {name} must be a number of at most 64 bits, which is what Flower can carry")
+    settings = Settings.read(told)
+    if (run_folder / "result.json").is_file():
+        raise RunError(f"{run_folder} is finished already: name another folder with --out")
+    if (run_folder / "config.toml").is_file():
+        _check_resumable(run_folder, Settings.read(changed).options)
+        return
+    _check_new(run_folder)
+    check_run_options(settings.method, settings.options)
+
+
+def _check_new(folder: Path) -> None:
+    """Refuse a folder that holds something else, or that cannot be written."""
+    if folder.exists() and not _is_free(folder):
+        raise RunError(f"{folder} exists already and is no run folder: name another folder with --out")
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(f"{folder} cannot be written: {there} is no folder that you may write to; use --out")
+
+
+def _is_free(folder: Path) -> bool:
+    """Return whether a run may be made here: nothing is there, or what a run leaves that was killed as it was made."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+    return not names or bool(names & {"versions.json", ".lock"})
+
+
+def _check_resumable(folder: Path, changed: Mapping[str, Setting]) -> None:
+    """Refuse a run that is in use, damaged, or was started with other options."""
+    from coterie.federation.flower.clients import FILE
+    from coterie.runs.folder import RunFolder
+    from coterie.runs.locking import alone_in
+
+    run = RunFolder.open(folder)
+    config = run.config
+    for name, value in changed.items():
+        if name not in config or config[name] != value:
+            raise ConfigError(
+                f"--set {name}={value}: the run in {folder} was started with "
+                f"{f'{name}={config[name]}' if name in config else f'no {name}'}, and a resumed run keeps its options: "
+                "leave the setting out, or name a new folder with --out"
+            )
+    with alone_in(folder):
+        if not (folder / FILE).is_file() and run.records():
+            raise RunError(f"{folder} is a run with data of its own: go on with 'coterie resume {folder}'")
 
 
 def _say(text: str) -> None:
@@ -134,6 +202,7 @@ class _Following:
         self._show: Callable[[Record], None] | None = None
         self._shown = 0
         self._gone: set[str] = set()
+        self._warned = 0
 
     def __enter__(self) -> _Following:
         return self
@@ -142,18 +211,32 @@ class _Following:
         self._stack.close()
 
     def to_the_end_of(self, run: LocalRun) -> None:
-        """Wait for the end; a run that did not complete is an error with the server's last words."""
-        status = run.wait(FOREVER, self._look)
-        self._look()
+        """Wait for the end; a run that did not complete is an error with the server's reason."""
+
+        def look() -> None:
+            self._show_warnings(run)
+            self._show_records()
+            self._check_processes()
+
+        status = run.wait(FOREVER, look)
+        look()
         self._stack.close()
         if not status.completed:
-            _say(run.tail(15))
-            why = " ".join(status.details.split()) or f"it was {status.outcome}"
-            raise RunError(f"the run has not completed: {why} (see {self._federation.logs})")
+            why = " ".join(status.details.split()).removeprefix(RAISED) or f"it was {status.outcome}"
+            raise RunError(f"the run has not completed: {self._numbered(why)} (see {self._federation.logs})")
 
-    def _look(self) -> None:
-        self._show_records()
-        self._check_processes()
+    def _show_warnings(self, run: LocalRun) -> None:
+        """Show what the server's app has warned of since the last look, such as the reason why a node cannot answer."""
+        warnings = run.warnings()
+        for text in warnings[self._warned :]:
+            _say(self._numbered(text))
+        self._warned = len(warnings)
+
+    def _numbered(self, text: str) -> str:
+        """Name nodes by their numbers, as their logs are."""
+        for number, node in self._federation.node_ids.items():
+            text = text.replace(f"node {node}", f"node {number}")
+        return text
 
     def _show_records(self) -> None:
         from coterie.cli.progress import run_progress
@@ -182,21 +265,28 @@ class _Following:
 
 
 @contextmanager
-def _resumable(folder: Path, nodes: int, run_folder: Path) -> Iterator[None]:
-    """Ctrl-C and a request to end (SIGTERM) leave the way open to end all processes, and say how to go on."""
+def _interruptible(folder: Path, nodes: int, run_folder: Path) -> Iterator[None]:
+    """End everything after Ctrl-C, SIGTERM or a closed terminal, say how to resume, and exit with 128 + signal.
+
+    Later signals are ignored while processes are being ended: that takes seconds, and none may be left behind.
+    """
+    received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        received.append(number)
+        if len(received) == 1:
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in SIGNALS}
     try:
         yield
     except KeyboardInterrupt:
         again = f"coterie flower up {folder} --nodes {nodes} --out {run_folder}"
-        _say(f"interrupted, all processes have been ended; go on with '{again}'")
-        sys.exit(130)
+        _say(f"interrupted, all processes have been ended; resume with '{again}'")
+        sys.exit(128 + (received or [signal.SIGINT])[0])
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _conclude(run_folder: Path, logs: Path) -> None:

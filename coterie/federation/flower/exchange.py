@@ -8,6 +8,7 @@ part again in the first exchange before which it has answered that.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ from coterie.federation.flower.wire import hello_content
 
 EXPIRED = (3, 4)
 """Flower's codes for a message, or its answer, whose time is over."""
+APP_FAILED = (1, 2, 6, 7, 8)
+"""Flower's codes for an app that cannot be loaded, raised an error, refused the message, is invalid, or crashed."""
+RAISED = re.compile(r"^<class '(?:.*\.)?(\w+)'>:<'(.*)'>$")
+"""Flower's form of an error that an app raised."""
 
 Trouble = tuple[int, str]
 """A node, and one sentence on what went wrong there."""
@@ -53,6 +58,8 @@ class Exchange:
     """Messages that nobody waits for any more and that may still be worked on: {message id: node}."""
     doubtful: set[int] = field(default_factory=set)
     """Nodes of which the grid no longer knows whether they are busy."""
+    failed: set[int] = field(default_factory=set)
+    """Nodes whose app failed on the last message that they answered."""
 
     def __post_init__(self) -> None:
         if not self.deadline > 0 or not self.poll > 0:
@@ -168,14 +175,17 @@ class Exchange:
         if asked not in waiting:
             return message.metadata.src_node_id, "answered twice or without being asked: dropped"
         node = waiting.pop(asked)
+        self.failed.discard(node)
         if not message.has_error():
             heard[node] = message.content
             return None
         if over:
             self.doubtful.add(node)
             return node, self._too_late()
+        if message.error.code in APP_FAILED:
+            self.failed.add(node)
         # the reason may be a whole traceback, or any text that a node likes
-        reason = one_line(str(message.error.reason or "")) or "no reason given"
+        reason = RAISED.sub(r"\1: \2", one_line(str(message.error.reason or ""))) or "no reason given"
         return node, f"answered with error {int(message.error.code)}: {reason}"
 
 

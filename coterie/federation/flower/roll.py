@@ -27,6 +27,8 @@ from coterie.federation.flower.wire import Hosted, hello_content, read_hosted
 
 LOG = logging.getLogger("flwr")
 """Flower's own, which goes where its users look."""
+FEW = 3
+"""Reasons that one sentence names at most."""
 
 
 class Roll:
@@ -93,7 +95,7 @@ class Roll:
     def call(self, exchange: Exchange, nodes: int = 1, wait: float = 600.0) -> list[Note]:
         """Greet whoever comes until so many nodes and all expected clients are there, at most `wait` seconds.
 
-        Then the list of clients is closed.
+        Then the list of clients is closed. If the app fails at every node, nobody is waited for.
         """
         if nodes < 1:
             raise ConfigError(f"nodes must be a number from 1 on, got {nodes}: a run begins with one at least")
@@ -103,6 +105,7 @@ class Roll:
                 if told.setdefault(note.reason, note) is note:  # who waits should see why
                     LOG.warning("%s", note.reason)
             self._refuse_disagreement()
+            self._check_hope(exchange, nodes, told.values())
             if self._complete(nodes) or exchange.clock() >= end:
                 break
             exchange.sleep(exchange.poll)
@@ -118,6 +121,18 @@ class Roll:
         self._schema = self.schema
         self._untold = notes
         return notes
+
+    def _check_hope(self, exchange: Exchange, nodes: int, notes: Iterable[Note]) -> None:
+        """Raise an error if enough nodes are connected, and the app of every one of them fails."""
+        if self._hosted or not exchange.failed:
+            return
+        connected = exchange.nodes()
+        if len(connected) >= nodes and connected <= exchange.failed:
+            reasons = [note.reason for note in notes if note.node in map(str, connected)]
+            why = "; ".join(reasons[:FEW] + ([f"and {len(reasons) - FEW} more"] if len(reasons) > FEW else []))
+            raise TrainingError(
+                f"the app failed at every connected node ({why}): correct 'load' or its data, and start the run again"
+            )
 
     @property
     def _closed(self) -> bool:

@@ -27,6 +27,7 @@ from coterie.config import Option, check_all
 from coterie.errors import ConfigError
 from coterie.federation.flower.clients import FILE, clients_of
 from coterie.federation.flower.engine import CHANGE_FACTOR
+from coterie.federation.flower.preflight import check_run_options
 from coterie.federation.flower.roll import LOG
 from coterie.federation.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.fitting import fit, resume
@@ -117,6 +118,7 @@ def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None
     """Run, or go on with the run in `out`, and write the report."""
     out = settings.out
     if out is None or not (out / "config.toml").is_file():
+        check_run_options(settings.method, settings.options)
         clients = clients_of(grid, **settings.exchange)
         LOG.info("%d clients at %d nodes", len(clients.clients), len(set(clients.roll.bound.values())))
         options = {"learner": learner, **settings.options} if learner is not None else settings.options

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, StorageError
 
 WRITTEN = {
     "pyproject.toml.template": "pyproject.toml",
@@ -21,18 +22,22 @@ LONGEST_NAME = 32
 
 
 def write_app(folder: Path) -> list[Path]:
-    """Write the app into a new or empty folder; the files."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists already: name a new or empty folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be made: {error.strerror or error}") from None
+    """Write the app into a new or empty folder and return its files; after a failure none of them is left."""
     source, name = files("coterie.federation.flower.local") / "template", app_name(folder.resolve().name)
-    for template, file in WRITTEN.items():
-        text = Template((source / template).read_text(encoding="utf-8"))
-        (folder / file).write_text(text.substitute(name=name), encoding="utf-8")
-    return [folder / file for file in WRITTEN.values()]
+    written = [folder / file for file in WRITTEN.values()]
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} exists already: name a new or empty folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        for template, path in zip(WRITTEN, written, strict=True):
+            text = Template((source / template).read_text(encoding="utf-8"))
+            path.write_text(text.substitute(name=name), encoding="utf-8")
+    except OSError as error:
+        for path in written:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        raise StorageError(f"{folder} cannot be written: {error.strerror or error}; name another folder") from None
+    return written
 
 
 def app_name(folder: str) -> str:

@@ -5,7 +5,6 @@ They serve for trying out. The authority's own key is never written, so nobody c
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -16,6 +15,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from coterie.federation.flower.local.private import write_private
 
 VALID = timedelta(days=365)
 CLOCK_SKEW = timedelta(hours=1)
@@ -52,8 +53,8 @@ class NodeKey:
         files = cls(path, path.with_name(f"{path.name}.pub"))
         if not files.private.is_file():
             key = ec.generate_private_key(ec.SECP384R1())
-            _write(files.public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
-            _write_private(files.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+            write_private(files.public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
+            write_private(files.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
         return files
 
 
@@ -77,10 +78,10 @@ def _make(files: Certificates) -> None:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    _write(files.ca, ca.public_bytes(Encoding.PEM))
-    _write(files.certificate, server.public_bytes(Encoding.PEM))
+    write_private(files.ca, ca.public_bytes(Encoding.PEM))
+    write_private(files.certificate, server.public_bytes(Encoding.PEM))
     # last: where it is, the others are
-    _write_private(files.key, server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_private(files.key, server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def _name(text: str) -> x509.Name:
@@ -112,15 +113,3 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    """Readable for nobody else, from the first moment on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)

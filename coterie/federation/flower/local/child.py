@@ -23,11 +23,17 @@ class Child:
     It is killed when the thread that made this object ends, however that happens (on Linux).
     """
 
-    def __init__(self, name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str], umask: int = -1
+    ) -> None:
+        """Start the program.
+
+        umask: for the files that it makes; -1 for that of this process. Nobody else can read its log.
+        """
         self.name = name
         self.log = log
         launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid())]
-        with open(log, "ab") as file:
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
             self._process = subprocess.Popen(
                 [*launcher, *map(str, command)],
                 stdin=subprocess.DEVNULL,
@@ -35,6 +41,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
                 start_new_session=True,
+                umask=umask,
             )
         self.pid = self._process.pid
         self._code: int | None = None
@@ -84,6 +91,13 @@ def tail(log: Path, lines: int) -> str:
     """The last lines of a log that say something, without colours."""
     text = COLOURS.sub("", log.read_text(errors="replace")) if log.is_file() else ""
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+def warnings_in(log: Path) -> list[str]:
+    """Return the warnings in a log of Flower's; a last line without an end is not read yet."""
+    text = COLOURS.sub("", log.read_text(errors="replace")) if log.is_file() else ""
+    lines = [line.partition(":") for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [said.strip() for level, _, said in lines if level.strip() == "WARNING"]
 
 
 def reason(log: Path) -> str:

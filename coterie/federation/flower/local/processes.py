@@ -31,8 +31,9 @@ import httpx
 from coterie.errors import ConfigError, RunError
 from coterie.federation.flower.local.bundle import Setting, make_bundle
 from coterie.federation.flower.local.certificates import Certificates, NodeKey
-from coterie.federation.flower.local.child import Child, reason, tail
+from coterie.federation.flower.local.child import Child, reason, tail, warnings_in
 from coterie.federation.flower.local.control import Control, Status, never_proxied
+from coterie.federation.flower.local.private import UMASK, make_private_folder, private_opener, restrict, write_private
 
 HOST = "127.0.0.1"
 READY = 60.0
@@ -43,6 +44,8 @@ GRACE = 3.0
 """Seconds for a process to end by itself; nothing is lost by force, since what counts is on the disk at any moment."""
 LOOK = 0.2
 """Seconds between two looks at a process that is not ready yet."""
+SECRET_BYTES = 32
+SUPERLINK = "superlink"
 POLL = 1.0
 """Seconds between two questions after a run."""
 
@@ -86,6 +89,10 @@ class LocalRun:
         """The last lines that the server's app printed."""
         return tail(self.log, lines)
 
+    def warnings(self) -> list[str]:
+        """Return the warnings that the server's app has logged so far."""
+        return warnings_in(self.log)
+
 
 class LocalFederation:
     """A SuperLink and its SuperNodes; a context that ends all that it has started."""
@@ -123,7 +130,8 @@ class LocalFederation:
         self._node_ports = dict(enumerate(ports))
         self._others: list[Child] = []
         self._log_keepers: list[threading.Thread] = []
-        self.logs.mkdir(parents=True, exist_ok=True)
+        for part in (self.folder, self.logs):
+            make_private_folder(part)
         self.certificates = Certificates.at(self.folder / "certificates")
         self.control = Control(self.address, self.certificates.ca)
 
@@ -159,15 +167,19 @@ class LocalFederation:
             self.wait_for_node(number)
 
     def stop(self) -> None:
-        """End the runs and every process, nodes first: they sign off from the SuperLink."""
+        """End the runs and every process, the SuperLink last: nodes sign off from it."""
+        first = [*self.nodes.values(), *(child for child in self._others if child.name != SUPERLINK)]
         try:
             for run in self.runs:
                 with suppress(RunError, httpx.HTTPError):
                     if not run.status().finished:
                         run.stop()
-            for child in self.nodes.values():
+            for child in first:
                 child.ask_to_end()
-            for child in [*self.nodes.values(), *reversed(self._others)]:
+            for child in first:
+                child.end(GRACE)
+            self.control.close()  # a SuperLink waits for connections that are open
+            for child in self._others:
                 child.end(GRACE)
         finally:
             for child in [*self.nodes.values(), *self._others]:
@@ -180,23 +192,35 @@ class LocalFederation:
 
     def start_superlink(self) -> Child:
         """Start the SuperLink, or start it again with the same address and database, and wait for its answer."""
-        files = self.certificates
+        files, database = self.certificates, self.folder / "superlink.db"
+        restrict(database)  # one that an earlier version has made
         command: list[str | Path] = [
             *("flower-superlink", "--host", HOST, "--port", str(self._port)),
             *("--ssl-ca-certfile", files.ca, "--ssl-certfile", files.certificate, "--ssl-keyfile", files.key),
-            *("--enable-supernode-auth", "--isolation", "process", "--database", self.folder / "superlink.db"),
+            *("--enable-supernode-auth", "--isolation", "process", "--database", database),
+            *("--superexec-auth-secret-file", self._secret()),
             "--disable-runtime-dependency-installation",
         ]
-        self.superlink = self._child("superlink", command)
+        self.superlink = self._child(SUPERLINK, command)
         self._wait("the SuperLink", self.superlink, self.control.answers)
         self._say(f"SuperLink at {self.address}, with TLS and node authentication")
         return self.superlink
 
     def start_superexec(self) -> Child:
         """Start what starts the server's app, once for every run."""
-        command = ["flower-superexec", "--runtime-api-address", self.address]
-        self.superexec = self._child("superexec", [*command, "--root-certificates", self.certificates.ca])
+        command: list[str | Path] = [
+            *("flower-superexec", "--runtime-api-address", self.address, "--root-certificates", self.certificates.ca),
+            *("--superexec-auth-secret-file", self._secret()),
+        ]
+        self.superexec = self._child("superexec", command, umask=-1)  # the run folder has the user's own mode
         return self.superexec
+
+    def _secret(self) -> Path:
+        """Return the file with the secret by which the SuperLink knows its SuperExec, made when it is first needed."""
+        path = self.folder / "keys" / "superexec.secret"
+        if not path.is_file():
+            write_private(path, os.urandom(SECRET_BYTES))
+        return path
 
     def key(self, number: int) -> NodeKey:
         """A node's own key."""
@@ -266,8 +290,9 @@ class LocalFederation:
         own["state-folder"] = str(self.states(number))
         return " ".join(f"{name}={_toml(value)}" for name, value in {**own, **self._config}.items())
 
-    def _child(self, name: str, command: Sequence[str | Path]) -> Child:
-        child = Child(name, [_program(str(command[0])), *command[1:]], self.logs / f"{name}.log", self._environment())
+    def _child(self, name: str, command: Sequence[str | Path], umask: int = UMASK) -> Child:
+        program = [_program(str(command[0])), *command[1:]]
+        child = Child(name, program, self.logs / f"{name}.log", self._environment(), umask)
         if not name.startswith("node-"):
             self._others.append(child)
         return child
@@ -301,12 +326,19 @@ class LocalFederation:
     def submit(self, config: Mapping[str, Setting] | None = None) -> LocalRun:
         """Start a run of the app with these settings; what its server prints goes to a file."""
         number = self.control.start(make_bundle(self.app, dict(config or {})))
-        run = LocalRun(number, self.logs / f"run-{len(self.runs)}.log", self.control)
+        run = LocalRun(number, self._new_log(), self.control)
         keeper = threading.Thread(target=self._keep_log, args=(run,), daemon=True)
         keeper.start()
         self._log_keepers.append(keeper)
         self.runs.append(run)
         return run
+
+    def _new_log(self) -> Path:
+        """Return a file for what the server's app prints; those of earlier runs in the same folder stay."""
+        number = len(self.runs)
+        while (path := self.logs / f"run-{number}.log").exists():
+            number += 1
+        return path
 
     def run(self, config: Mapping[str, Setting] | None = None, timeout: float = 600.0) -> LocalRun:
         """Submit a run and wait for its end, which may be a failure: ask its status."""
@@ -317,7 +349,10 @@ class LocalFederation:
     def _keep_log(self, run: LocalRun) -> None:
         """Flower sends what the server's app prints to the SuperLink and nowhere else."""
         control = Control(self.address, self.certificates.ca)
-        with suppress(httpx.HTTPError), open(run.log, "a") as file:  # the SuperLink may end first
+        with (
+            suppress(httpx.HTTPError),
+            open(run.log, "a", opener=private_opener) as file,
+        ):  # the SuperLink may end first
             for text in control.log(run.number):
                 file.write(text)
                 file.flush()
