@@ -26,11 +26,6 @@ def encode(schema: Schema, source: object) -> Floats:
             f"the table has no column {absent[0]!r}, which the run predicts from: give it the columns "
             f"{', '.join(map(shown, names))}"
         )
-    for name, levels in schema.columns:
-        if levels:
-            _only_known(columns.values(name), levels, name)
-        elif not columns.is_number(name):
-            raise InputError(f"column {name!r} holds texts, but numbers when the run was made: convert it")
     pairs = zip(features_of(columns, schema), schema.scales, strict=True)
     x = np.stack([scaled(values, scale) for (_, values), scale in pairs], axis=1)
     if not len(x):
@@ -62,7 +57,6 @@ def _opened(schema: Schema, source: object, wanted: Collection[str]) -> Columns:
 
 
 def _only_known(values: Values, known: tuple[str, ...], column: str) -> None:
-    refuse_holes(values, column)
     odd = next((value for value in dict.fromkeys(values.tolist()) if value not in known), None)
     if odd is not None:
         raise InputError(
@@ -98,7 +92,10 @@ def features_of(columns: Columns, schema: Schema) -> Iterator[tuple[str, Floats]
         values = columns.values(column.name)
         refuse_holes(values, column.name)
         if not column.levels:
+            if values.dtype.kind == "O":
+                raise InputError(f"column {column.name!r} holds texts, but numbers when the run was made: convert it")
             yield column.name, values.astype(np.float64, copy=False)
             continue
+        _only_known(values, column.levels, column.name)
         for name, level in zip(column.features, column.levels[1:], strict=True):
             yield name, (values == level).astype(np.float64)
