@@ -150,6 +150,39 @@ def test_a_table_with_other_columns_is_refused():
         roll_of(apps, nodes=2)
 
 
+def table_of(one, other, answers, standardize, shift=0.0):
+    table = {
+        "who": [one, one, other, other] * 3,
+        "age": random.normal(size=12) + shift,
+        "sex": ["f", "m", "f", "m"] * 3,
+        "ill": [answers[i % len(answers)] for i in range(12)],
+    }
+    data = coterie.from_table(table, client="who", target="ill", features="age,sex", holdout=0, standardize=standardize)
+    return lambda context: data
+
+
+@pytest.mark.skipif(
+    not hasattr(table_of("a", "b", ("no", "yes"), False)(None), "schema"), reason="tables do not carry their schema"
+)
+@pytest.mark.parametrize(
+    ("answers", "standardize", "why"),
+    [
+        (("no", "yes"), False, None),
+        (("benign", "malign"), False, r"class names \('benign', 'malign'\), but node 5 has \('no', 'yes'\)"),
+        (("no", "perhaps", "yes"), False, "class names"),
+        (("no", "yes"), True, r"scales its features in another way than node 5: .*standardize=False"),
+    ],
+)
+def test_tables_that_nodes_encode_by_themselves_must_come_out_alike(answers, standardize, why):
+    first = table_of("a", "b", ("no", "yes"), standardize)
+    apps = {5: node(load=first), 7: node(load=table_of("c", "d", answers, standardize, shift=1.0))}
+    if why is None:
+        assert roll_of(apps, nodes=2).schema.class_names == ("no", "yes")
+        return
+    with pytest.raises(InputError, match=why):
+        roll_of(apps, nodes=2)
+
+
 def test_a_node_may_have_met_fewer_classes_than_the_server_knows():
     apps = {5: node("a", classes=2), 7: node("b", classes=4)}
     with pytest.raises(InputError, match=r"node 7 has 4 classes, but node 5 has 2.*schema='\{\"classes\": 4\}'"):

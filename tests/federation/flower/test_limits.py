@@ -141,7 +141,7 @@ def test_a_request_beyond_the_limits_is_refused_before_data_is_loaded(name, guar
 
 def test_the_default_limits_hold_back_a_server_that_asks_for_the_moon(tmp_path):
     for request in (work(steps=10**9), models(K=10**8), models(lanes=10**6)):
-        with pytest.raises(RefusedError, match="this node serves .* up to"):
+        with pytest.raises(RefusedError, match=r"this node serves .* up to"):
             Limits().check(request)
     with pytest.raises(ConfigError, match="steps must be a whole number from 1 on, got 0"):
         Limits(steps=0)
