@@ -216,7 +216,9 @@ def _odd_values(name: str, value: Tensor, spec: Spec) -> Iterator[str]:
         if bool(allowed.flatten(1).all(dim=1).any()):
             yield f"has values in {name!r} that are not finite in any start"
     if bool((bad & ~allowed).any()):
-        yield f"has values in {name!r} that are not finite, or larger than {LARGEST.get(value.dtype, 0):g}"
+        odd = value[bad & ~allowed]
+        largest = f"larger than {LARGEST[value.dtype]:g}"
+        yield f"has values in {name!r} that are {largest if bool(odd.isfinite().all()) else 'not finite'}"
     slack = ROUNDED if value.is_floating_point() else 0
     outside = ~allowed & ((value < spec.low - slack) | (value > spec.high + slack))
     if bool(outside.any()):
