@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.messages import Broadcast, Reply, Slotted
+from coterie.core.messages import ALL, Broadcast, Reply, Slotted
 from coterie.federation.flower.checks import Asked, Memory, sort_out
 from coterie.federation.flower.expected import Expected, Slots, Spec, expected
 from coterie.federation.flower.wire import Answer, answer_content
@@ -68,6 +68,28 @@ def test_a_node_cannot_count_more_than_the_run_lets_it(weight):
         federation = federation_of(plan, deliver=at_node(5, fault))
         broadcast = Broadcast(0, begin(plan).state.clusters, scalars={"lr": 0.05})
         assert len(federation.ask(plan.method.task(3), broadcast, np.arange(9)).reply.clients) == heard
+
+
+@pytest.mark.parametrize(
+    ("only", "why"),
+    [
+        ([[0], [0]], ""),
+        ([[ALL], [0]], ""),
+        ([[1], [0]], "has clients in other clusters than they were told"),
+        ([[1], [ALL]], "has clients in other clusters than they were told"),
+    ],
+)
+def test_clients_work_in_the_cluster_that_they_were_told(only, why):
+    assert refused([reply_of(1.0)], uniform=True, only=torch.tensor(only)).get(0, "") == why
+
+
+def test_clients_change_only_models_that_they_were_sent():
+    answer = reply_of(1.0)
+    sums = replace(answer.reply.slotted["clusters"], slots=torch.tensor([1]))
+    other = replace(answer, reply=replace(answer.reply, slotted={"clusters": sums}))
+    why = "has changes of models that none of its clients was sent"
+    assert refused([other], uniform=True, only=torch.tensor([[0], [0]])) == {0: why}
+    assert refused([other], uniform=True, only=torch.tensor([[ALL], [0]])) == {}
 
 
 # ---- lengths beside those of others -------------------------------------------------------------------------------
