@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow_processes
 
 WRONG = {
     "nan": "has values in 'clusters/change/weight' that are not finite: refused",
-    "shape": "has 'change/weight' of 'clusters' as float64",
+    "shape": "has 'clusters/change/weight' as float64",
     "K": "of 'clusters', but there are 2: refused",
     "foreign": "answers for client 'somebody else', which was not asked there: refused",
     "huge": "but at most 100 is allowed: refused",

@@ -13,7 +13,7 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, flat
-from coterie.core.messages import ROUND, Reply, Slotted
+from coterie.core.messages import ALL, ROUND, Reply, Slotted
 from coterie.core.shard import ClientId
 from coterie.errors import InputError
 from coterie.federation.flower.expected import LARGEST, ROUNDED, Expected, Slots, Spec
@@ -46,6 +46,8 @@ class Asked:
     """How long a change of a model may be, at most."""
     change_factor: float | None = None
     """How many times the median of all nodes' changes it may be, at most."""
+    only: Tensor | None = None
+    """(m, R) the slots that the clients in `sizes` were sent, or `ALL`; None: every client was sent all."""
 
     @property
     def most_bytes(self) -> int:
@@ -216,7 +218,9 @@ def _odd_values(name: str, value: Tensor, spec: Spec) -> Iterator[str]:
         if bool(allowed.flatten(1).all(dim=1).any()):
             yield f"has values in {name!r} that are not finite in any start"
     if bool((bad & ~allowed).any()):
-        yield f"has values in {name!r} that are not finite, or larger than {LARGEST.get(value.dtype, 0):g}"
+        odd = value[bad & ~allowed]
+        largest = f"larger than {LARGEST[value.dtype]:g}"
+        yield f"has values in {name!r} that are {largest if bool(odd.isfinite().all()) else 'not finite'}"
     slack = ROUNDED if value.is_floating_point() else 0
     outside = ~allowed & ((value < spec.low - slack) | (value > spec.high + slack))
     if bool(outside.any()):
@@ -296,6 +300,7 @@ def _odd_models(reply: Reply, asked: Asked) -> Iterator[str]:
         alone = ~reply.rows["weights"].isfinite().all(dim=-1) & reply.rows["model"].isfinite().all(dim=-1)
         if bool(alone.any()):
             yield "has values in 'rows/weights' that are not finite"
+    yield from _not_as_told(reply, asked)
     yield from _diverged_quietly(reply, asked.clusters.lanes)
     length = longest_change(reply, asked.clusters)
     largest = min((LARGEST.get(p.dtype, 0.0) for p in asked.clusters.params.values()), default=math.inf)
@@ -303,6 +308,20 @@ def _odd_models(reply: Reply, asked: Asked) -> Iterator[str]:
         yield f"changes a model by {length:.3g}, which is not finite or larger than {largest:g}"
     if asked.most_change is not None and length > asked.most_change:
         yield f"changes a model by {length:.3g}, but at most {asked.most_change:g} is allowed"
+
+
+def _not_as_told(reply: Reply, asked: Asked) -> Iterator[str]:
+    """Work on other clusters than those that the server told its clients to train."""
+    if asked.only is None:
+        return
+    place = {client: row for row, client in enumerate(asked.sizes)}
+    only = asked.only[torch.tensor([place[client] for client in reply.clients])]
+    told = (only != ALL).all(dim=1)
+    if bool((reply.rows["cluster"][told] != only[told] % asked.clusters.K).any()):
+        yield "has clients in other clusters than they were told"
+    sums = reply.slotted.get("clusters")
+    if sums is not None and bool(told.all()) and not bool(torch.isin(sums.slots, only).all()):
+        yield "has changes of models that none of its clients was sent"
 
 
 def _diverged_quietly(reply: Reply, lanes: int) -> Iterator[str]:

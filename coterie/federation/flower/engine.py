@@ -94,7 +94,7 @@ class FlowerFederation:
         heard = self.exchange.send(
             {node: self._content(task, broadcast.to(part), asked[part], packed) for node, part in nodes.items()}
         )
-        compared = self._compared(task, broadcast, {node: asked[part] for node, part in nodes.items()})
+        compared = self._compared(task, broadcast, asked, nodes)
         sound, refused = sort_out(heard.contents, compared, self.memory)
         troubles = [*heard.troubles, *((node, f"{why}: refused") for node, why in refused.items())]
         notes += absent + [self._note(node, why, asked, nodes) for node, why in troubles]
@@ -132,8 +132,10 @@ class FlowerFederation:
         keep_from = tuple(self.keep_from[torch.from_numpy(clients)].tolist())
         return request_content(Request(self.terms, task, broadcast, names, keep_from), packed)
 
-    def _compared(self, task: Task, broadcast: Broadcast, nodes: Mapping[int, Positions]) -> dict[int, Asked]:
-        """Return what the answer of each node is compared with; the nodes' clients by position."""
+    def _compared(
+        self, task: Task, broadcast: Broadcast, asked: Positions, nodes: Mapping[int, Positions]
+    ) -> dict[int, Asked]:
+        """Return what the answer of each node is compared with; `nodes` has the places of their clients in `asked`."""
         sizes, form = self.sizes, expected(task, broadcast, self.terms)
         settings = RoundSettings.read(task.settings) if task.name == ROUND else None
         privacy = None if settings is None else settings.privacy
@@ -143,9 +145,14 @@ class FlowerFederation:
             most, factor = min(math.inf if most is None else most, clip), None
         uniform = settings is not None and settings.client_weight == "uniform"
         whole = Asked(task.name, broadcast.clusters, {}, form, uniform, most, factor)
+        only = broadcast.only
         return {
-            node: replace(whole, sizes={self.clients[i]: int(sizes[i]) for i in clients})
-            for node, clients in nodes.items()
+            node: replace(
+                whole,
+                sizes={self.clients[i]: int(sizes[i]) for i in asked[part]},
+                only=None if only is None else only[torch.from_numpy(part)],
+            )
+            for node, part in nodes.items()
         }
 
     def _in_order(self, replies: Sequence[Reply], asked: Positions) -> Reply:

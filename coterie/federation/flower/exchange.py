@@ -154,7 +154,7 @@ class Exchange:
         """Take the answers to one message, which is pulled by itself: a damaged one would take others with it."""
         try:
             messages = list(self.grid.pull_messages([asked]))
-        except httpx.HTTPError:  # the SuperLink itself, and no node
+        except (httpx.HTTPError, OSError):  # the SuperLink itself, and no node
             raise
         except Exception as error:
             node = waiting.pop(asked, None)

@@ -42,16 +42,18 @@ class DataSchema:
     @classmethod
     def of(cls, data: Population) -> DataSchema:
         """Return the schema of a node's data."""
-        profile, table = data.profile, getattr(data, "schema", None)
+        profile = data.profile
         found = cls(profile.features, profile.classes, tuple(data.feature_names))
+        table = getattr(data, "schema", None)
         if table is None:
             return found
-        scales = [tuple(map(float, pair)) for pair in table.scales]
+        plain = table.plain()
+        scales = {tuple(map(float, pair)) for pair in plain["scales"]}
         return replace(
             found,
-            class_names=tuple(label if isinstance(label, str) else json.dumps(label) for label in table.classes),
-            encoding=_digest([[name, list(texts)] for name, texts in table.columns.items()]) if table.columns else "",
-            scaling="" if not scales else UNSCALED if set(scales) == {(0.0, 1.0)} else _digest(scales),
+            class_names=tuple(label if isinstance(label, str) else json.dumps(label) for label in plain["classes"]),
+            encoding=_digest(plain["columns"]) if plain["columns"] else "",
+            scaling="" if not scales else UNSCALED if scales == {(0.0, 1.0)} else _digest(plain["scales"]),
         )
 
     @property

@@ -270,6 +270,33 @@ WRONG = {
 }
 
 
+def test_a_message_that_flower_itself_cannot_decode_is_refused_alone(monkeypatch):
+    federation = federation_of(PLAN)
+    pull = InProcessGrid.pull_messages
+
+    def fails(self, message_ids):
+        """As Flower's grids do: what they pull together is lost together."""
+        found = list(pull(self, message_ids))
+        if any(message.metadata.src_node_id == 5 for message in found):
+            raise MemoryError
+        return found
+
+    monkeypatch.setattr(InProcessGrid, "pull_messages", fails)
+    monkeypatch.setattr(InProcessGrid, "_answer", from_its_node(InProcessGrid._answer))
+    replies = ask(federation)
+    assert_same(replies.reply, expected(OF_5))
+    assert reasons(replies) == "node 5 sent a message that Flower cannot decode (MemoryError): refused"
+
+
+def from_its_node(answer):
+    def named(self, node, message):
+        reply = answer(self, node, message)
+        reply.metadata.__dict__["_src_node_id"] = node
+        return reply
+
+    return named
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_an_answer_that_is_wrong_is_refused_with_a_reason(name):
     fault, reason = WRONG[name]
