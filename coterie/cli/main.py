@@ -90,7 +90,7 @@ def run(
     if plan.tries:
         err.print(f"note: {announcement(plan)}", style="yellow", highlight=False, soft_wrap=True)
     with kept(folder, err), run_progress(err, plan.options.rounds, method) as on_round:
-        result = carry_out(plan, folder, on_round)
+        result = carry_out(plan, folder, on_round, on_round.trial)
     _conclude(result, folder, json_file)
 
 
@@ -173,9 +173,14 @@ def resume_command(folder: Path, jobs: int | None) -> None:
     run = RunFolder.open(folder)
     if run.finished:
         err.print(f"{folder} is finished already", highlight=False, soft_wrap=True)
-    config = run.config
+    config = run.asked_config
     with kept(folder, err), run_progress(err, int(config["rounds"]), str(config["method"])) as on_round:
-        result = resume(folder, on_round=on_round, warn=lambda text: err.print(f"note: {text}", style="yellow"))
+        result = resume(
+            folder,
+            on_round=on_round,
+            on_trial=on_round.trial,
+            warn=lambda text: err.print(f"note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True),
+        )
     _conclude(result, folder, None)
 
 

@@ -29,7 +29,7 @@ from coterie.federation.flower.engine import FlowerFederation
 from coterie.federation.flower.exchange import Exchange
 from coterie.federation.flower.roll import Roll
 from coterie.federation.flower.terms import Terms
-from coterie.runs.files import write_json
+from coterie.runs.files import read_checked_json, write_checked_json
 
 FILE = "federation.json"
 
@@ -87,7 +87,7 @@ class FlowerClients(Elsewhere):
             "features": self.profile.features,
             "classes": self.profile.classes,
         }
-        write_json(folder / FILE, facts)
+        write_checked_json(folder / FILE, facts)
 
 
 def clients_of(
@@ -123,7 +123,7 @@ def clients_of(
 def _known(folder: Path) -> tuple[Roll, str]:
     """The roll of an earlier part of a run, and the run's own name."""
     try:
-        facts = json.loads((folder / FILE).read_bytes())
+        facts = read_checked_json(folder / FILE)
         profile = Profile(tuple(facts["features"]), facts["classes"])
         return Roll(facts["clients"], facts["bound"], profile), str(facts["run"])
     except (OSError, ValueError, KeyError, TypeError) as error:
