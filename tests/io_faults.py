@@ -46,9 +46,12 @@ class Steps:
             return _File(real_open(file, mode, *args, **options), self, file)
 
         def os_open(path: Any, flags: int, *args: Any, **options: Any) -> int:
-            if flags & os.O_CREAT and not os.path.exists(path):
+            if flags & os.O_CREAT and not Path(path).exists():
                 self.take("create", path)
             return real_os_open(path, flags, *args, **options)
+
+        def synced(number: int) -> None:
+            self.take("fsync", self.root)
 
         def stepping(name: str) -> Any:
             real = getattr(os, name)
@@ -62,7 +65,7 @@ class Steps:
         with (
             mock.patch.object(builtins, "open", open_),
             mock.patch.object(os, "open", os_open),
-            mock.patch.object(os, "fsync", lambda number: None),
+            mock.patch.object(os, "fsync", synced),
             stepping("replace"),
             stepping("rename"),
             stepping("mkdir"),
@@ -140,7 +143,7 @@ def exit_code(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-FULL = ("open", "create", "write", "half a write", "mkdir", "replace")
+FULL = ("open", "create", "write", "half a write", "fsync", "mkdir", "replace")
 """The steps that need room on the disk."""
 
 

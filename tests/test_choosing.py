@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -214,15 +215,20 @@ def test_rounds_seeds_and_the_number_of_clients_bound_the_trials():
     assert [row["agreement"] for row in told["table"]] == [None] * 4
 
 
-def test_a_client_with_one_sample_trains_and_is_not_judged():
-    data = lines((3.0, -3.0))
+def with_a_single_sample(data):
+    """The same data, but the fourth client has one sample."""
     sizes = {name: 1 if i == 3 else 20 for i, name in enumerate(data.clients)}
     first = data.train.starts
-    single = {
-        name: (data.train.x[start : start + n], data.train.y[start : start + n])
-        for start, (name, n) in zip(first, sizes.items(), strict=True)
-    }
-    result = coterie.fit(from_arrays(single), "ifca", **QUICK)
+    return from_arrays(
+        {
+            name: (data.train.x[start : start + n], data.train.y[start : start + n])
+            for start, (name, n) in zip(first, sizes.items(), strict=True)
+        }
+    )
+
+
+def test_a_client_with_one_sample_trains_and_is_not_judged():
+    result = coterie.fit(with_a_single_sample(lines((3.0, -3.0))), "ifca", **QUICK)
     assert result.metrics["chosen"]["judged"] == 11
     assert len(result.assignments) == 12
 
@@ -258,6 +264,41 @@ def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch):
         k: v for k, v in whole.metrics.items() if k not in changing
     }
     assert all((a["weight"] == b["weight"]).all() for a, b in zip(result.models, whole.models, strict=True))
+
+
+@pytest.mark.parametrize("done", [0, 4])
+def test_an_interrupted_choice_goes_on_with_the_next_trial(tmp_path, monkeypatch, done):
+    data, options = lines((3.0, -3.0)), QUICK
+    seen: list[tuple[int, int]] = []
+    whole = coterie.fit(data, "ifca", out=tmp_path / "whole", on_trial=lambda *at: seen.append(at), **options)
+    assert seen == [(number, 6) for number in range(7)]
+
+    def interrupt(finished: int, total: int) -> None:
+        if finished == done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(data, "ifca", out=tmp_path / "cut", on_trial=interrupt, **options)
+    trial, tried = choosing._trial, []
+    monkeypatch.setattr(choosing, "_trial", lambda *given: tried.append(given[2:4]) or trial(*given))
+    seen.clear()
+    result = coterie.resume(tmp_path / "cut", data, on_trial=lambda *at: seen.append(at))
+    assert seen == [(number, 6) for number in range(done, 7)]
+    assert tried == [(k, s) for k in (1, 2, 3) for s in (0, 1)][done:]
+    assert result.metrics["chosen"] == whole.metrics["chosen"]
+    assert result.config == whole.config
+    for name in ("models.safetensors", "trials.jsonl", "config.toml"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_losses_that_are_no_numbers_come_back_from_the_log(tmp_path):
+    data = with_a_single_sample(lines((3.0, -3.0)))
+    whole = coterie.fit(data, "ifca", out=tmp_path / "run", **QUICK)
+    assert '"nan"' in (tmp_path / "run" / "trials.jsonl").read_text()
+    (tmp_path / "run" / "result.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    again = coterie.resume(tmp_path / "run", data)
+    assert again.metrics["chosen"] == whole.metrics["chosen"]
 
 
 @pytest.mark.parametrize(

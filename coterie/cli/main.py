@@ -98,7 +98,7 @@ def run(
     if plan.tries:
         _warn(announcement(plan))
     with kept(folder, err), run_progress(err, plan.options.rounds, method) as on_round:
-        result = carry_out(plan, folder, on_round)
+        result = carry_out(plan, folder, on_round, on_round.trial)
     _conclude(result, folder, json_file)
 
 
@@ -183,9 +183,9 @@ def resume_command(folder: Path, jobs: int | None) -> None:
     run = RunFolder.open(folder)
     if run.finished:
         err.print(f"{on_one_line(folder)} is finished already", soft_wrap=True)
-    config = run.config
+    config = run.asked_config
     with kept(folder, err), run_progress(err, int(config["rounds"]), str(config["method"])) as on_round:
-        result = resume(folder, on_round=on_round, warn=_warn)
+        result = resume(folder, on_round=on_round, on_trial=on_round.trial, warn=_warn)
     _conclude(result, folder, None)
 
 

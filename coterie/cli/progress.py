@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from coterie.comparing import Job
 from coterie.comparing import Progress as OnProgress
@@ -32,23 +33,45 @@ def _bars(console: Console, unit: str) -> Progress:
     )
 
 
+@dataclass(frozen=True)
+class RunBar:
+    """The bar of one run: called with the record of each round, and with the trial runs before the first round."""
+
+    bars: Progress
+    task: TaskID
+    rounds: int
+    method: str
+
+    def __call__(self, record: Record) -> None:
+        """Show the latest figures, and a line for each change of K."""
+        figures = {name: record[name] for name in ("loss", "accuracy", "rmse", "ari") if record.get(name) is not None}
+        note = "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
+        done = record["round"] + 1
+        self.bars.update(
+            self.task,
+            description=self.method,
+            total=self.rounds,
+            completed=done,
+            unit="rounds",
+            note=note,
+        )
+        for event in record.get("events", ()) if self.bars.console.is_terminal else ():
+            line = event_line(done, event)
+            self.bars.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def trial(self, done: int, total: int) -> None:
+        """Show how many trial runs are finished; the rounds begin again at 0 after the last one."""
+        if done < total:
+            self.bars.update(self.task, description="clusters=auto", total=total, completed=done, unit="trial runs")
+        else:
+            self.bars.update(self.task, description=self.method, total=self.rounds, completed=0, unit="rounds")
+
+
 @contextmanager
-def run_progress(console: Console, rounds: int, method: str) -> Iterator[Callable[[Record], None]]:
+def run_progress(console: Console, rounds: int, method: str) -> Iterator[RunBar]:
     """One bar over the rounds, with the latest figures behind it, and a line for each change of K."""
-    with _bars(console, "rounds") as bars:
-        task = bars.add_task(method, total=rounds, note="")
-
-        def on_round(record: Record) -> None:
-            figures = {
-                name: record[name] for name in ("loss", "accuracy", "rmse", "ari") if record.get(name) is not None
-            }
-            note = "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
-            bars.update(task, completed=record["round"] + 1, note=note)
-            for event in record.get("events", ()) if console.is_terminal else ():
-                line = event_line(record["round"] + 1, event)
-                bars.print(line, highlight=False, markup=False, soft_wrap=True)
-
-        yield on_round
+    with _bars(console, "{task.fields[unit]}") as bars:
+        yield RunBar(bars, bars.add_task(method, total=rounds, unit="rounds", note=""), rounds, method)
 
 
 @contextmanager

@@ -28,14 +28,14 @@ Facts = Mapping[str, Any]
 
 
 def save_checkpoint(folder: Path, state: ServerState, facts: Facts | None = None) -> str:
-    """Write the state after its round, drop the oldest checkpoints, and return the digest of the arrays.
+    """Write the state after its round, drop checkpoints that are not needed, and return the digest of the arrays.
 
     facts: what else the header holds.
     """
     folder.mkdir(exist_ok=True)
     data = tensor_bytes(_arrays(state))
     digest = sha256(data)
-    header = folder / f"round-{state.round:06d}.json"
+    header = folder / f"{_stem(state)}.json"
     write_atomically(header.with_suffix(".safetensors"), data)
     write_checked_json(
         header,
@@ -47,10 +47,7 @@ def save_checkpoint(folder: Path, state: ServerState, facts: Facts | None = None
             **(facts or {}),
         },
     )
-    headers = headers_in(folder)
-    now = headers.index(header)
-    for old in headers[: max(0, now + 1 - KEEP)] + headers[now + 1 :]:  # later ones are of a past that was given up
-        remove_checkpoint(old)
+    drop_others(folder, state)
     return digest
 
 
@@ -69,11 +66,21 @@ def headers_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.json"))
 
 
-def remove_checkpoint(header: Path) -> None:
-    """Remove a checkpoint; one that cannot be removed does no harm, since its records will not match."""
-    for path in (header, header.with_suffix(".safetensors")):
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+def drop_others(folder: Path, newest: ServerState | None) -> None:
+    """Remove all checkpoints but the newest and the few before it; later ones are of a past that was given up.
+
+    Files that cannot be removed do no harm: their header is damaged, or their records do not match.
+    """
+    last = "" if newest is None else _stem(newest)
+    kept = {header.stem for header in [h for h in headers_in(folder) if h.stem <= last][-KEEP:]}
+    for path in (*headers_in(folder), *sorted(folder.glob("round-*.safetensors"))):
+        if path.stem not in kept:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _stem(state: ServerState) -> str:
+    return f"round-{state.round:06d}"
 
 
 def accepted_in_oldest(folder: Path) -> Tensor | None:

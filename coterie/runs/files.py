@@ -31,7 +31,7 @@ TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp$")
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a temporary file with a unique name, fsync it, rename it to `path`, fsync the folder.
 
-    An OSError names `path`, and leaves neither a temporary file nor a changed `path` behind.
+    An OSError names `path` and leaves no temporary file behind; `path` is then the old file or the new one.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:

@@ -46,10 +46,10 @@ from coterie.errors import RunError
 from coterie.runs.checkpoint import (
     Facts,
     accepted_in_oldest,
+    drop_others,
     headers_in,
     newest_checkpoint,
     read_state,
-    remove_checkpoint,
     save_checkpoint,
 )
 from coterie.runs.files import (
@@ -322,9 +322,9 @@ class RunFolder:
 
         found = newest_checkpoint(self.path / CHECKPOINTS, warn, check)
         state, facts = (None, {}) if found is None else found
-        done = 0 if state is None else state.round
-        self._drop_after(state, manifest)
-        return Restart(state, records[:done], self._best_of(facts))
+        restart = Restart(state, records[: 0 if state is None else state.round], self._best_of(facts))
+        self._drop_after(restart, manifest)
+        return restart
 
     def _counted(self) -> int:
         """The largest length of the ledger that a whole checkpoint has seen."""
@@ -347,14 +347,13 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{BEST}/{header.name} is damaged: {error}") from None
 
-    def _drop_after(self, state: ServerState | None, manifest: Manifest) -> None:
+    def _drop_after(self, restart: Restart, manifest: Manifest) -> None:
         """Remove what is later than the state that the run goes on from."""
         with writing(self.path):
             replace(manifest, files={name: manifest.files[name] for name in CREATED}).write(self.path)
-        self._records.cut(0 if state is None else state.round)
-        for header in headers_in(self.path / CHECKPOINTS):
-            if state is None or header.stem > f"round-{state.round:06d}":
-                remove_checkpoint(header)
+        self._records.cut(len(restart.records))
+        drop_others(self.path / CHECKPOINTS, restart.state)
+        drop_others(self.path / BEST, restart.best)
 
     # ---- when it is done ------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import torch
 import coterie
 from coterie.errors import RunError, StorageError
 from tests.fuzz.cases import SCALE, SEED
-from tests.io_faults import begun_child, exit_code, full_disk_from, killed_at, kinds_of_steps
+from tests.io_faults import FAILED, begun_child, exit_code, full_disk_from, killed_at, kinds_of_steps
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills need fork")
 
@@ -157,7 +157,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(kind, place, tmp_path):
             assert "\n" not in text
         else:
             assert not any(kind.startswith(("open", "write", "replace")) for kind in steps[step:])
-        assert not [path for path in tmp_path.rglob("*.tmp")], f"step {step}, {steps[step]}"
+        assert not list(tmp_path.rglob("*.tmp")), f"step {step}, {steps[step]}"
         go_on(kind, folder)
         assert outcome(folder) == expected, f"full from step {step}, {steps[step]}"
 
@@ -172,8 +172,8 @@ def race(kind: str, folder: Path) -> list[int]:
         try:
             start(kind, folder)
         except RunError as error:
-            assert "exists already" in str(error) or "being written to by another process" in str(error)
-            os._exit(LOST)
+            known = "exists already" in str(error) or "being written to by another process" in str(error)
+            os._exit(LOST if known else FAILED)
 
     children = [begun_child(run) for _ in range(2)]
     os.close(waiting)

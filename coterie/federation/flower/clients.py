@@ -32,7 +32,7 @@ from coterie.federation.flower.roll import Roll
 from coterie.federation.flower.schema import DataSchema, Demanded
 from coterie.federation.flower.terms import Terms
 from coterie.federation.flower.wire import MOST_CLIENTS, MOST_SAMPLES
-from coterie.runs.files import write_json
+from coterie.runs.files import read_checked_json, write_checked_json
 
 FILE = "federation.json"
 
@@ -90,7 +90,7 @@ class FlowerClients(Elsewhere):
             "clients": self.clients,
             "schema": self.roll.schema.plain(),
         }
-        write_json(folder / FILE, facts)
+        write_checked_json(folder / FILE, facts)
 
 
 def clients_of(
@@ -149,7 +149,7 @@ def clients_of(
 def _known(folder: Path, admission: Admission) -> tuple[Roll, str]:
     """The roll of an earlier part of a run, and the run's own name."""
     try:
-        facts = json.loads((folder / FILE).read_bytes())
+        facts = read_checked_json(folder / FILE)
         schema = DataSchema.read(facts["schema"])
         return Roll(facts["clients"], facts["bound"], schema, admission), str(facts["run"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
