@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.arrays import LARGEST, unusable
 from coterie.core.schema import Schema
 from coterie.errors import InputError
 from coterie.scenarios.columns import Columns, Values, open_columns, shown
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+LARGEST = 1e100
+"""Largest size of a value in a table; means and squares of such values are finite."""
 
 
 def encode(schema: Schema, source: object) -> Floats:
@@ -72,8 +74,8 @@ def refuse_holes(values: Values, name: str) -> None:
             f"column {name!r} has {int(bad.sum())} missing or infinite values, the first in row "
             f"{int(bad.argmax()) + 1}: fill them in, drop those rows, or leave the column out"
         )
-    if (large := unusable(values)).any():
-        row = int(large.argmax())
+    if values.dtype.kind == "f" and len(values) and float(np.abs(values).max()) > LARGEST:
+        row = int(np.abs(values).argmax())
         raise InputError(
             f"column {name!r} holds {float(values[row]):.3g} in row {row + 1}, but values must be at most "
             f"{LARGEST:g} in size: rescale the column, or mark such values as missing"
