@@ -31,8 +31,10 @@ def as_array(values: object, what: str) -> npt.NDArray[Any]:
 
 
 def native(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array in native byte order and C order; the array itself if it has both."""
-    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    """Return the array in native byte order and C order, with no negative stride; the array itself if it is so."""
+    plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    # NumPy counts an axis of length 0 or 1 as contiguous whatever its stride is; torch does not
+    return plain.copy() if any(stride < 0 for stride in plain.strides) else plain
 
 
 def tensor_of(array: npt.NDArray[Any]) -> Tensor:
