@@ -41,8 +41,11 @@ def encode(schema: Schema, source: object) -> Floats:
 def encode_target(schema: Schema, source: object) -> Floats | Ints | None:
     """Return the targets (n,) of the rows of a table, classes by their numbers; None if it has no target column."""
     columns = _opened(schema, source, (schema.target,))
-    if schema.target not in columns.names:
-        return None
+    return target_of(columns, schema) if schema.target in columns.names else None
+
+
+def target_of(columns: Columns, schema: Schema) -> Floats | Ints:
+    """Return the targets (N,) in the target column, classes by their numbers."""
     values = columns.values(schema.target)
     refuse_holes(values, schema.target)
     if schema.classes:
@@ -53,9 +56,13 @@ def encode_target(schema: Schema, source: object) -> Floats | Ints | None:
 
 
 def _opened(schema: Schema, source: object, wanted: Collection[str]) -> Columns:
-    texts = {column.name for column in schema.columns if column.levels}
-    texts |= {schema.target} if schema.classes and isinstance(schema.classes[0], str) else set()
-    return open_columns(source, texts, wanted)
+    return open_columns(source, texts_of(schema), wanted)
+
+
+def texts_of(schema: Schema) -> set[str]:
+    """Return the names of the columns that hold texts."""
+    target = {schema.target} if schema.classes and isinstance(schema.classes[0], str) else set()
+    return target | {column.name for column in schema.columns if column.levels}
 
 
 def _only_known(values: Values, known: tuple[str, ...], column: str) -> None:
