@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.core.arrays import LARGEST, NUMBERS, as_array, tensor_of, unusable
+from coterie.core.arrays import NUMBERS, as_array, tensor_of
 from coterie.core.clusters import Params, unflat
 from coterie.core.messages import Plain
 from coterie.core.population import Profile, torch_dtype
@@ -372,8 +372,6 @@ def _numbers(values: Samples, what: str) -> npt.NDArray[Any]:
         raise InputError(f"{what} must be numbers, got type {array.dtype}")
     if not np.isfinite(array).all():
         raise InputError(f"{what} hold NaN or infinite values: impute or drop them")
-    if unusable(array).any():
-        raise InputError(f"{what} hold values larger than {LARGEST:g}: rescale them as in training")
     # torch has no unsigned, half-precision or extended types for all operations
     return array if array.dtype in (np.float32, np.float64, np.int64) else array.astype(np.float64)
 

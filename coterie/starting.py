@@ -17,6 +17,7 @@ from coterie.core.clusters import Clusters, Params, row_bytes, unflat
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.numbers import finite_numbers
 from coterie.core.population import torch_dtype
+from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError, TrainingError, unknown_name
 from coterie.evaluate.clients import scores
@@ -124,10 +125,26 @@ def _given(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
     check_start(start)
     if isinstance(start, Result | str):
         earlier = start if isinstance(start, Result) else load(start)
+        _check_schema(earlier.schema, plan.data.schema)
         clusters = given_start(plan.method, plan.learner, earlier.models, *_place(plan))
         told["drift"] = drifted(plan, clusters, earlier.assignments)
         return replace(plan, before=earlier.assignments), clusters
     return plan, given_start(plan.method, plan.learner, start, *_place(plan))
+
+
+def _check_schema(earlier: Schema, now: Schema) -> None:
+    """Refuse models whose features or classes mean something else; warn where only the scaling differs."""
+    if (earlier.columns, earlier.classes) != (now.columns, now.classes):
+        raise ConfigError(
+            "start: the earlier run has other columns or class labels than this data, so its models mean something "
+            "else: read the table by from_table(..., schema=earlier.schema)"
+        )
+    if earlier.scales != now.scales:
+        warnings.warn(
+            "start: the table of the earlier run was scaled by other means and deviations, so that its models fit less "
+            "well and drift is overstated: read the table by from_table(..., schema=earlier.schema)",
+            stacklevel=2,
+        )
 
 
 def drifted(plan: Plan, clusters: Clusters, before: Mapping[ClientId, int]) -> dict[str, Any]:

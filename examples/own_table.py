@@ -19,3 +19,8 @@ print(result)
 
 one = coterie.fit(federation, method="fedavg")
 print(f"held-out error: {result.metrics['rmse']:.2f} with groups, {one.metrics['rmse']:.2f} with one model")
+
+# Raw rows go in: the result scales them as it scaled the table. A new school is placed by a few labelled rows.
+print("school 3 expects", result.predict({"hours": [2, 8]}, client="3").round(1))
+labelled = {"hours": [2, 4, 6, 8], "score": [38, 46, 54, 62]}
+print("a new school expects", result.predict({"hours": [3, 7]}, support=labelled).round(1))

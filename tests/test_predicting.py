@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 
 import coterie
-from coterie.errors import InputError
+from coterie.errors import InputError, RunError
 from coterie.evaluate.placing import CHUNK, mixed, sample_losses
 from coterie.methods import METHODS
 from coterie.testing import small_population
@@ -167,3 +172,102 @@ def test_wrong_questions_are_answered_with_what_to_do(data, method, ask, message
 def test_methods_say_how_somebody_new_is_placed():
     assert {name for name, entry in METHODS.items() if entry.newcomers == "mixture"} >= {"fedem", "fedrc"}
     assert {METHODS[name].newcomers for name in ("ifca", "fesem", "odcl", "one-shot", "oracle")} == {"least-loss"}
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------
+
+
+def pupils(rows: int, seed: int, verdict: bool = False) -> dict[str, list[object]]:
+    """Six schools with large, unscaled values: the score rises with income in three and falls in the others."""
+    random = np.random.default_rng(seed)
+    income, kind = random.normal(50_000, 10_000, rows), random.choice(["a", "b"], rows)
+    slope = np.where(np.arange(rows) % 6 < 3, 0.004, -0.004)
+    score = 300 + slope * (income - 50_000) + 20 * (kind == "b") + random.normal(0, 2, rows)
+    table = {"school": [f"s{i % 6}" for i in range(rows)], "income": income.tolist(), "kind": kind.tolist()}
+    return table | {"score": np.where(score > 310, "high", "low").tolist() if verdict else score.tolist()}
+
+
+def trained_on(table: dict[str, list[object]], **options: object) -> coterie.Result:
+    data = coterie.from_table(table, client="school", target="score", features="income,kind")
+    return coterie.fit(data, "ifca", clusters=2, rounds=60, **options)
+
+
+def of_school(table: dict[str, list[object]], school: str) -> dict[str, list[object]]:
+    rows = [i for i, name in enumerate(table["school"]) if name == school]
+    return {name: [values[i] for i in rows] for name, values in table.items()}
+
+
+FORMS = {
+    "dict": lambda table, folder: table,
+    "pandas": lambda table, folder: pd.DataFrame(table),
+    "polars": lambda table, folder: pl.DataFrame(table),
+    "arrow": lambda table, folder: pa.table(table),
+    "csv": lambda table, folder: written(pd.DataFrame(table), folder / "t.csv"),
+    "other order": lambda table, folder: pd.DataFrame(table).iloc[:, ::-1],
+}
+
+
+def written(frame: pd.DataFrame, path: Path) -> Path:
+    frame.to_csv(path, index=False)
+    return path
+
+
+def test_raw_rows_are_scaled_as_in_training_and_arrays_are_refused(tmp_path):
+    result, new = trained_on(pupils(600, 0), out=tmp_path / "run"), of_school(pupils(600, 1), "s1")
+    error = np.array(new["score"]) - result.predict(new, client="s1")
+    assert np.sqrt(np.mean(error**2)) < 1.5 * result.metrics["rmse"] < 5, "the noise has a deviation of 2"
+    expected = result.predict(new, client="s1").tolist()
+    again = coterie.load(tmp_path / "run")
+    for name, form in FORMS.items():
+        frame = form(new, tmp_path)
+        assert again.predict(frame, client="s1").tolist() == expected, name
+        assert again.assign(frame) == result.assignments["s1"], name
+        assert again.assign(frame, new["score"]) == result.assignments["s1"], name
+        assert again.weigh(frame).tolist() == result.weigh(new, new["score"]).tolist(), name
+        assert again.predict(frame, support=frame).tolist() == expected, name
+        assert again.predict(frame, support=(frame, new["score"])).tolist() == expected, name
+    raw = np.array([new["income"], [0.0] * len(new["income"])]).T
+    for use in (
+        lambda: result.predict(raw, client="s1"),
+        lambda: result.assign(raw, new["score"]),
+        lambda: result.weigh(raw, new["score"]),
+        lambda: result.losses(raw, new["score"]),
+        lambda: result.predict(new, support=(raw, new["score"])),
+        lambda: result.predict_mixed(raw, [1, 0]),
+    ):
+        with pytest.raises(InputError, match="the run was made from a table, got ndarray: give the raw rows"):
+            use()
+    unlabelled = {name: values for name, values in new.items() if name != "score"}
+    with pytest.raises(InputError, match="the samples have no column 'score'"):
+        result.assign(unlabelled)
+
+
+def test_texts_that_were_classes_are_predicted_as_texts():
+    table = pupils(600, 0, verdict=True)
+    result, new = trained_on(table), of_school(pupils(600, 1, verdict=True), "s4")
+    said = result.predict(new, client="s4")
+    assert set(said) == {"high", "low"}
+    assert np.mean(said == np.array(new["score"])) > 0.85
+    assert result.assign(new) == result.assignments["s4"]
+    with pytest.raises(InputError, match="labels holds 'none', which the run has no class for: it knows 'high', 'low'"):
+        result.assign(new, ["none"] * len(new["score"]))
+
+
+def test_a_run_folder_without_the_columns_of_its_table_is_refused(tmp_path):
+    trained_on(pupils(60, 0), out=tmp_path / "run")
+    file = tmp_path / "run" / "result.json"
+    facts = json.loads(file.read_text())
+    for broken in (
+        {},
+        {"columns": [], "scales": 3},
+        {**facts["schema"], "scales": []},
+        {**facts["schema"], "classes": [[]]},
+    ):
+        with pytest.raises(RunError):
+            _schema_of(broken, facts, file, tmp_path)
+
+
+def _schema_of(broken: dict[str, object], facts: dict[str, object], file: Path, folder: Path) -> coterie.Result:
+    rest = {name: value for name, value in facts.items() if name != "schema"}
+    file.write_text(json.dumps(rest | ({"schema": broken} if broken else {})))
+    return coterie.load(folder / "run")

@@ -14,8 +14,6 @@ from coterie.errors import InputError
 
 NUMBERS = "fiub"
 """Kinds of NumPy types that count as numbers."""
-LARGEST = 1e100
-"""Largest size of a value that can be trained on; sums of squares of such values are finite."""
 
 
 def as_array(values: object, what: str) -> npt.NDArray[Any]:
@@ -30,14 +28,6 @@ def as_array(values: object, what: str) -> npt.NDArray[Any]:
         raise InputError(f"{what} is too large for the memory of this machine: pass fewer samples") from None
     except Exception as error:  # any object may be passed, and its conversion may raise anything
         raise InputError(f"{what} is no array of numbers ({first_line(error)})") from None
-
-
-def unusable(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which values are NaN, infinite or larger than `LARGEST`; never one of whole numbers."""
-    if values.dtype.kind != "f":
-        return np.zeros(values.shape, dtype=np.bool_)
-    limit = values.dtype.type(min(LARGEST, float(np.finfo(values.dtype).max)))
-    return np.asarray(~((values <= limit) & (values >= -limit)))
 
 
 def native(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

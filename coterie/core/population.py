@@ -161,6 +161,8 @@ class Population(Census):
 
     @cached_property
     def _digest(self) -> str:
+        if self.labels:
+            return self.compact().fingerprint()
         digest = hashlib.sha256(json.dumps(self.train.ids).encode())
         parts = [self.train] if self.test is None else [self.train, self.test]
         parts += [] if self.newcomers is None else [self.newcomers.support, self.newcomers.query]
@@ -168,6 +170,8 @@ class Population(Census):
         for array in [*arrays, *(known for known in (self.truth, self.sample_truth) if known is not None)]:
             digest.update(str((array.dtype, array.shape)).encode())
             digest.update(np.ascontiguousarray(array).data)
+        if self.schema.classes and not self.schema.is_table:
+            digest.update(json.dumps(self.schema.classes).encode())
         return digest.hexdigest()
 
     def take(self, positions: Iterable[int]) -> Population:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.arrays import LARGEST, as_array, tensor_of, unusable
+from coterie.core.arrays import as_array, tensor_of
 from coterie.core.keys import hash_ids
 from coterie.core.population import Population
 from coterie.core.shard import ClientId, Shard
@@ -223,20 +223,13 @@ def _listed(values: object, what: str) -> list[object]:
         raise InputError(f"{what} must be a list with one value for each client, got a single value") from None
 
 
-def _refuse_holes(values: npt.NDArray[Any], what: str) -> None:
-    bad = unusable(values)
-    if not bad.any():
-        return
-    row, missing = int(np.argwhere(bad)[0][0]), ~np.isfinite(values)
-    if missing.any():
+def _refuse_holes(values: npt.NDArray[np.generic], what: str) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
         raise InputError(
-            f"{what} has {int(missing.sum())} NaN or infinite values, the first in sample "
-            f"{int(np.argwhere(missing)[0][0])}: impute or drop them"
+            f"{what} has {int(bad.sum())} NaN or infinite values, the first in sample {row}: impute or drop them"
         )
-    raise InputError(
-        f"{what} holds {float(values[bad][0]):.3g} in sample {row}, but values must be at most {LARGEST:g} in size: "
-        "rescale them"
-    )
 
 
 def _same_clients(what: str, found: Mapping[ClientId, object], named: Mapping[ClientId, object]) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.arrays import LARGEST, unusable
 from coterie.core.schema import Schema
 from coterie.errors import InputError
 from coterie.scenarios.columns import Columns, Values, open_columns, shown
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+LARGEST = 1e100
+"""Largest size of a value in a table; means and squares of such values are finite."""
 
 
 def encode(schema: Schema, source: object) -> Floats:
@@ -39,8 +41,11 @@ def encode(schema: Schema, source: object) -> Floats:
 def encode_target(schema: Schema, source: object) -> Floats | Ints | None:
     """Return the targets (n,) of the rows of a table, classes by their numbers; None if it has no target column."""
     columns = _opened(schema, source, (schema.target,))
-    if schema.target not in columns.names:
-        return None
+    return target_of(columns, schema) if schema.target in columns.names else None
+
+
+def target_of(columns: Columns, schema: Schema) -> Floats | Ints:
+    """Return the targets (N,) in the target column, classes by their numbers."""
     values = columns.values(schema.target)
     refuse_holes(values, schema.target)
     if schema.classes:
@@ -51,9 +56,13 @@ def encode_target(schema: Schema, source: object) -> Floats | Ints | None:
 
 
 def _opened(schema: Schema, source: object, wanted: Collection[str]) -> Columns:
-    texts = {column.name for column in schema.columns if column.levels}
-    texts |= {schema.target} if schema.classes and isinstance(schema.classes[0], str) else set()
-    return open_columns(source, texts, wanted)
+    return open_columns(source, texts_of(schema), wanted)
+
+
+def texts_of(schema: Schema) -> set[str]:
+    """Return the names of the columns that hold texts."""
+    target = {schema.target} if schema.classes and isinstance(schema.classes[0], str) else set()
+    return target | {column.name for column in schema.columns if column.levels}
 
 
 def _only_known(values: Values, known: tuple[str, ...], column: str) -> None:
@@ -72,8 +81,8 @@ def refuse_holes(values: Values, name: str) -> None:
             f"column {name!r} has {int(bad.sum())} missing or infinite values, the first in row "
             f"{int(bad.argmax()) + 1}: fill them in, drop those rows, or leave the column out"
         )
-    if (large := unusable(values)).any():
-        row = int(large.argmax())
+    if values.dtype.kind == "f" and len(values) and float(np.abs(values).max()) > LARGEST:
+        row = int(np.abs(values).argmax())
         raise InputError(
             f"column {name!r} holds {float(values[row]):.3g} in row {row + 1}, but values must be at most "
             f"{LARGEST:g} in size: rescale the column, or mark such values as missing"

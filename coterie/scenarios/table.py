@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from coterie.core.schema import Column, Label, Schema
 from coterie.errors import ConfigError, InputError, unknown_name
 from coterie.scenarios.arrays import stack_shard
 from coterie.scenarios.columns import Columns, Values, open_columns, shown
-from coterie.scenarios.encode import features_of, refuse_holes, scaled
+from coterie.scenarios.encode import features_of, refuse_holes, scaled, target_of, texts_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -42,8 +42,9 @@ def from_table(
     standardize: bool = True,
     seed: int = 0,
     name: str = "own-table",
+    schema: Schema | None = None,
 ) -> Population:
-    """Clients from the rows of a table.
+    """Return the clients whose samples are the rows of a table.
 
     source: a DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or a path to .csv or .parquet.
     client: the column that says whose row it is; ids are its values as text, in the order of first appearance.
@@ -55,14 +56,21 @@ def from_table(
         client's id. A client with one row keeps it for training. 0 or None: no test data.
     standardize: shift and scale every feature to mean 0 and standard deviation 1 over all training rows. A
         feature that is the same in all training rows becomes 0, with a warning.
+    schema: columns, scaling and classes of an earlier table (`Population.schema`, `Result.schema`), which this one is
+        read by. Two tables can only be compared, trained on one after the other or held by two nodes in this way.
     """
     check_all({"seed": seed}, COMMON, "from_table")
-    columns, chosen = _opened(source, client, target, features)
+    if schema is not None:
+        features = _columns_of(schema, target, features)
+    columns, chosen = _opened(source, client, target, features, texts_of(schema or Schema()))
     share = _share(holdout)
     ids, owner = _clients(columns, client)
     rows = _rows(ids, owner, share, seed, client)
-    y, classes = _target(columns, target)
-    schema = Schema(_encoded(columns, chosen), (), target, classes)
+    if schema is None:
+        y, classes = _target(columns, target)
+        schema = Schema(_encoded(columns, chosen), (), target, classes)
+    else:
+        y = target_of(columns, schema)
     data = _fill(columns, schema, rows, standardize)
     train = stack_shard(ids, data.train, y[rows.kept], rows.kept_sizes.tolist())
     test = stack_shard(ids, data.test, y[rows.aside], rows.aside_sizes.tolist()) if len(rows.aside) else None
@@ -113,8 +121,20 @@ def stable_step(squares: Floats, sizes: Ints) -> float:
 # ---- which columns -------------------------------------------------------------------------------------------
 
 
+def _columns_of(schema: Schema, target: str, features: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Return the names of the feature columns of a schema that a table is to be read by."""
+    if not isinstance(schema, Schema) or not schema.is_table:
+        raise ConfigError("schema must be that of a table: take it from the data or the result of an earlier one")
+    if features is not None or target != schema.target:
+        raise ConfigError(
+            f"the schema says which columns are read, and that the target is {schema.target!r}: leave features out, "
+            "and name the same target"
+        )
+    return tuple(column.name for column in schema.columns)
+
+
 def _opened(
-    source: object, client: str, target: str, features: Sequence[str] | str | None
+    source: object, client: str, target: str, features: Sequence[str] | str | None, texts: Collection[str]
 ) -> tuple[Columns, tuple[str, ...]]:
     """The table and the names of its feature columns."""
     for what, column in (("client", client), ("target", target)):
@@ -123,7 +143,7 @@ def _opened(
     if client == target:
         raise ConfigError(f"client and target are both {client!r}: they must be two columns")
     asked = None if features is None else _listed(features, client, target)
-    columns = open_columns(source, (client,), None if asked is None else (client, target, *asked))
+    columns = open_columns(source, {client, *texts}, None if asked is None else (client, target, *asked))
     for what, name in (("client", client), ("target", target), *(("feature", name) for name in asked or ())):
         if name not in columns.names:
             raise unknown_name(f"{what} column", str(name), columns.names)
@@ -266,8 +286,8 @@ def _fill(columns: Columns, schema: Schema, rows: Split, standardize: bool) -> _
     constant, scales = [], []
     for j, (name, values) in enumerate(features_of(columns, schema)):
         kept = values[rows.kept]
-        scales.append(_scale(kept) if standardize else (0.0, 1.0))
-        constant += [name] if scales[j][1] == 0 else []
+        scales.append(schema.scales[j] if schema.scales else _scale(kept) if standardize else (0.0, 1.0))
+        constant += [name] if scales[j][1] == 0 and not schema.scales else []
         train[:, j], test[:, j] = scaled(kept, scales[j]), scaled(values[rows.aside], scales[j])
         squares += train[:, j] ** 2
     if constant:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
+import zipfile
 
 import numpy as np
 import pytest
 
 import coterie as library
+from coterie.cli.predict import _cell
 
 X = np.random.default_rng(3).standard_normal((6, 2))
 SIGNS = {f"c{i}": (-1) ** i for i in range(6)}
@@ -219,3 +222,51 @@ def test_predict_without_data_says_so(coterie, groups):
     code, _, err = coterie("predict", groups)
     assert code == 2
     assert "--data" in err
+
+
+def damaged(whole: bytes) -> dict[str, bytes]:
+    """Contents of files that are called .npz and are none."""
+    array, pickled, header = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(array, X)
+    np.savez(pickled, x=np.array([{}, "a"], dtype=object))
+    with zipfile.ZipFile(header, "w") as archive:
+        claim = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }"
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(claim).to_bytes(2, "little") + claim)
+    odd = {"a renamed .npy": array.getvalue(), "pickled": pickled.getvalue(), "a header": header.getvalue()}
+    changed = {f"byte {i}": whole[:i] + bytes([whole[i] ^ 255]) + whole[i + 1 :] for i in range(0, len(whole), 23)}
+    return odd | changed | {f"cut at {i}": whole[:i] for i in range(0, len(whole), 61)}
+
+
+def test_a_damaged_npz_is_one_line_or_what_it_was(coterie, groups, tmp_path):
+    whole = (tmp_path / "new.npz").read_bytes()
+    expected = coterie("predict", groups, "--data", "new.npz", "--client", "c3")
+    for what, content in damaged(whole).items():
+        (tmp_path / "bad.npz").write_bytes(content)
+        found = coterie("predict", groups, "--data", "bad.npz", "--client", "c3")
+        if found != expected:
+            assert found[:2] == (2, ""), what
+            assert found[2].startswith("error: "), what
+            assert found[2].count("\n") == 1, what
+
+
+@pytest.mark.parametrize("array", [X[::-1], X[:, ::-1], np.asfortranarray(X), X.astype(">f8"), X.astype(np.float16)])
+def test_arrays_of_any_layout_are_predicted_for(groups, array):
+    result = library.load(groups)
+    expected = result.predict(np.array(array, dtype=np.float64, order="C"), client="c3")
+    assert result.predict(array, client="c3").tolist() == expected.tolist()
+
+
+def test_texts_that_look_like_formulas_are_written_as_texts(coterie, tmp_path):
+    rows = "\n".join(f"s{i % 2},{i % 4},{['=1+1', 'plain'][i % 4 > 1]}" for i in range(40))
+    (tmp_path / "t.csv").write_text("site,x,y\n" + rows)
+    flags = ["--table", "t.csv", "--client", "site", "--target", "y", "--features", "x", "--out", "run"]
+    code, _, err = coterie("run", *flags, "--method", "fedavg", "--rounds", 20)
+    assert code == 0, err
+    (tmp_path / "more.csv").write_text("x\n0\n3\n")
+    assert coterie("predict", "run", "--data", "more.csv", "--client", "s0") == (0, "prediction\n'=1+1\nplain\n", "")
+
+
+def test_only_texts_are_escaped():
+    assert [_cell(value) for value in (-1.5, 3, True, "-x", "+1", "@a", "\t=1", "a=1", "")] == [
+        -1.5, 3, True, "'-x", "'+1", "'@a", "'\t=1", "a=1", "",
+    ]  # fmt: skip

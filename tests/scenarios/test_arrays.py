@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import coterie
 from coterie import InputError, from_arrays
 
 X = np.arange(6.0).reshape(3, 2)
@@ -177,3 +178,65 @@ def test_bad_truth_is_refused(truth, words):
 def test_an_input_error_is_a_value_error():
     with pytest.raises(ValueError, match="no clients"):
         from_arrays([])
+
+
+@pytest.mark.parametrize("labels", [(0, 99_999), (3, 7), (-1, 1), (0, 2), (5,)])
+def test_a_run_has_the_classes_that_occur_and_predicts_their_labels(labels, tmp_path):
+    random = np.random.default_rng(0)
+    clients = {}
+    for name in "abcd":
+        x = random.standard_normal((12, 2))
+        clients[name] = (x, np.array(labels)[(x[:, 0] > 0).astype(int) % len(labels)])
+    data = from_arrays(clients, test=clients)
+    result = coterie.fit(data, "fedavg", rounds=20, lr=1.0, out=tmp_path / "run")
+    assert result.profile.classes == len(labels)
+    assert result.schema.classes == labels
+    assert sum(part.size for part in result.models[0].values()) == 3, "one logit for two classes"
+    x, y = clients["a"]
+    assert np.mean(result.predict(x) == y) > 0.9
+    assert result.metrics["accuracy"] > 0.9
+    again = coterie.load(tmp_path / "run")
+    assert again.predict(x).tolist() == result.predict(x).tolist()
+    assert again.losses(x, y).tolist() == result.losses(x, y).tolist()
+    with pytest.raises(InputError, match="labels holds '4', which the run has no class for"):
+        result.losses(x, np.full(len(x), 4))
+
+
+def test_labels_from_zero_on_are_left_alone():
+    data = from_arrays([(X, Y), (X, Y)])
+    assert data.labels == ()
+    assert data.compact() is data
+
+
+def test_other_labels_are_other_data_and_renumbering_does_not_matter():
+    one, other = (from_arrays([(X, np.array([0, top, top]))]) for top in (5, 7))
+    assert one.fingerprint() == one.compact().fingerprint() != other.fingerprint()
+
+
+def test_an_interrupted_run_with_gaps_in_its_labels_goes_on(tmp_path):
+    data = from_arrays([(X, np.array([0, 5, 5])), (X, np.array([5, 0, 5]))])
+    whole = coterie.fit(data, "fedavg", rounds=4)
+
+    def stop(record):
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(data, "fedavg", rounds=4, checkpoint_every=1, out=tmp_path / "run", on_round=stop)
+    assert np.array_equal(coterie.resume(tmp_path / "run", data).models[0]["weight"], whole.models[0]["weight"])
+
+
+def test_what_a_node_holds_is_not_renumbered():
+    """Another node may hold the labels that are missing here."""
+    data = from_arrays([(X, np.array([0, 5, 5])), (X, np.array([5, 0, 5]))])
+    node = data.take([1])
+    assert node.train.y.unique().tolist() == [0, 5]
+    assert node.profile.classes == 6
+    with pytest.raises(InputError, match="label -1 cannot be a class where other data may come"):
+        _ = from_arrays([(X, np.array([-1, 0, 1]))]).profile
+
+
+@pytest.mark.parametrize("truth", [5, "ab", {0, 1}, len, np.array(3), [[0], [1]], np.zeros((2, 2))])
+def test_truth_of_another_type_is_refused(truth):
+    with pytest.raises(InputError, match="truth must"):
+        from_arrays([(X, Y), (X, Y)], truth=truth)

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import coterie
 from coterie import ConfigError, InputError, from_table
 from coterie.core.keys import Purpose, hash_ids, keys_for_clients, permutations
 from coterie.scenarios import columns as columns_module
@@ -307,3 +308,33 @@ def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, name, conten
     with pytest.raises((InputError, ConfigError), match=message) as caught:
         from_table(tmp_path / name, **BOTH)
     assert "\n" not in str(caught.value)
+
+
+def test_another_table_is_read_by_the_schema_of_the_first(tmp_path):
+    first = {"s": ["a", "b"] * 6, "x": list(range(12)), "k": ["1", "2", "3"] * 4, "y": ["no", "yes", "yes"] * 4}
+    named = {"client": "s", "target": "y"}
+    data = from_table(first, features="x,k", **named)
+    second = {"s": ["a", "b"] * 4, "x": [10.0, 20] * 4, "k": ["1"] * 8, "y": ["no"] * 8}
+    pd.DataFrame(second).to_csv(tmp_path / "t.csv", index=False)
+    for source in (second, tmp_path / "t.csv"):
+        again = from_table(source, schema=data.schema, holdout=0, **named)
+        assert again.schema == data.schema
+        (mean, deviation), *_ = data.schema.scales
+        assert again.train.x[:, 0].tolist() == [(10 - mean) / deviation] * 4 + [(20 - mean) / deviation] * 4
+        assert again.profile == data.profile, "both classes, though only one is here"
+    for odd in ({"schema": data.schema, "features": "x"}, {"schema": 3}, {"schema": type(data.schema)()}):
+        with pytest.raises(ConfigError, match="schema"):
+            from_table(second, **named, **odd)
+    with pytest.raises(InputError, match="column 'k' holds '9', which the table of the run did not"):
+        from_table(second | {"k": ["9"] * 8}, schema=data.schema, **named)
+
+
+def test_models_of_a_table_with_other_columns_are_no_start():
+    table = {"s": ["a", "b"] * 10, "x": list(range(20)), "z": [0.5, 1, 2, 3] * 5, "y": [1.0, 2, 4, 3, 5] * 4}
+    named = {"client": "s", "target": "y"}
+    earlier = coterie.fit(from_table(table, features="x", **named), "fedavg", rounds=1)
+    with pytest.raises(ConfigError, match="other columns or class labels"):
+        coterie.fit(from_table(table, features="z", **named), "fedavg", rounds=1, start=earlier)
+    with pytest.warns(UserWarning, match="scaled by other means"):
+        coterie.fit(from_table(table, features="x", seed=1, **named), "fedavg", rounds=1, start=earlier)
+    coterie.fit(from_table(table, schema=earlier.schema, **named), "fedavg", rounds=1, start=earlier)
