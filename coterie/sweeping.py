@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.comparing import Job, Progress, go_on, run_jobs, seed_list
-from coterie.config import Option
+from coterie.comparing import Job, Progress, check_data, folder_path, go_on, is_list, run_jobs, seed_list
+from coterie.config import Option, plain_options
 from coterie.core.population import Population
-from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.errors import ConfigError, CoterieError, RunError, shown, system_failures
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
@@ -172,11 +172,12 @@ def sweep(
     options: the same for all runs, as in `fit`.
     """
     leave_if_importing_main()
+    check_data(data)
     if out is None:
         with tempfile.TemporaryDirectory() as place:
             again = {"over": over, "seeds": seeds, "validation": validation, "learner": learner, **options}
             return sweep(data, method, out=Path(place) / "sweep", **again)
-    folder = Path(out)
+    folder = folder_path(out)
     seeds = seed_list(seeds)
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
@@ -209,10 +210,11 @@ def plan_sweep(
     seen = first[0].data() if data is None else replace(data, test=None, newcomers=None)
     for job in first:
         prepare(seen, job.method, learner, None, job.run_options())  # a mistake shows before anything is written
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} exists already and holds no sweep: choose another folder with out")
-    (folder / "jobs").mkdir(parents=True)
-    write_toml(folder / FILE, {name: value for name, value in asdict(asked).items() if value != ""})
+    with system_failures():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} exists already and holds no sweep: choose another folder with out")
+        (folder / "jobs").mkdir(parents=True)
+        write_toml(folder / FILE, {name: value for name, value in asdict(asked).items() if value != ""})
 
 
 def _checked(asked: Asked) -> Asked:
@@ -220,6 +222,8 @@ def _checked(asked: Asked) -> Asked:
     entry = find_method(asked.method)
     if asked.data_sha256 == "":
         find_scenario(asked.scenario)
+    if not isinstance(asked.over, Mapping):
+        raise ConfigError(f"over must be a dict of lists, such as {{'lr': [0.1, 1]}}, got {shown(asked.over)}")
     if not asked.over:
         raise ConfigError("nothing to sweep: name at least one option with its values, such as over lr=0.01,0.1,1")
     if not asked.seeds:
@@ -238,20 +242,20 @@ def _checked(asked: Asked) -> Asked:
     runs = math.prod(len(values) for values in over.values()) * len(asked.seeds)
     if runs > MOST_RUNS:
         raise ConfigError(f"a sweep of {runs:,} runs is too large, at most {MOST_RUNS:,} are allowed: try fewer values")
-    return replace(asked, over=over, seeds=list(asked.seeds), options=dict(asked.options))
+    return replace(asked, over=over, seeds=list(asked.seeds), options=plain_options(asked.options))
 
 
 def _values(name: str, given: Sequence[Any], option: Option | None) -> list[Any]:
     """The values to try; those of an unknown option are refused later, by the method, with the nearest name."""
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise ConfigError(f"{name} must be swept over a list of values, got {given!r}")
+    if not is_list(given):
+        raise ConfigError(f"{name} must be swept over a list of values, got {shown(given)}")
     plain = [value.item() if isinstance(value, np.generic) else value for value in given]
     values = plain if option is None else [option.check(value) for value in plain]
     if not values:
         raise ConfigError(f"{name} has no values to try: give at least one")
     twice = [value for value in values if values.count(value) > 1]
     if twice:
-        raise ConfigError(f"{name} lists {twice[0]} twice: name every value once")
+        raise ConfigError(f"{name} lists {shown(twice[0])} twice: name every value once")
     return values
 
 
