@@ -9,17 +9,18 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from coterie.config import Option, check_seed, settle
+from coterie.config import Option, check_seed, plain_options, settle
 from coterie.core.population import Population
-from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError
+from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError, shown
 from coterie.fitting import fit, resume
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
@@ -80,23 +81,45 @@ def plan_comparison(
     name: str, methods: Sequence[str], seeds: Sequence[int], options: Mapping[str, Any], out: Path
 ) -> None:
     """Check everything, then write compare.toml into a new folder. Nothing runs yet."""
+    options = plain_options(options)
     if not methods or not seeds:
         raise ConfigError("a comparison needs at least one method and one seed")
+    for method in methods:
+        find_method(method)
     twice = {m for m in methods if list(methods).count(m) > 1}
     if twice:
         raise ConfigError(f"method {sorted(twice)[0]!r} is listed twice: name every method once")
     entry = find_scenario(name)
     scenario_names = {option.name for option in entry.options}
     known = scenario_names | {option.name for m in methods for option in find_method(m).accepts}
-    for option in options:
-        if option not in known:
-            raise ConfigError(f"{option} is no option of scenario {name} nor of {', '.join(methods)}: leave it out")
+    _check_taken(options, known, f"scenario {name} nor of {', '.join(methods)}")
     asked = {"scenario": name, "methods": list(methods), "seeds": list(seeds), "options": dict(options)}
     first = [job for job in _jobs(out, asked) if job.seed == seeds[0]]
     data = first[0].data()
     for job in first:
         prepare(data, job.method, None, None, job.run_options())  # a mistake shows before anything is written
     create_for_jobs(out, "compare.toml", asked)
+
+
+def _check_taken(options: Mapping[str, Any], known: Collection[str], by: str) -> None:
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{option} is no option of {by}: leave it out")
+
+
+def check_data(data: object) -> None:
+    """Refuse what is neither a scenario's name nor a population."""
+    if not isinstance(data, str | Population):
+        raise ConfigError(
+            f"expected a scenario's name or the result of from_arrays or scenario, got {type(data).__name__}"
+        )
+
+
+def folder_path(out: object) -> Path:
+    """Return the folder that a user names as a path."""
+    if not isinstance(out, str | os.PathLike) or "\0" in str(out):
+        raise ConfigError(f"out must be the path of a folder, got {shown(out)}")
+    return Path(out)
 
 
 def is_comparison(folder: Path) -> bool:
@@ -174,9 +197,16 @@ MOST_SEEDS = 10_000
 """The most seeds of a comparison or a sweep."""
 
 
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether this is a list of values: a sequence that is no text, or an array with one axis."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def seed_list(seeds: int | Sequence[int], first: int = 0) -> list[int]:
     """Return the seeds: so many from `first` on, or those that are listed, checked and each one once."""
-    if isinstance(seeds, Sequence | np.ndarray) and not isinstance(seeds, str | bytes):
+    if is_list(seeds):
         listed = [check_seed(seed) for seed in seeds]
     else:
         count = Option("seeds", int, "", low=1, high=MOST_SEEDS).check(seeds)
@@ -203,8 +233,11 @@ def compare(
     run one after the other, seeds change the start and the sampling). An option goes to the methods that take it.
     """
     leave_if_importing_main()
+    check_data(data)
     seeds = seed_list(seeds)
-    folder = Path(out)
+    folder = folder_path(out)
+    if not is_list(methods):
+        raise ConfigError(f"methods must be a list of names, got {shown(methods)}")
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
             raise ConfigError(
@@ -219,6 +252,8 @@ def compare(
             if run.diverged:
                 warnings.warn(f"{job.name}: {run.metrics['why_diverged']}", DivergenceWarning, stacklevel=2)
         return folder
+    known = {option.name for method in methods for option in find_method(method).accepts}
+    _check_taken(options, known, ", ".join(methods))
     for seed in seeds:
         for method in methods:
             accepted = {option.name for option in find_method(method).accepts}

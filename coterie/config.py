@@ -339,6 +339,12 @@ def check_all(given: Mapping[str, object], options: Iterable[Option], owner: str
     return {name: known[name].check(value) for name, value in given.items() if value is not None}
 
 
+def plain_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """Return the options that are set, NumPy's numbers as plain ones: as TOML can store them."""
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
 def settle(
     given: Mapping[str, object],
     recommended: Mapping[str, object],

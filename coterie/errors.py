@@ -20,7 +20,8 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class CoterieError(Exception):
@@ -104,6 +105,18 @@ def from_system(error: BaseException) -> CoterieError | None:
     if isinstance(error, OSError):
         return StorageError(_os_sentence(error))
     return None
+
+
+@contextmanager
+def system_failures() -> Iterator[None]:
+    """Raise failures of the system inside the block as the CoterieError that `from_system` gives for them."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError) as error:
+        known = from_system(error)
+        if known is None:
+            raise
+        raise known from error
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.comparing import Job, Progress, go_on, run_jobs, seed_list
-from coterie.config import Option
+from coterie.comparing import Job, Progress, check_data, folder_path, go_on, is_list, run_jobs, seed_list
+from coterie.config import Option, plain_options
 from coterie.core.numbers import finite_numbers
 from coterie.core.population import Population
-from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError
+from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError, shown
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.planning import prepare
@@ -175,11 +175,12 @@ def sweep(
     options: the same for all runs, as in `fit`.
     """
     leave_if_importing_main()
+    check_data(data)
     if out is None:
         with tempfile.TemporaryDirectory() as place:
             again = {"over": over, "seeds": seeds, "validation": validation, "learner": learner, **options}
             return sweep(data, method, out=Path(place) / "sweep", **again)
-    folder = Path(out)
+    folder = folder_path(out)
     seeds = seed_list(seeds)
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
@@ -220,6 +221,8 @@ def _checked(asked: Asked) -> Asked:
     entry = find_method(asked.method)
     if asked.data_sha256 == "":
         find_scenario(asked.scenario)
+    if not isinstance(asked.over, Mapping):
+        raise ConfigError(f"over must be a dict of lists, such as {{'lr': [0.1, 1]}}, got {shown(asked.over)}")
     if not asked.over:
         raise ConfigError("nothing to sweep: name at least one option with its values, such as over lr=0.01,0.1,1")
     if not asked.seeds:
@@ -238,20 +241,20 @@ def _checked(asked: Asked) -> Asked:
     runs = math.prod(len(values) for values in over.values()) * len(asked.seeds)
     if runs > MOST_RUNS:
         raise ConfigError(f"a sweep of {runs:,} runs is too large, at most {MOST_RUNS:,} are allowed: try fewer values")
-    return replace(asked, over=over, seeds=list(asked.seeds), options=dict(asked.options))
+    return replace(asked, over=over, seeds=list(asked.seeds), options=plain_options(asked.options))
 
 
 def _values(name: str, given: Sequence[Any], option: Option | None) -> list[Any]:
     """The values to try; those of an unknown option are refused later, by the method, with the nearest name."""
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise ConfigError(f"{name} must be swept over a list of values, got {given!r}")
+    if not is_list(given):
+        raise ConfigError(f"{name} must be swept over a list of values, got {shown(given)}")
     plain = [value.item() if isinstance(value, np.generic) else value for value in given]
     values = plain if option is None else [option.check(value) for value in plain]
     if not values:
         raise ConfigError(f"{name} has no values to try: give at least one")
     twice = [value for value in values if values.count(value) > 1]
     if twice:
-        raise ConfigError(f"{name} lists {twice[0]} twice: name every value once")
+        raise ConfigError(f"{name} lists {shown(twice[0])} twice: name every value once")
     return values
 
 

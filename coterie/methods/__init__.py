@@ -44,6 +44,6 @@ METHODS: dict[str, Entry] = {
 
 def find_method(name: str) -> Entry:
     """The entry of this name, or an error with the nearest one."""
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise unknown_name("method", name, METHODS)
     return METHODS[name]

@@ -373,7 +373,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
 
 def find_scenario(name: str) -> ScenarioEntry:
     """The entry of this name, or an error with the nearest one."""
-    if name not in SCENARIOS:
+    if not isinstance(name, str) or name not in SCENARIOS:
         raise unknown_name("scenario", name, SCENARIOS)
     return SCENARIOS[name]
 

@@ -267,3 +267,41 @@ def damaged(random: np.random.Generator, data: bytes) -> bytes:
             b"",
         ],
     )
+
+
+def test_random_arguments_of_compare_and_sweep_are_planned_or_refused(monkeypatch, tmp_path):
+    def planned(*_, **__):
+        raise Planned
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("coterie.comparing.run_comparison", planned)
+    monkeypatch.setattr("coterie.sweeping.run_sweep", planned)
+    monkeypatch.setattr("coterie.comparing.fit", planned)
+    monkeypatch.setattr("coterie.sweeping._run_here", planned)
+    small = {"clients": 6, "dimension": 2, "samples": "8"}
+    seen = set()
+    for label, random in cases("compare and sweep", 200):
+        odd = lambda likely: likely if random.random() < 0.8 else pick(random, OBJECTS)  # noqa: B023, E731
+        data = odd(pick(random, ["mixed-regression", "mixed-regression", DATA["mixed-regression"]]))
+        given = {"seeds": odd(pick(random, [1, 2, [0, 5], np.arange(2)])), "out": odd(f"out {label}")}
+        given |= small if isinstance(data, str) else {}
+        option = pick(random, METHODS["ifca"].accepts)
+        given[option.name] = odd(pick(random, [near(random, option), 1, 2, 0.5, np.int64(2), None]))
+        over = (
+            odd({pick(random, ["lr", "lr", "lr", 5, ""]): odd([odd(0.1), odd(np.float32(0.2))])})
+            if random.random() < 0.7
+            else {"lr": np.array([1, 2])}
+        )
+
+        def call():
+            try:
+                if random.random() < 0.5:  # noqa: B023
+                    coterie.compare(data, odd([odd("fedavg"), "ifca"]), **given)  # noqa: B023
+                else:
+                    coterie.sweep(data, odd("ifca"), over=over, **given)  # noqa: B023
+            except Planned:
+                return "planned"
+
+        outcome, error = refusal(f"{label}: {_shown(given)} {_shown(over)}", call)
+        seen.add(outcome or type(error).__name__)
+    assert "planned" in seen

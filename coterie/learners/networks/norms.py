@@ -71,7 +71,7 @@ def check_width(learner: str, width: float) -> None:
     """Refuse a multiplier of the channels that is not positive, no number, or makes models that no memory holds."""
     if not 0 < width <= WIDEST:
         raise ConfigError(
-            f"{learner}: width must be a positive number, at most {WIDEST}, that multiplies all channels, got {width}"
+            f"{learner}: width must be a positive number that multiplies all channels, got {width}: at most {WIDEST}"
         )
 
 
