@@ -108,11 +108,11 @@ def from_system(error: BaseException) -> CoterieError | None:
 
 
 @contextmanager
-def system_failures() -> Iterator[None]:
-    """Raise failures of the system inside the block as the CoterieError that `from_system` gives for them."""
+def memory_failures() -> Iterator[None]:
+    """Raise a failure to allocate memory inside the block as the CoterieError that `from_system` gives for it."""
     try:
         yield
-    except (OSError, MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:
         known = from_system(error)
         if known is None:
             raise

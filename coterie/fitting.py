@@ -18,7 +18,7 @@ from coterie.composing import COMPOSED, Composition
 from coterie.concluding import conclude, has_stopped
 from coterie.core.population import Census
 from coterie.divergence import overflow_refused
-from coterie.errors import CoterieError, RunError
+from coterie.errors import CoterieError, RunError, memory_failures
 from coterie.federation.elsewhere import Elsewhere
 from coterie.federation.in_process import InProcess
 from coterie.learners import LearnerChoice
@@ -85,6 +85,7 @@ def carry_out(
         return execute(_begun_in(run, plan, begun), run, on_round)
 
 
+@memory_failures()
 @overflow_refused()
 def begin_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None) -> Begun:
     """`begin`, before it the choice of the number of clusters where trial runs decide it.
@@ -196,6 +197,7 @@ def _data_again(config: Mapping[str, Any], data: Census | None, path: Path) -> C
 # ---- running -------------------------------------------------------------------------------------------------
 
 
+@memory_failures()
 def execute(
     begun: Begun,
     folder: RunFolder | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from coterie.cli.terminal import Terminal, on_one_line
 from coterie.datasets.store import read_npz
 from coterie.errors import ConfigError, InputError
 from coterie.result import Result, load
+from coterie.runs.outputs import check_output, write_output
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -58,6 +60,8 @@ def predict_command(
     """
     if sum(given is not None for given in (client, cluster, support)) > 1:
         raise ConfigError("--client, --cluster and --support exclude each other: give the one that says whose samples")
+    if to is not None:
+        check_output(to)
     result = load(folder)
     samples = _read(file, result)
     labelled = None if support is None else _read(support, result)
@@ -114,11 +118,9 @@ def _write(to: Path | None, predicted: Sequence[object]) -> None:
     if to is None:
         _lines(sys.stdout, predicted)
         return
-    try:
-        with open(to, "w", newline="", encoding="utf-8") as file:
-            _lines(file, predicted)
-    except OSError as error:
-        raise InputError(f"{to} cannot be written: {error.strerror or error}") from None
+    text = io.StringIO()
+    _lines(text, predicted)
+    write_output(to, text.getvalue())
 
 
 def _lines(file: TextIO, predicted: Sequence[object]) -> None:
