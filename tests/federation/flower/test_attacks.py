@@ -33,7 +33,7 @@ def run(
         apps[HOSTILE] = make_client_app(lambda context: parts[HOSTILE], mods=[attacking(attack)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        clients = clients_of(InProcessGrid(apps), nodes=3, wait=1, deadline=5)
+        clients = clients_of(InProcessGrid(apps), nodes=3, wait=60, deadline=60)
         return coterie.fit(clients, method, **options)
 
 
