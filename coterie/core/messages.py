@@ -215,8 +215,13 @@ def reply_parts(reply: Reply) -> Parts:
 
 
 def reply_of(header: Mapping[str, Any], arrays: Params) -> Reply:
-    """The inverse of `reply_parts`."""
+    """The inverse of `reply_parts`; raise ValueError for an array that has no place in a reply."""
     names = header["slotted"]
+    places = ("sums/", "rows/", *(f"slotted/{name}/" for name in names))
+    single = {f"{kind}/{name}" for kind in ("slots", "counts") for name in names}
+    odd = [name for name in arrays if name not in single and not name.startswith(places)]
+    if odd:
+        raise ValueError(f"array {odd[0]!r} has no place in a reply")
     slotted = {}
     for name in names:
         slots = arrays[f"slots/{name}"]

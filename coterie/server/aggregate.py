@@ -138,6 +138,6 @@ def _moved(params: Params, sums: Slotted, denominator: Tensor, step: float) -> P
     moved = {}
     for name, p in params.items():
         change = sums.arrays[f"change/{name}"]
-        shaped = scale.to(change).reshape(-1, *(1,) * (change.dim() - 1))
+        shaped = scale.clamp_max(torch.finfo(change.dtype).max).to(change).reshape(-1, *(1,) * (change.dim() - 1))
         moved[name] = p.index_add(0, sums.slots.to(p.device), change * shaped)
     return moved

@@ -18,7 +18,7 @@ BAD, GOOD, HOSTILE = 0, 1, {2: "sizes of 10^30", 3: "a surrogate in an id", 4: "
 """A node whose answers are wrong, one that is honest, and some that are hostile at the roll call already."""
 WRONG = {
     "nan": "has values in 'clusters/change/weight' that are not finite: refused",
-    "shape": "has 'change/weight' of 'clusters' as float64",
+    "shape": "has 'clusters/change/weight' as float64",
     "K": "of 'clusters', but there are 2: refused",
     "foreign": "answers for client 'somebody else', which was not asked there: refused",
     "huge": "but at most 100 is allowed: refused",

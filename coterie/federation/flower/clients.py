@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -25,10 +25,13 @@ from coterie.core.population import Profile
 from coterie.core.shard import ClientId, Positions
 from coterie.errors import RunError
 from coterie.federation.elsewhere import Elsewhere
-from coterie.federation.flower.engine import FlowerFederation
+from coterie.federation.flower.admission import Admission, AllowList, Entries
+from coterie.federation.flower.engine import CHANGE_FACTOR, FlowerFederation
 from coterie.federation.flower.exchange import Exchange
 from coterie.federation.flower.roll import Roll
+from coterie.federation.flower.schema import DataSchema, Demanded
 from coterie.federation.flower.terms import Terms
+from coterie.federation.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.runs.files import write_json
 
 FILE = "federation.json"
@@ -43,8 +46,9 @@ class FlowerClients(Elsewhere):
     run: str
     """The run's own name, by which clients keep their states; a resumed run has the same."""
     quorum: float = 0.0
-    """See `FlowerFederation`, as the next one."""
+    """See `FlowerFederation`, as the next two."""
     most_change: float | None = None
+    change_factor: float | None = CHANGE_FACTOR
     scored: bool = True
     """Whether test samples count."""
 
@@ -77,15 +81,14 @@ class FlowerClients(Elsewhere):
         # trial runs are many, and each has states of its own
         run = self.run if self.scored else f"{self.run}/{options.clusters}/{options.seed}"
         terms = Terms.of(run, self.profile, options, keeps, self.scored)
-        return FlowerFederation(self.exchange, self.roll, terms, self.quorum, self.most_change)
+        return FlowerFederation(self.exchange, self.roll, terms, self.quorum, self.most_change, self.change_factor)
 
     def write_down(self, folder: Path) -> None:
         facts = {
             "run": self.run,
             "bound": self.roll.bound,
             "clients": self.clients,
-            "features": self.profile.features,
-            "classes": self.profile.classes,
+            "schema": self.roll.schema.plain(),
         }
         write_json(folder / FILE, facts)
 
@@ -98,35 +101,58 @@ def clients_of(
     deadline: float = 600.0,
     quorum: float = 0.0,
     most_change: float | None = None,
+    change_factor: float | None = CHANGE_FACTOR,
     expected: Iterable[ClientId] = (),
+    allowed: str | Path | Entries | None = None,
+    schema: str | Path | Mapping[str, object] | DataSchema | None = None,
+    most_clients: int = MOST_CLIENTS,
+    most_samples: int = MOST_SAMPLES,
     again: str | Path | None = None,
 ) -> FlowerClients:
-    """Ask the nodes behind a grid who lives there; with that the list of clients is closed.
+    """Ask the nodes behind a grid which clients live there; with that the list of clients is closed.
 
-    nodes: how many to wait for, at most `wait` seconds.
-    deadline: seconds that an exchange may take; who has not answered by then is missing in it.
-    quorum: the share of the asked clients below which a round counts as if nobody had answered.
-    most_change: answers whose change of a model is longer are refused.
-    expected: ids of clients that may come later; others cannot once the run has begun.
-    again: the folder of a run that goes on, `coterie.resume(folder, clients)`: its clients are waited for, and live
-        where they lived.
+    Args:
+        grid: The grid that Flower hands to a server app.
+        nodes: Number of nodes to wait for, at most `wait` seconds.
+        wait: Seconds to wait for them.
+        deadline: Seconds that an exchange may take; clients without an answer by then are missing in it.
+        quorum: Share of the asked clients below which a round counts as if nobody had answered.
+        most_change: Answers whose change of a model is longer are refused.
+        change_factor: Answers whose change of a model is more than so many times as long as the median over the nodes
+            are refused, where three nodes or more have answered; None: any length.
+        expected: Ids of clients that may come later; others cannot once the run has begun.
+        allowed: Clients that each node may bring, by its public key or node id: a TOML file (`admission.py` shows one)
+            or a mapping. By default every node may bring clients that no other node has brought.
+        schema: Form of the data that is expected: shape, classes, names, scaling, or some of these; a JSON file, a
+            JSON text or a mapping. Nodes that differ are refused. By default all nodes must agree.
+        most_clients: Largest number of clients of one node.
+        most_samples: Largest number of samples of one client.
+        again: Folder of a run to resume, `coterie.resume(folder, clients)`: its clients are waited for, and live
+            where they lived.
+
+    Raises:
+        InputError: The nodes do not agree on the form of their data, and `schema` does not say which is right.
+        TrainingError: Fewer nodes than `nodes` came in time.
     """
+    admission = Admission(
+        None if allowed is None else AllowList.read(allowed), Demanded.read(schema), most_clients, most_samples
+    )
     exchange = Exchange(grid, deadline)
     if again is None:
-        roll, run = Roll(expected), uuid4().hex
+        roll, run = Roll(expected, admission=admission), uuid4().hex
     else:
-        roll, run = _known(Path(again))
+        roll, run = _known(Path(again), admission)
     roll.call(exchange, nodes, wait)
-    return FlowerClients("flower", exchange, roll, run, quorum, most_change)
+    return FlowerClients("flower", exchange, roll, run, quorum, most_change, change_factor)
 
 
-def _known(folder: Path) -> tuple[Roll, str]:
+def _known(folder: Path, admission: Admission) -> tuple[Roll, str]:
     """The roll of an earlier part of a run, and the run's own name."""
     try:
         facts = json.loads((folder / FILE).read_bytes())
-        profile = Profile(tuple(facts["features"]), facts["classes"])
-        return Roll(facts["clients"], facts["bound"], profile), str(facts["run"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        schema = DataSchema.read(facts["schema"])
+        return Roll(facts["clients"], facts["bound"], schema, admission), str(facts["run"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"{folder / FILE} cannot be read ({error}): the folder is no run with clients elsewhere, or damaged"
         ) from None

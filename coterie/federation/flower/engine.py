@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,12 +18,18 @@ from coterie.core.messages import ROUND, Broadcast, Reply, Task, merge
 from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
 from coterie.errors import ConfigError
-from coterie.federation.flower.checks import Asked, sort_out
+from coterie.federation.flower.checks import Asked, Memory, sort_out
 from coterie.federation.flower.exchange import Exchange
+from coterie.federation.flower.expected import expected
 from coterie.federation.flower.roll import Roll
 from coterie.federation.flower.terms import Terms
 from coterie.federation.flower.wire import Answer, Request, request_content
 from coterie.tiers.method import RoundSettings
+
+CHANGE_FACTOR = 1000.0
+"""Changes of a model that are so many times as long as the median over the nodes are refused."""
+CLIPPED = 1e-3
+"""Part by which rounding may lengthen a change that was clipped."""
 
 
 @dataclass
@@ -35,9 +42,13 @@ class FlowerFederation:
     quorum: float = 0.0
     """The share of the asked clients that must have answered by the deadline; with fewer it counts as if nobody had."""
     most_change: float | None = None
-    """How long a change of a model may be; an answer with a longer one is refused. None: any."""
+    """How long a change of a model may be; an answer with a longer one is refused. None: any length."""
+    change_factor: float | None = CHANGE_FACTOR
+    """How many times the median over the nodes a change may be long; None: any length. Private runs go without it."""
     notes: list[Note] = field(default_factory=list)
     """Everything that went wrong so far; a round's part is in its record, too."""
+    memory: Memory = field(init=False)
+    """What the checks of earlier exchanges have shown."""
     keep_from: Tensor = field(init=False)
     """(m,) the rounds that clients must keep their states from, see `release`."""
 
@@ -46,6 +57,9 @@ class FlowerFederation:
             raise ConfigError(f"quorum is a share between 0 and 1 of the asked clients, got {self.quorum!r}")
         if self.most_change is not None and not self.most_change > 0:
             raise ConfigError(f"most_change is a length above 0, got {self.most_change!r}: leave it out for any")
+        if self.change_factor is not None and not self.change_factor >= 1:
+            raise ConfigError(f"change_factor is a number of at least 1, got {self.change_factor!r}")
+        self.memory = Memory()
         self.keep_from = torch.full((len(self.clients),), NEVER, dtype=torch.int64)
 
     @property
@@ -80,14 +94,8 @@ class FlowerFederation:
         heard = self.exchange.send(
             {node: self._content(task, broadcast.to(part), asked[part], packed) for node, part in nodes.items()}
         )
-        sizes, tells = self.sizes, _tells_loss(task)
-        sound, refused = sort_out(
-            heard.contents,
-            {
-                node: Asked(task.name, broadcast.clusters, self._named(asked[part], sizes), self.most_change, tells)
-                for node, part in nodes.items()
-            },
-        )
+        compared = self._compared(task, broadcast, {node: asked[part] for node, part in nodes.items()})
+        sound, refused = sort_out(heard.contents, compared, self.memory)
         troubles = [*heard.troubles, *((node, f"{why}: refused") for node, why in refused.items())]
         notes += absent + [self._note(node, why, asked, nodes) for node, why in troubles]
         notes += [note for node, answer in sound.items() if (note := _lost(node, answer)) is not None]
@@ -124,8 +132,21 @@ class FlowerFederation:
         keep_from = tuple(self.keep_from[torch.from_numpy(clients)].tolist())
         return request_content(Request(self.terms, task, broadcast, names, keep_from), packed)
 
-    def _named(self, clients: Positions, sizes: Positions) -> dict[ClientId, int]:
-        return {self.clients[i]: int(sizes[i]) for i in clients}
+    def _compared(self, task: Task, broadcast: Broadcast, nodes: Mapping[int, Positions]) -> dict[int, Asked]:
+        """Return what the answer of each node is compared with; the nodes' clients by position."""
+        sizes, form = self.sizes, expected(task, broadcast, self.terms)
+        settings = RoundSettings.read(task.settings) if task.name == ROUND else None
+        privacy = None if settings is None else settings.privacy
+        most, factor = self.most_change, self.change_factor
+        if privacy is not None:  # a change is clipped, and dropping by length would tell something
+            clip = math.inf if privacy.local else privacy.clip * (1 + CLIPPED)
+            most, factor = min(math.inf if most is None else most, clip), None
+        uniform = settings is not None and settings.client_weight == "uniform"
+        whole = Asked(task.name, broadcast.clusters, {}, form, uniform, most, factor)
+        return {
+            node: replace(whole, sizes={self.clients[i]: int(sizes[i]) for i in clients})
+            for node, clients in nodes.items()
+        }
 
     def _in_order(self, replies: Sequence[Reply], asked: Positions) -> Reply:
         """One reply for all nodes, with the rows in the order in which clients were asked."""
@@ -157,11 +178,6 @@ class FlowerFederation:
     def _note(self, node: int, why: str, asked: Positions, nodes: Mapping[int, Positions]) -> Note:
         clients = tuple(self.clients[i] for i in asked[nodes[node]]) if node in nodes else ()
         return Note(f"node {node} {why}", clients, str(node))
-
-
-def _tells_loss(task: Task) -> bool:
-    """Whether clients tell their training loss when they answer a round."""
-    return task.name != ROUND or not RoundSettings.read(task.settings).hides
 
 
 def _lost(node: int, answer: Answer) -> Note | None:

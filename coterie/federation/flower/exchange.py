@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import httpx
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from coterie.errors import ConfigError
+from coterie.federation.flower.untrusted import one_line
 from coterie.federation.flower.wire import hello_content
 
 EXPIRED = (3, 4)
@@ -70,6 +72,10 @@ class Exchange:
     def nodes(self) -> frozenset[int]:
         """The nodes that are connected."""
         return frozenset(self.grid.get_node_ids())
+
+    def keys(self) -> dict[int, bytes]:
+        """Return the public keys of the connected nodes, as far as the grid knows them."""
+        return {int(node.node_id): bytes(node.public_key) for node in self.grid.get_nodes()}
 
     def free(self, nodes: Collection[int]) -> set[int]:
         """Those of the nodes that are not busy; who may be so is asked for a sign of life, and not waited for."""
@@ -139,10 +145,23 @@ class Exchange:
 
     def _look(self, waiting: dict[str, int], heard: dict[int, RecordDict]) -> list[Trouble]:
         """Take what has come: answers that were waited for are heard, all others dropped with a reason."""
-        ids = [*waiting, *self.outstanding]
-        messages = self.grid.pull_messages(ids) if ids else ()
-        found = [self._take(message, waiting, heard) for message in messages]
+        found: list[Trouble | None] = []
+        for asked in (*waiting, *self.outstanding):
+            found += self._pull(asked, waiting, heard)
         return sorted(trouble for trouble in found if trouble is not None)  # the order of answers tells nothing
+
+    def _pull(self, asked: str, waiting: dict[str, int], heard: dict[int, RecordDict]) -> list[Trouble | None]:
+        """Take the answers to one message, which is pulled by itself: a damaged one would take others with it."""
+        try:
+            messages = list(self.grid.pull_messages([asked]))
+        except (httpx.HTTPError, OSError):  # the SuperLink itself, and no node
+            raise
+        except Exception as error:
+            node = waiting.pop(asked, None)
+            node = self.outstanding.pop(asked) if node is None else node
+            self._questions.discard(asked)
+            return [(node, f"sent a message that Flower cannot decode ({_said(error)}): refused")]
+        return [self._take(message, waiting, heard) for message in messages]
 
     def _take(self, message: Message, waiting: dict[str, int], heard: dict[int, RecordDict]) -> Trouble | None:
         asked = message.metadata.reply_to_message_id
@@ -165,7 +184,11 @@ class Exchange:
             return node, self._too_late()
         if message.error.code in APP_FAILED:
             self.failed.add(node)
-        # the reason may be a whole traceback
-        reason = (message.error.reason or "no reason given").strip().splitlines()[-1]
+        # the reason may be a whole traceback, or any text that a node likes
+        reason = one_line(str(message.error.reason or "")) or "no reason given"
         reason = RAISED.sub(r"\1: \2", reason)
-        return node, f"answered with error {message.error.code}: {reason}"
+        return node, f"answered with error {int(message.error.code)}: {reason}"
+
+
+def _said(error: Exception) -> str:
+    return one_line(str(error)) or type(error).__name__

@@ -16,9 +16,13 @@ from coterie.accounting import Answer, epsilon
 from coterie.core.messages import ROUND, Task
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
+from coterie.federation.flower.limits import RefusedError
 from coterie.federation.flower.state import digest
 from coterie.tiers.method import RoundSettings
 from coterie.tiers.privacy import Privacy
+
+FAILED = "this node could not answer: its own log says why"
+"""The one text for whatever goes wrong at a guarded node, since the text of an error may show samples or labels."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +48,18 @@ class Guard:
         """Refuse everything but a round whose answers are private enough."""
         privacy = RoundSettings.read(task.settings).privacy if task.name == ROUND else None
         if privacy is None or not privacy.local:
-            raise ConfigError(
+            raise RefusedError(
                 f"the clients of this node answer private questions only, but {task.name!r} is none: run with "
                 "privacy=local"
             )
         if privacy.noise < self.noise:
-            raise ConfigError(
+            raise RefusedError(
                 f"the clients of this node answer with privacy_noise of at least {self.noise:g}, but the run has "
                 f"{privacy.noise:g}"
             )
         if privacy.choice is not None and (self.choice is None or privacy.choice > self.choice):
             most = "say no cluster" if self.choice is None else f"say their cluster with at most {self.choice:g}"
-            raise ConfigError(f"the clients of this node {most}, but the run has privacy_choice={privacy.choice:g}")
+            raise RefusedError(f"the clients of this node {most}, but the run has privacy_choice={privacy.choice:g}")
 
     def count(self, folder: Path, clients: Sequence[ClientId]) -> None:
         """Count an answer of each of these clients before it is given; refuse if it is one too many.
@@ -71,6 +75,6 @@ class Guard:
                 os.fsync(file.fileno())
                 given = os.fstat(file.fileno()).st_size
             if given > self.answers:
-                raise ConfigError(
+                raise RefusedError(
                     f"client {client!r} has given the {self.answers} answers that it gives in all runs together"
                 )

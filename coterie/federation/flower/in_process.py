@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -44,7 +45,10 @@ class InProcessGrid(Grid):
         configs: Mapping[int, UserConfig] | None = None,
         deliver: Deliver = at_once,
         clock: Callable[[], float] = time.monotonic,
+        keys: Mapping[int, bytes] | None = None,
     ) -> None:
+        self.keys = dict(keys or {})
+        """Public keys of nodes; a SuperLink knows all of them."""
         self.apps = dict(apps)
         """By node id; a node that is taken out is no longer connected."""
         self.configs = dict(configs or {})
@@ -73,6 +77,10 @@ class InProcessGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Those that are connected."""
         return list(self.apps)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Those that are connected, with their public keys."""
+        return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.apps]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Serve every message; the answers can be pulled when they are due."""

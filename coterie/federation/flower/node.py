@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import time
 
@@ -30,7 +31,9 @@ from coterie.core.population import Population, torch_dtype
 from coterie.core.shard import ClientId, Positions
 from coterie.core.states import NEVER
 from coterie.errors import ConfigError, TrainingError
-from coterie.federation.flower.guard import Guard
+from coterie.federation.flower.guard import FAILED, Guard
+from coterie.federation.flower.limits import Limits, RefusedError
+from coterie.federation.flower.schema import DataSchema
 from coterie.federation.flower.state import Store
 from coterie.federation.flower.terms import Terms
 from coterie.federation.flower.wire import (
@@ -47,6 +50,8 @@ from coterie.learners import LearnerChoice, make_learner, no_files
 from coterie.learners.base import Learner
 from coterie.runs.files import read_tensors
 
+LOG = logging.getLogger("flwr")
+"""Of the node; it stays there."""
 Load = Callable[[Context], Population]
 """The data of the clients that live at a node, as `from_arrays` makes it."""
 STATE_FOLDER = "state-folder"
@@ -62,6 +67,7 @@ def make_client_app(
     state_folder: str | Path | None = None,
     mods: Sequence[Mod] = (),
     guard: Guard | None = None,
+    limits: Limits | None = None,
 ) -> ClientApp:
     """The app of a node.
 
@@ -72,10 +78,11 @@ def make_client_app(
         name another (`state-folder`).
     mods: Flower's, for every message. SecAgg and SecAgg+ are refused.
     guard: the least privacy that the clients here go by, whatever the server says; they count their answers in
-        the state folder.
+        the state folder, and no error text that leaves the node depends on data.
+    limits: the largest request that this node serves; by default generous ones.
     """
     _refuse_masks(mods)
-    node = Node(load, learner, state_folder, guard)
+    node = Node(load, learner, state_folder, guard, limits or Limits())
     app = ClientApp(mods=list(mods))
     app.train()(node.serve)
     return app
@@ -99,20 +106,35 @@ class Node:
     learner: LearnerChoice | None = None
     state_folder: str | Path | None = None
     guard: Guard | None = None
+    limits: Limits = field(default_factory=Limits)
 
     def serve(self, message: Message, context: Context) -> Message:
+        """Do what the message asks; under a guard no error text that leaves the node depends on data."""
+        try:
+            return self._serve(message, context)
+        except RefusedError:
+            raise
+        except Exception:
+            if self.guard is None:
+                raise
+            LOG.exception("a request could not be served")
+        raise TrainingError(FAILED)
+
+    def _serve(self, message: Message, context: Context) -> Message:
         """Do what the message asks, whatever the task, unless nobody waits for the answer any more.
 
         A busy SuperNode takes messages and starts with them later; Flower drops the answer to one whose time is over.
         """
         if message.metadata.created_at + message.metadata.ttl < time():
-            raise TrainingError(f"the {message.metadata.ttl:g} s of this message were over before it was begun: left")
+            raise RefusedError(f"the {message.metadata.ttl:g} s of this message were over before it was begun: left")
+        request = None if task_of(message.content) == HELLO else read_request(message.content)
+        if request is not None:
+            self.limits.check(request)
         data = self.load(context)
         if not isinstance(data, Population):
             raise ConfigError(f"load must return what from_arrays makes, got {type(data).__name__}")
-        if task_of(message.content) == HELLO:
+        if request is None:
             return Message(hosted_content(_hosted(data)), reply_to=message)
-        request = read_request(message.content)
         with torch.no_grad():
             answer = self._answer(request, data, context)
         return Message(answer_content(request.task.name, answer), reply_to=message)
@@ -158,7 +180,7 @@ class Node:
 
 def _hosted(data: Population) -> Hosted:
     tests = [0] * len(data.clients) if data.test is None else data.test.sizes.tolist()
-    return Hosted(data.clients, tuple(data.train.sizes.tolist()), tuple(tests), data.profile)
+    return Hosted(data.clients, tuple(data.train.sizes.tolist()), tuple(tests), DataSchema.of(data))
 
 
 def _positions(clients: Sequence[ClientId], data: Population) -> Positions:

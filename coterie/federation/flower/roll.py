@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
+from flwr.app import RecordDict
 
 from coterie.core.federation import Note
 from coterie.core.keys import Words, hash_ids
 from coterie.core.population import Profile
 from coterie.core.shard import ClientId, Positions
 from coterie.errors import ConfigError, InputError, TrainingError
+from coterie.federation.flower.admission import Admission
 from coterie.federation.flower.exchange import Exchange
+from coterie.federation.flower.schema import DataSchema, difference
+from coterie.federation.flower.untrusted import one_line
 from coterie.federation.flower.wire import Hosted, hello_content, read_hosted
 
 LOG = logging.getLogger("flwr")
@@ -33,32 +38,44 @@ class Roll:
         self,
         expected: Iterable[ClientId] = (),
         bound: Mapping[ClientId, int] | None = None,
-        profile: Profile | None = None,
+        schema: DataSchema | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        """expected: ids that are announced.
+        """Make an empty roll.
 
-        bound, profile: the nodes of clients, and of what kind their data is, from an earlier part of the run; then the
-        list of clients is closed.
+        Args:
+            expected: Ids of clients that may come later.
+            bound: Nodes of clients, from an earlier part of the run.
+            schema: Form of their data, from an earlier part of the run; with it the list of clients is closed.
+            admission: Rules for nodes; None: the default limits and no other rule.
         """
         self.bound: dict[ClientId, int] = dict(bound or {})
         """The node of every client that came."""
         self.clients: tuple[ClientId, ...] = tuple(sorted({*expected, *self.bound}))
         """All ids, sorted; fixed once the roll was called."""
         self.hashes: Words = hash_ids(self.clients)
-        self._profile = profile
+        self.admission = Admission() if admission is None else admission
+        self._schema = schema
         self._hosted: dict[int, Hosted] = {}
         self._refused: set[int] = set()
         self._untold: list[Note] = []
 
     @property
     def profile(self) -> Profile:
-        """The shape of a sample, and C of all together: of those that came until the list was closed."""
-        if self._profile is not None:
-            return self._profile
-        profiles = [hosted.profile for hosted in self._hosted.values()]
-        if profiles[0].classes is None:
-            return profiles[0]
-        return Profile(profiles[0].features, max(p.classes or 0 for p in profiles))
+        """Shape of a sample and number of classes."""
+        return self.schema.profile
+
+    @property
+    def schema(self) -> DataSchema:
+        """Form of the data that all nodes agree on; the number of classes is the server's own where it names one."""
+        if self._schema is not None:
+            return self._schema
+        agreed = next(iter(self._hosted.values())).schema
+        return agreed if agreed.classes is None else replace(agreed, classes=self._classes or agreed.classes)
+
+    @property
+    def _classes(self) -> int | None:
+        return self.admission.demanded.classes or None
 
     @property
     def sizes(self) -> Positions:
@@ -87,6 +104,7 @@ class Roll:
             for note in self.greet(exchange):
                 if told.setdefault(note.reason, note) is note:  # who waits should see why
                     LOG.warning("%s", note.reason)
+            self._refuse_disagreement()
             self._check_hope(exchange, nodes, told.values())
             if self._complete(nodes) or exchange.clock() >= end:
                 break
@@ -100,7 +118,7 @@ class Roll:
             )
         self.clients = tuple(sorted({*self.clients, *self.bound}))
         self.hashes = hash_ids(self.clients)
-        self._profile = self.profile
+        self._schema = self.schema
         self._untold = notes
         return notes
 
@@ -118,7 +136,7 @@ class Roll:
 
     @property
     def _closed(self) -> bool:
-        return self._profile is not None
+        return self._schema is not None
 
     def greet(self, exchange: Exchange) -> list[Note]:
         """Ask the nodes that nobody has seen yet who lives there; what went wrong, and what did at the call.
@@ -131,27 +149,24 @@ class Roll:
         if not free:
             return untold
         heard = exchange.send(dict.fromkeys(sorted(free), hello_content()))
+        keys = exchange.keys() if self.admission.allowed is not None else {}
         notes = untold + [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
         for node in sorted(heard.contents):
-            try:
-                hosted = read_hosted(heard.contents[node])
-            except InputError as error:
-                notes.append(self._refuse(node, (), str(error)))
-            else:
-                notes += self._admit(node, hosted)
+            notes += self._admit(node, heard.contents[node], keys.get(node, b""))
         return notes
 
-    def _admit(self, node: int, hosted: Hosted) -> list[Note]:
-        """Bind the clients of a node that nobody else has brought."""
-        taken = [c for c in hosted.clients if self.bound.get(c, node) != node]
-        if taken:
-            why = f"brings client {taken[0]!r}, which lives at node {self.bound[taken[0]]}: a client keeps its node"
+    def _admit(self, node: int, content: RecordDict, key: bytes) -> list[Note]:
+        """Bind the clients of a node that nobody else has brought, whatever the node has sent."""
+        try:
+            hosted = read_hosted(content, self.admission.most_clients, self.admission.most_samples)
+            why = self._why_not(node, hosted, key)
+        except InputError as error:
+            return [self._refuse(node, (), str(error))]
+        except Exception as error:  # nothing that one node sends may stop the server
+            return [self._refuse(node, (), f"sent what cannot be checked ({one_line(str(error))})")]
+        if why is not None:
             return [self._refuse(node, hosted.clients, why)]
-        if (why_not := self._odd_data(hosted.profile)) is not None:
-            return [self._refuse(node, hosted.clients, why_not)]
         unknown = tuple(c for c in hosted.clients if self._closed and c not in self.clients)
-        if len(unknown) == len(hosted.clients):
-            return [self._refuse(node, unknown, "brings nobody that the run knows: announce clients that come later")]
         self._hosted[node] = hosted
         self.bound |= {c: node for c in hosted.clients if c not in unknown}
         if unknown:
@@ -159,18 +174,43 @@ class Roll:
             return [Note(why, unknown, str(node))]
         return []
 
-    def _odd_data(self, profile: Profile) -> str | None:
-        """Why data of this profile does not go with that of the others."""
-        if not self._hosted and not self._closed:
-            return None
-        known = self.profile
-        if profile.features != known.features:
-            return f"has samples of shape {profile.features}, but those of the others have {known.features}"
-        if (profile.classes is None) != (known.classes is None):
-            return "has numbers for labels where the others have classes, or the reverse"
-        if self._closed and (profile.classes or 0) > (known.classes or 0):
-            return f"has {profile.classes} classes, but the run was begun with {known.classes}"
+    def _why_not(self, node: int, hosted: Hosted, key: bytes) -> str | None:
+        """Say why the clients of a node cannot take part; None: they can."""
+        why = self.admission.foreign(node, key, hosted.clients)
+        if why is not None:
+            return why
+        taken = next((c for c in hosted.clients if self.bound.get(c, node) != node), None)
+        if taken is not None:
+            return f"brings client {taken!r}, which lives at node {self.bound[taken]}: a client keeps its node"
+        odd = next(self.admission.demanded.differences(hosted.schema), None)
+        if odd is None and self._schema is not None:
+            odd = difference(self._comparable(hosted.schema), self._schema, "the run")
+        if odd is not None:
+            return odd
+        if self._closed and not set(self.clients) & set(hosted.clients):
+            return "brings nobody that the run knows: announce clients that come later"
         return None
+
+    def _comparable(self, schema: DataSchema) -> DataSchema:
+        """The schema of a node that may have met fewer classes than the server has named, or than the run knows."""
+        known = self._classes if self._schema is None else self._schema.classes
+        if schema.classes is None or schema.class_names or known is None or schema.classes > known:
+            return schema
+        return replace(schema, classes=known)
+
+    def _refuse_disagreement(self) -> None:
+        """Raise where nodes bring data of different forms: neither of them may choose for all."""
+        if self._closed or not self._hosted:
+            return
+        first, *others = self._hosted
+        reference = self._comparable(self._hosted[first].schema)
+        for node in others:
+            odd = difference(self._comparable(self._hosted[node].schema), reference, f"node {first}")
+            if odd is not None:
+                raise InputError(
+                    f"the nodes do not agree on their data: node {node} {odd}; leave one of them out, or name the "
+                    "expected form on the server (schema), which refuses the others"
+                )
 
     def _refuse(self, node: int, clients: tuple[ClientId, ...], why: str) -> Note:
         self._refused.add(node)

@@ -26,8 +26,10 @@ from flwr.serverapp import Grid, ServerApp
 from coterie.config import Option, check_all
 from coterie.errors import ConfigError
 from coterie.federation.flower.clients import FILE, clients_of
+from coterie.federation.flower.engine import CHANGE_FACTOR
 from coterie.federation.flower.preflight import check_run_options
 from coterie.federation.flower.roll import LOG
+from coterie.federation.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.fitting import fit, resume
 from coterie.learners import LearnerChoice
 from coterie.report.page import write_report
@@ -45,6 +47,18 @@ OPTIONS = (
     ),
     Option("quorum", float, "share of the asked clients below which a round is no update", 0.0, low=0, high=1),
     Option("most_change", float, "answers whose change of a model is longer are refused", above=0),
+    Option(
+        "change_factor",
+        float,
+        "answers whose change of a model is more than so many times as long as the median over the nodes are refused; "
+        "0: any length",
+        CHANGE_FACTOR,
+        low=0,
+    ),
+    Option("allowed", str, "TOML file with the clients that each node may bring, from the root"),
+    Option("schema", str, "expected form of the data, a JSON file or a JSON text; nodes that differ are refused"),
+    Option("most_clients", int, "largest number of clients of one node", MOST_CLIENTS, low=1),
+    Option("most_samples", int, "largest number of samples of one client", MOST_SAMPLES, low=1),
     Option("expected", str, "ids of clients that may come later, separated by commas", ""),
 )
 """What the run config says besides the options of the method."""
@@ -71,6 +85,7 @@ class Settings:
         method, out, expected = (said.pop(name) for name in ("method", "out", "expected"))
         announced = tuple(name.strip() for name in str(expected).split(",") if name.strip())
         options = {name: value for name, value in given.items() if name not in own}
+        said["change_factor"] = said["change_factor"] or None
         return cls(str(method), _folder(out), {**said, "expected": announced}, options)
 
 

@@ -16,13 +16,15 @@ from coterie.core.federation import Federation, Replies
 from coterie.core.messages import Broadcast, Reply, Slotted, Task
 from coterie.core.shard import Positions
 from coterie.core.states import NEVER
-from coterie.errors import ConfigError, TrainingError
+from coterie.errors import ConfigError, InputError, TrainingError
+from coterie.federation.flower.admission import Admission
 from coterie.federation.flower.checks import longest_change
 from coterie.federation.flower.engine import FlowerFederation
 from coterie.federation.flower.exchange import Exchange
 from coterie.federation.flower.in_process import InProcessGrid, at_once
 from coterie.federation.flower.node import make_client_app
 from coterie.federation.flower.roll import Roll
+from coterie.federation.flower.schema import Demanded
 from coterie.federation.flower.wire import read_request, task_of
 from coterie.federation.simulated import Simulated
 from coterie.starting import begin
@@ -239,30 +241,60 @@ def content(edit):
 
 WRONG = {
     "NaN": (edited(with_change(lambda c: c * torch.nan)), "values in 'clusters/change/weight' that are not finite"),
-    "shape": (edited(with_change(lambda c: c[:, :-1])), r"float64 \(15,\), but the model is float64 \(16,\)"),
-    "dtype": (edited(with_change(lambda c: c.float())), r"float32 \(16,\), but the model is float64"),
-    "no sums": (edited(lambda r: replace(r, sums={})), r"does not say 'loss' as numbers of shape \(1,\)"),
+    "shape": (edited(with_change(lambda c: c[:, :-1])), r"float64 \(15,\), but the run has float64 \(16,\)"),
+    "dtype": (edited(with_change(lambda c: c.float())), r"float32 \(16,\), but the run has float64"),
+    "no sums": (edited(lambda r: replace(r, sums={})), "does not say 'sums/loss'"),
     "more sums": (
         edited(lambda r: replace(r, sums={**r.sums, "more": torch.zeros(3)})),
-        r"has 'sums/more' otherwise than most answers: float32 \(3,\) instead of nothing",
+        "has 'sums/more', which nobody asked for",
     ),
     "mass of another shape": (
         edited(with_change(lambda m: m[:, None], "mass")),
-        r"has 'mass' of 'clusters' as float64 \(1,\), but the model is float64 \(\)",
+        r"has 'clusters/mass' as float64 \(1,\), but the run has float64 \(\)",
     ),
     "K": (edited(with_slots(lambda slots: slots + 2)), "has slot [23] of 'clusters', but there are 2"),
-    "cluster": (edited(with_row("cluster", lambda c: c + 2)), "names cluster [23], but there are 2"),
+    "cluster": (
+        edited(with_row("cluster", lambda c: c + 2)),
+        "has [23] in 'rows/cluster', but values lie between 0 and 1",
+    ),
     "rows": (edited(with_row("more", lambda c: c[:1])), r"has 'more' of shape \(1, 1\) for 2 clients"),
-    "undeclared": (edited(with_row("more", lambda c: c.double())), "'rows/more' otherwise than most answers"),
+    "undeclared": (edited(with_row("more", lambda c: c.double())), "'rows/more', which nobody asked for"),
     "foreign": (edited(lambda r: replace(r, clients=("site-0", "site-2"))), "client 'site-0', which was not asked"),
     "twice": (edited(lambda r: replace(r, clients=("site-1", "site-1"))), "names a client twice"),
     "norm": (edited(with_change(lambda c: c * 1e6)), "changes a model by .*e.*, but at most 100 is allowed"),
-    "mass": (edited(with_change(lambda m: m * 1e3, "mass")), "counts for .* samples, but its clients have 7"),
+    "mass": (edited(with_change(lambda m: m * 1e3, "mass")), "counts for .*000 clients in 'clusters', but there are 2"),
     "order": (edited(with_slots(lambda slots: slots.flip(0) if len(slots) > 1 else slots - 1)), "slot"),
     "no config": (content(lambda c: c.pop("config")), "sent something else: .*ConfigRecord named 'config'"),
-    "no array": (content(lambda c: c["arrays"].pop("small")), "'sums/loss' is missing"),
+    "no array": (content(lambda c: c["arrays"].pop("small")), "the header lists 6 arrays, but 0 have come"),
     "empty": (content(RecordDict.clear), "this one has nothing"),
 }
+
+
+def test_a_message_that_flower_itself_cannot_decode_is_refused_alone(monkeypatch):
+    federation = federation_of(PLAN)
+    pull = InProcessGrid.pull_messages
+
+    def fails(self, message_ids):
+        """As Flower's grids do: what they pull together is lost together."""
+        found = list(pull(self, message_ids))
+        if any(message.metadata.src_node_id == 5 for message in found):
+            raise MemoryError
+        return found
+
+    monkeypatch.setattr(InProcessGrid, "pull_messages", fails)
+    monkeypatch.setattr(InProcessGrid, "_answer", from_its_node(InProcessGrid._answer))
+    replies = ask(federation)
+    assert_same(replies.reply, expected(OF_5))
+    assert reasons(replies) == "node 5 sent a message that Flower cannot decode (MemoryError): refused"
+
+
+def from_its_node(answer):
+    def named(self, node, message):
+        reply = answer(self, node, message)
+        reply.metadata.__dict__["_src_node_id"] = node
+        return reply
+
+    return named
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -421,11 +453,15 @@ def test_a_node_that_nobody_knows_is_refused_once_the_list_is_closed():
     assert reasons(ask(federation, asked=np.arange(7))) == ""
 
 
-def test_data_of_another_shape_is_refused():
+def test_nodes_that_do_not_agree_on_their_data_do_not_begin():
     other = Case("ifca", "mlp").plan()
-    exchange, _ = grid_with({5: app_of(PLAN, (0,)), 7: app_of(other, (1,))})
-    (note,) = Roll().call(exchange, wait=1)
-    assert "has samples of shape" in note.reason or "has numbers for labels" in note.reason
+    apps = {5: app_of(PLAN, (0,)), 7: app_of(other, (1,)), 9: app_of(PLAN, (2,))}
+    with pytest.raises(InputError, match=r"node 7 has numbers .* where node 5 has classes.*name the expected form"):
+        Roll().call(grid_with(apps)[0], wait=1)
+    roll = Roll(admission=Admission(demanded=Demanded.read({"features": [4, 4], "classes": 0})))
+    (note,) = roll.call(grid_with(apps)[0], nodes=2, wait=1)
+    assert note.reason == "node 7 has 3 classes, but numbers for labels were expected: refused"
+    assert roll.clients == ("site-0", "site-2")
 
 
 def test_a_run_without_nodes_does_not_begin():

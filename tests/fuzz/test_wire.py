@@ -1,0 +1,293 @@
+"""Mutated messages of every task, read and checked as the server and the nodes do.
+
+A mutated answer is refused with a reason, or it is one that honest clients with other data could have sent; then
+everything in it has the form and the range that was asked for, so that the sums stay finite.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="messages through Flower need coterie[flower]")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from safetensors.torch import load, save
+
+from coterie.core.messages import merge
+from coterie.federation.flower.admission import Admission
+from coterie.federation.flower.checks import Asked, Memory, sort_out
+from coterie.federation.flower.in_process import at_once
+from coterie.federation.flower.limits import Limits
+from coterie.federation.flower.wire import ARRAYS, CONFIG, HELLO, SMALL, read_hosted, read_request, task_of
+from coterie.testing import Case
+from tests.federation.flower.make import federation_of
+from tests.fuzz.cases import cases, refusal
+
+RUNS = (
+    Case("ifca", "linear", {"start": "random", "rounds": 1}),
+    Case("ifca", "logistic", {"restarts": 2, "rounds": 1}),
+    Case("ifca", "logistic", {"combine": "median", "rounds": 1, "finetune": 1}),
+    Case("fedem", "linear", {"rounds": 1}),
+    Case("fedgmm", "linear", {"rounds": 1}),
+    Case("fedrc", "logistic", {"rounds": 1}),
+    Case("fedsoft", "linear", {"rounds": 1}),
+    Case("linear-heads", "representation", {"rounds": 1}),
+    Case("moment-descent", "linear", {"iterations": 1, "anchors": 3}),
+    Case("odcl", "linear"),
+    Case("pacfl", "logistic", {"rounds": 1}),
+    Case("stocfl", "logistic", {"rounds": 1}),
+    Case("fedavg", "linear", {"lr": "auto", "rounds": 1}),
+)
+"""Together they ask for every task."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One exchange as it came."""
+
+    contents: dict[int, RecordDict]
+    asked: dict[int, Asked]
+
+    @property
+    def task(self) -> str:
+        return next(iter(self.asked.values())).task
+
+
+@cache
+def exchanges(folder: str) -> tuple[list[Heard], list[RecordDict], list[RecordDict]]:
+    """Real exchanges of all runs, one of each form; the requests of these; and answers to the roll call."""
+    found: dict[tuple[str, ...], Heard] = {}
+    requests: dict[str, RecordDict] = {}
+    hello: list[RecordDict] = []
+
+    def listen(message: Message, answer: Message) -> Sequence[tuple[float, Message]]:
+        if task_of(message.content) == HELLO:
+            hello.append(answer.content)
+        else:
+            requests.setdefault(task_of(message.content), message.content)
+        return at_once(message, answer)
+
+    def remember(contents, asked, memory=None):
+        heard = Heard(dict(contents), dict(asked))
+        if contents:
+            form = next(iter(asked.values())).expected
+            names = (*form.sums, *form.rows, *form.slotted) if form is not None else ()
+            found.setdefault((heard.task, *names), heard)
+        return sort_out(contents, asked, memory)
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr("coterie.federation.flower.engine.sort_out", remember)
+        for case in RUNS:
+            plan = case.plan()
+            case.run(plan, lambda side, plan=plan: federation_of(plan, folder, listen))
+    return list(found.values()), list(requests.values()), hello[:3]
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory):
+    return exchanges(tmp_path_factory.mktemp("states"))
+
+
+def test_the_runs_ask_for_every_task(heard):
+    from coterie.client.side import TASKS
+
+    tasks = {one.task for one in heard[0]}
+    assert set(TASKS) - tasks <= {"weights"}, set(TASKS) - tasks
+
+
+# ---- mutations -------------------------------------------------------------------------------------------------------
+
+ODD_VALUES = (
+    None, True, False, 0, -1, 7, 2**31, 2**63, 10**30, 0.5, -1.5, 1e308, float("nan"), float("inf"), "", "x", "\ud800",
+    "site-1", "x" * 5000, [], [[]], ["site-1"], [1, 2], {}, {"a": 1},
+)  # fmt: skip
+ODD_NUMBERS = (0.0, -1.0, 1e-300, 1e-30, 1e30, 1e99, 1e200, 1e308, float("nan"), float("inf"), -float("inf"))
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.bool, torch.uint8)
+
+
+def mutated(content: RecordDict, random: np.random.Generator) -> RecordDict:
+    """A message with one to three changes."""
+    config = dict(content[CONFIG])
+    records = {name: value for name, value in content.items() if name not in (ARRAYS, CONFIG)}
+    arrays = {name: Array(a.dtype, a.shape, a.stype, a.data) for name, a in content[ARRAYS].items()}
+    for _ in range(int(random.integers(1, 4))):
+        kind = random.choice(["header", "values", "bytes", "array", "config"], p=[0.35, 0.35, 0.15, 0.1, 0.05])
+        if kind == "header":
+            config["header"] = _other_header(str(config["header"]), random)
+        elif kind == "values" and SMALL in arrays:
+            arrays[SMALL] = _other_values(arrays[SMALL], random)
+        elif kind == "bytes" and arrays:
+            name = str(random.choice(list(arrays)))
+            arrays[name] = replace_bytes(arrays[name], random)
+        elif kind == "array" and arrays:
+            name = str(random.choice(list(arrays)))
+            if random.random() < 0.5:
+                del arrays[name]
+            else:
+                arrays[str(random.choice(["sums/x", "rows/x", "x", name + "x"]))] = arrays[name]
+        elif kind == "config":
+            config[str(random.choice(["format", "task", "header"]))] = str(random.choice(["", "hello", "3", "[]"]))
+    return RecordDict({**records, ARRAYS: ArrayRecord(arrays), CONFIG: ConfigRecord(config)})
+
+
+def replace_bytes(array: Array, random: np.random.Generator) -> Array:
+    """Some bytes flipped, cut off, or added."""
+    data = bytearray(array.data)
+    choice = random.integers(0, 4)
+    if choice == 0:
+        data = data[: int(random.integers(0, len(data) + 1))]
+    elif choice == 1:
+        data += bytes(random.integers(0, 256, 8, dtype=np.uint8))
+    else:
+        high = len(data) if choice == 2 else min(len(data), 200)
+        for at in random.integers(0, max(1, high), int(random.integers(1, 6))):
+            if at < len(data):
+                data[at] ^= int(random.integers(1, 256))
+    return Array(array.dtype, array.shape, array.stype, bytes(data))
+
+
+def _other_header(text: str, random: np.random.Generator) -> str:
+    """Another value at some place, a place less, or other characters."""
+    if random.random() < 0.15:
+        at = int(random.integers(0, len(text) + 1))
+        return text[:at] + str(random.choice(["", "{", "]", '"', "\\", "NaN", "9" * 50])) + text[at + 1 :]
+    try:
+        header = json.loads(text)
+    except ValueError:
+        return text
+    place = header
+    while isinstance(place, dict | list) and len(place):
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = keys[int(random.integers(0, len(keys)))]
+        if isinstance(place[key], dict | list) and len(place[key]) and random.random() < 0.6:
+            place = place[key]
+            continue
+        action = random.random()
+        if action < 0.2:
+            del place[key]
+        elif action < 0.35 and isinstance(place, list):
+            place.append(place[key])
+        else:
+            place[key] = ODD_VALUES[int(random.integers(0, len(ODD_VALUES)))]
+        break
+    return json.dumps(header)
+
+
+def _other_values(array: Array, random: np.random.Generator) -> Array:
+    """Another value, type or shape of one of the small arrays."""
+    try:
+        arrays = load(array.numpy().tobytes())
+    except Exception:
+        return array
+    if not arrays:
+        return array
+    name = sorted(arrays)[int(random.integers(0, len(arrays)))]
+    value, action = arrays[name], random.random()
+    if action < 0.6 and value.numel():
+        flat = value.flatten().clone()
+        at = slice(None) if random.random() < 0.4 else int(random.integers(0, len(flat)))
+        if value.is_floating_point():
+            flat[at] = torch.tensor(float(random.choice(ODD_NUMBERS)), dtype=torch.float64).to(value.dtype)
+        elif value.dtype == torch.int64:
+            flat[at] = int(random.choice([-1, 0, 1, 2, 100, 2**40, 2**62, -(2**62)]))
+        arrays[name] = flat.reshape(value.shape)
+    elif action < 0.75:
+        arrays[name] = value.nan_to_num(posinf=0.0).to(DTYPES[int(random.integers(0, len(DTYPES)))])
+    elif action < 0.9:
+        shapes = (value[None], value.flatten(), value.flatten()[:0], value.flatten()[:-1], value[..., None])
+        arrays[name] = shapes[int(random.integers(0, len(shapes)))]
+    elif action < 0.95:
+        del arrays[name]
+    else:
+        arrays[name + "x"] = value
+    kept = {key: each.contiguous().clone() for key, each in arrays.items()}
+    return Array(np.frombuffer(save(kept), np.uint8))
+
+
+# ---- the rule --------------------------------------------------------------------------------------------------------
+
+
+def test_a_mutated_answer_is_refused_or_leaves_finite_sums(heard):
+    known, refusals = heard[0], 0
+    for label, random in cases("answers", 1000):
+        exchange = known[int(random.integers(0, len(known)))]
+        nodes = list(exchange.contents)
+        victim = nodes[int(random.integers(0, len(nodes)))]
+        contents = {**exchange.contents, victim: mutated(exchange.contents[victim], random)}
+        (sound, refused), error = refusal(label, lambda c=contents, e=exchange: sort_out(c, e.asked, Memory()))
+        assert error is None, label
+        assert set(refused) <= {victim}, f"{label}: an honest node was refused: {refused}"
+        assert set(sound) | set(refused) == set(nodes), label
+        refusals += len(refused)
+        if refused:
+            assert refused[victim].isprintable(), label
+            assert len(refused[victim]) < 700, label
+        clean = merge([answer.reply for answer in sort_out(exchange.contents, exchange.asked)[0].values()])
+        total = merge([answer.reply for answer in sound.values()])
+        assert total.nbytes >= 0, label
+        for arrays, honest in ((total.sums, clean.sums), (total.rows, clean.rows)):
+            for name, value in arrays.items():
+                assert bool(value.isfinite().all()) or not bool(honest[name].isfinite().all()), f"{label}: {name}"
+        for name, part in total.slotted.items():
+            for key, value in part.arrays.items():
+                assert bool(value.isfinite().all()), f"{label}: {name}/{key}"
+    assert refusals > 500
+
+
+def test_a_mutated_hello_is_refused_or_admitted_within_the_limits(heard):
+    limits = Admission(most_clients=50, most_samples=10**6)
+    for label, random in cases("hello", 300):
+        content = mutated(heard[2][int(random.integers(0, len(heard[2])))], random)
+        hosted, error = refusal(label, lambda c=content: read_hosted(c, limits.most_clients, limits.most_samples))
+        if error is None:
+            assert len(hosted.clients) <= 50, label
+            assert all(1 <= n <= 10**6 for n in hosted.train), label
+            assert all(client.isprintable() for client in hosted.clients), label
+
+
+def test_a_mutated_request_is_refused_or_within_the_limits(heard):
+    limits = Limits(clusters=1000, restarts=100, values=10**7)
+
+    def read(content):
+        request = read_request(content)
+        limits.check(request)
+        return request
+
+    for label, random in cases("requests", 300):
+        content = mutated(heard[1][int(random.integers(0, len(heard[1])))], random)
+        request, error = refusal(label, lambda c=content: read(c))
+        if error is None:
+            assert 0 <= request.broadcast.clusters.K <= 1000, label
+            assert len(set(request.clients)) == len(request.clients), label
+
+
+WHOLE = [RUNS[0], RUNS[1], RUNS[3], RUNS[4], RUNS[5], RUNS[7], RUNS[8], RUNS[10]]
+
+
+def test_a_run_with_a_node_that_mutates_all_its_answers_ends_with_finite_models(tmp_path):
+    for number, (label, random) in enumerate(cases("runs", 32)):
+        case = WHOLE[number % len(WHOLE)]
+        plan = case.plan()
+
+        def deliver(message: Message, answer: Message, random=random) -> Sequence[tuple[float, Message]]:
+            if message.metadata.dst_node_id != 5 or task_of(message.content) == HELLO or answer.has_error():
+                return at_once(message, answer)
+            return at_once(message, Message(mutated(answer.content, random), reply_to=message))
+
+        def run(plan=plan, case=case, deliver=deliver, number=number):
+            return case.run(plan, lambda side: federation_of(plan, tmp_path / str(number), deliver))
+
+        result, error = refusal(label, run)
+        assert error is None, f"{label}: the run was ended by one node: {error}"
+        for model in result.models:
+            for name, value in model.items():
+                assert np.isfinite(value).all(), f"{label}: {name}"
