@@ -136,6 +136,7 @@ def read_setting(text: str) -> tuple[str, Setting]:
 
 def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[str, Setting]) -> None:
     """Refuse everything that would end the run anyway, before any process is started."""
+    from coterie.federation.flower.clients import admission_of
     from coterie.federation.flower.preflight import check_run_options
     from coterie.federation.flower.server import Settings
 
@@ -145,6 +146,7 @@ def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[s
         if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
             raise ConfigError(f"setting {name} must be a number of at most 64 bits, which is what Flower can carry")
     settings = Settings.read(told)
+    admission_of(settings.exchange["allowed"], settings.exchange["schema"])
     if (run_folder / "result.json").is_file():
         raise RunError(f"{run_folder} is finished already: name another folder with --out")
     if (run_folder / "config.toml").is_file():
