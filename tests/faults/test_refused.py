@@ -61,6 +61,7 @@ def test_wrong_answers_are_refused_silence_is_no_update_and_strangers_stay_outsi
             assert why in child.log.read_text()
         assert federation.online() == set(range(NODES))
         ended = it.completed(run)
+        assert "NaN" not in (it.out / "result.json").read_text(), "scores are checked as answers to rounds are"
         ids = federation.node_ids
     bad, good = names(BAD, of=NODES), names(GOOD, of=NODES)
     assert sorted(ended.assignments) == sorted((*bad, *good)), "who lies at the roll call brings nobody"

@@ -186,7 +186,7 @@ def test_a_superlink_that_is_gone_is_one_sentence(tmp_path):
     run = LocalRun(7, tmp_path / "log", control)
     calls = (control.nodes, lambda: control.register(key), lambda: control.start(b""), run.stop, run.status)
     for call in (*calls, lambda: run.wait(1.0)):
-        with pytest.raises(RunError, match="the SuperLink cannot be asked to .*refused$"):
+        with pytest.raises(RunError, match=r"the SuperLink cannot be asked to .*refused$"):
             call()
 
     def watch() -> None:
