@@ -288,6 +288,7 @@ def _interruptible(folder: Path, nodes: int, run_folder: Path) -> Iterator[None]
     try:
         yield
     except KeyboardInterrupt:
+        before = dict.fromkeys(SIGNALS, signal.SIG_IGN)  # this process is about to end
         again = f"coterie flower up {folder} --nodes {nodes} --out {run_folder}"
         _say(f"interrupted, all processes have been ended; resume with '{again}'")
         sys.exit(128 + (received or [signal.SIGINT])[0])
