@@ -23,9 +23,10 @@ types: $(READY)
 unit: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
-# Faults against real processes: nodes and servers that are killed, slow, late, restarted; a minute or two each on a machine with nothing else to do.
+# Faults against real processes: nodes and servers that are killed, slow, late, restarted, hostile or interrupted; about ten minutes on two cores with nothing
+# else to do. Two federations at a time, since their programs mostly wait.
 test-faults: $(READY)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest tests/faults -m '' -v --durations=0
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest tests/faults -m '' -v -n 2 --dist worksteal --durations=0
 
 # The random cases of tests/fuzz in their full number (about 10^5); COTERIE_FUZZ_SEED draws others.
 fuzz: $(READY)

@@ -136,6 +136,7 @@ def read_setting(text: str) -> tuple[str, Setting]:
 
 def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[str, Setting]) -> None:
     """Refuse everything that would end the run anyway, before any process is started."""
+    from coterie.federation.flower.clients import admission_of
     from coterie.federation.flower.preflight import check_run_options
     from coterie.federation.flower.server import Settings
 
@@ -145,10 +146,11 @@ def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[s
         if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
             raise ConfigError(f"setting {name} must be a number of at most 64 bits, which is what Flower can carry")
     settings = Settings.read(told)
+    admission_of(settings.exchange["allowed"], settings.exchange["schema"])
     if (run_folder / "result.json").is_file():
         raise RunError(f"{run_folder} is finished already: name another folder with --out")
     if (run_folder / "config.toml").is_file():
-        _check_resumable(run_folder, Settings.read(changed).options)
+        _check_resumable(run_folder, changed)
         return
     _check_new(run_folder)
     check_run_options(settings.method, settings.options)
@@ -178,15 +180,21 @@ def _check_resumable(folder: Path, changed: Mapping[str, Setting]) -> None:
     run = RunFolder.open(folder)
     config = run.config
     for name, value in changed.items():
-        if name not in config or config[name] != value:
+        if _differs(config.get(name.replace("-", "_")), value, name):
             raise ConfigError(
-                f"--set {name}={value}: the run in {folder} was started with "
-                f"{f'{name}={config[name]}' if name in config else f'no {name}'}, and a resumed run keeps its options: "
-                "leave the setting out, or name a new folder with --out"
+                f"--set {name}={value}: the run in {folder} was started with {name}={config[name.replace('-', '_')]}, "
+                "and a resumed run keeps its options: leave the setting out, or name a new folder with --out"
             )
     with alone_in(folder):
         if not (folder / FILE).is_file() and run.records():
             raise RunError(f"{folder} is a run with data of its own: go on with 'coterie resume {folder}'")
+
+
+def _differs(before: object, now: Setting, name: str) -> bool:
+    """Return whether a setting is certainly another one; most texts are stored with their defaults written out."""
+    if name == "method":
+        return before != now
+    return isinstance(before, int | float) and isinstance(now, int | float) and before != now
 
 
 def _say(text: str) -> None:
@@ -281,6 +289,7 @@ def _interruptible(folder: Path, nodes: int, run_folder: Path) -> Iterator[None]
     try:
         yield
     except KeyboardInterrupt:
+        before = dict.fromkeys(SIGNALS, signal.SIG_IGN)  # this process is about to end
         again = f"coterie flower up {folder} --nodes {nodes} --out {run_folder}"
         _say(f"interrupted, all processes have been ended; resume with '{again}'")
         sys.exit(128 + (received or [signal.SIGINT])[0])

@@ -180,6 +180,7 @@ def test_a_result_is_not_lost_when_its_json_or_its_report_cannot_be_written(cote
         assert coterie("report", name)[0] == 0
 
 
+@pytest.mark.filterwarnings("ignore::coterie.errors.DivergenceWarning")
 def test_json_goes_to_standard_output_alone_and_only_if_all_is_well(coterie):
     code, out, err = coterie("run", *QUICK, "--json", "-", "--lr", "1e300")
     assert code == 2 or json.loads(out)

@@ -123,6 +123,9 @@ WRONG = {
     "deadline=inf": "deadline must be",
     "wait=0": "wait must be",
     "most-change=0": "most_change must be",
+    "allowed=/no/such/list.toml": "list.toml",
+    "schema=/no/such/form.json": "form.json",
+    'schema={"classes": -1}': "classes",
     "engine=simulated": "for simulated clients",
     "privacy=local": "budget",
     "learner=\udcff": "printable",
@@ -199,6 +202,20 @@ def test_up_refuses_a_run_folder_that_cannot_be_written(out, app, tmp_path, noth
     (tmp_path / "file").touch()
     with pytest.raises((StorageError, RunError)):
         call("up", app, "--out", out.replace("FILE", str(tmp_path / "file")))
+
+
+def test_the_same_command_resumes_a_run(app, tmp_path, nothing_starts):
+    """What was given as text, or left to the data, is stored as something else."""
+    (tmp_path / "run").mkdir()
+    stored = "method = 'ifca'\nrounds = 3\nlearner = 'logistic:l2=0.0,bias=true'\nlr = 0.3\nlocal_steps = 2\n"
+    (tmp_path / "run" / "config.toml").write_text(stored)
+    given = ["method=ifca", "rounds=3", "learner=logistic", "lr=auto", "local-steps=2", "deadline=30"]
+    flags = [part for text in given for part in ("--set", text)]
+    with pytest.raises(nothing_starts):
+        call("up", app, "--out", tmp_path / "run", *flags)
+    for other in ("method=fedavg", "local-steps=3", "local_steps=3"):
+        with pytest.raises(ConfigError, match="a resumed run keeps its options"):
+            call("up", app, "--out", tmp_path / "run", "--set", other)
 
 
 def test_up_refuses_a_folder_that_is_no_app(tmp_path, nothing_starts):

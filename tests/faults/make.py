@@ -27,6 +27,7 @@ from coterie.planning import prepare
 from coterie.runs.folder import Record, RunFolder
 
 APP = Path(__file__).with_name("app")
+ATTACKS = Path(__file__).parents[1] / "federation" / "flower" / "attacks.py"
 OPTIONS: Mapping[str, Any] = {
     "learner": "logistic:l2=0.01",
     "start": "random",
@@ -62,8 +63,8 @@ class Faulty:
     def orders(self) -> Path:
         return self.folder / "orders"
 
-    def order(self, node: int, orders: Mapping[int, str]) -> None:
-        """What a node does in which round; before the run is submitted."""
+    def order(self, node: int, orders: Mapping[int | str, str]) -> None:
+        """What a node does in which round or at which other task; before the run is submitted."""
         (self.orders / f"node-{node}.json").write_text(json.dumps(orders))
 
     def go(self, round_: int) -> None:
@@ -97,7 +98,8 @@ def faulty(
 ) -> Iterator[Faulty]:
     """A federation in this folder, all of whose processes are gone afterwards."""
     (folder / "orders").mkdir()
-    federation = LocalFederation(APP, nodes, folder, start=start, node_config={"orders": str(folder / "orders")})
+    config = {"orders": str(folder / "orders"), "attacks": str(ATTACKS)}
+    federation = LocalFederation(APP, nodes, folder, start=start, node_config=config)
     begun = time.monotonic()
     with federation:
         yield Faulty(federation, folder, method, rounds, time.monotonic() - begun)

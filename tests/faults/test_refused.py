@@ -1,4 +1,7 @@
-"""Wrong answers and wrong keys against real processes over TLS: one federation goes through them all."""
+"""Wrong answers and wrong keys against real processes over TLS: one federation goes through them all.
+
+Every attack there is goes through the same checks in one process, in tests/federation/flower/test_attacks.py.
+"""
 
 import pytest
 
@@ -6,9 +9,13 @@ from coterie.federation.flower.local.certificates import Certificates, NodeKey
 from coterie.federation.flower.local.processes import Identity
 from tests.faults.app.faulty.data import names, population
 from tests.faults.make import assert_as_replayed, faulty, reasons, wait_until
+from tests.federation.flower.attacks import ATTACKS
 
 pytestmark = pytest.mark.slow_processes
 
+NODES = 5
+BAD, GOOD, HOSTILE = 0, 1, {2: "sizes of 10^30", 3: "a surrogate in an id", 4: "classes 10^10"}
+"""A node whose answers are wrong, one that is honest, and some that are hostile at the roll call already."""
 WRONG = {
     "nan": "has values in 'clusters/change/weight' that are not finite: refused",
     "shape": "has 'clusters/change/weight' as float64",
@@ -16,14 +23,28 @@ WRONG = {
     "foreign": "answers for client 'somebody else', which was not asked there: refused",
     "huge": "but at most 100 is allowed: refused",
 }
+ROUNDS = (
+    "npz",
+    "a shape of 10^13",
+    "a damaged header",
+    "deep JSON",
+    "nothing",
+    "a mass of all samples",
+    "an infinite loss",
+    "negative counts",
+)
+"""Attacks in rounds that come after those of WRONG."""
 
 
 def test_wrong_answers_are_refused_silence_is_no_update_and_strangers_stay_outside(tmp_path):
-    wrong = tuple(WRONG)
+    assert {*ROUNDS, *HOSTILE.values()} <= ATTACKS.keys()
+    wrong = (*WRONG, *ROUNDS)
     silent = len(wrong)  # the round in which nobody answers, after one for each fault
-    with faulty(tmp_path, "ifca", rounds=silent + 1, nodes=3, start=(0, 1)) as it:
-        it.order(0, {**dict(enumerate(wrong)), silent: "raise"})
-        it.order(1, {silent: "raise"})
+    with faulty(tmp_path, "ifca", rounds=silent + 1, nodes=NODES) as it:
+        it.order(BAD, {**dict(enumerate(wrong)), silent: "raise", "evaluate": "NaN everywhere"})
+        it.order(GOOD, {silent: "raise"})
+        for node, attack in HOSTILE.items():
+            it.order(node, {"hello": attack})
         run = it.submit(nodes=2, most_change=100.0)
         federation = it.federation
         ca, stranger = federation.certificates.ca, NodeKey.at(tmp_path / "stranger").private
@@ -31,22 +52,28 @@ def test_wrong_answers_are_refused_silence_is_no_update_and_strangers_stay_outsi
         outside = {
             "Failed to activate SuperNode": Identity(stranger, ca),
             "must be registered": Identity(None, ca),
-            "CERTIFICATE_VERIFY_FAILED": Identity(federation.key(2).private, other),
+            "CERTIFICATE_VERIFY_FAILED": Identity(federation.key(GOOD).private, other),
         }
-        refused = {why: federation.start_node(2 + i, who, wait=0) for i, (why, who) in enumerate(outside.items())}
+        refused = {why: federation.start_node(NODES + i, who, wait=0) for i, (why, who) in enumerate(outside.items())}
         for why, child in refused.items():
             wait_until(f"a node ends with {why!r}", lambda child=child: child.exit_code() is not None)
             assert child.exit_code() != 0
             assert why in child.log.read_text()
-        assert federation.online() == {0, 1}
+        assert federation.online() == set(range(NODES))
         ended = it.completed(run)
-    bad, good = names(0, of=3), names(1, of=3)
+        assert "NaN" not in (it.out / "result.json").read_text(), "scores are checked as answers to rounds are"
+        ids = federation.node_ids
+    bad, good = names(BAD, of=NODES), names(GOOD, of=NODES)
+    assert sorted(ended.assignments) == sorted((*bad, *good)), "who lies at the roll call brings nobody"
+    for node in HOSTILE:
+        assert f"node {ids[node]} " in reasons(ended.records[0])
     *records, nobody = ended.records
     for record, name in zip(records, wrong, strict=True):
-        assert WRONG[name] in reasons(record), name
+        assert WRONG.get(name, f"node {ids[BAD]} ") in reasons(record), name
+        assert ": refused" in reasons(record)
         assert sorted(record["rejected"]) == sorted(bad), name
         assert (record["answered"], record["missing"]) == (len(good), []), name
     assert nobody["answered"] == 0
     assert sorted(nobody["missing"]) == sorted((*bad, *good))
     assert "this node was told to fail" in reasons(nobody)
-    assert_as_replayed(ended, population(0, 1, of=3), "ifca")
+    assert_as_replayed(ended, population(BAD, GOOD, of=NODES), "ifca")

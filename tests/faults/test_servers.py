@@ -18,12 +18,13 @@ HELD = 3
 """The round in which the server is killed; the last checkpoint is of the round before the one before."""
 
 
-def in_mid_round(it: Faulty) -> None:
+def in_mid_round(it: Faulty) -> LocalRun:
     """Submit the run and wait until its round is under way."""
     it.order(0, {HELD: "hold"})
-    it.submit(checkpoint_every=2)
+    run = it.submit(checkpoint_every=2)
     wait_until("the round begins", lambda: f"round {HELD}" in it.begun(0))
     assert len(it.records()) == HELD
+    return run
 
 
 def assert_nothing_is_lost(it: Faulty, run: LocalRun, name: str) -> None:
@@ -63,3 +64,16 @@ def test_a_superlink_killed_in_mid_round_is_started_again_and_the_run_goes_on(tm
         it.federation.start_superexec()
         assert set(it.federation.control.nodes()) == set(ids.values()), "its database knows the nodes"
         assert_nothing_is_lost(it, it.submit(), name)
+
+
+def test_a_server_app_outlives_a_superlink_that_is_killed_and_started_again(tmp_path):
+    """It keeps asking; with the database come back the run, its messages, and the nodes with their ids."""
+    with faulty(tmp_path, "fedem", ROUNDS, NODES) as it:
+        run = in_mid_round(it)
+        name = name_of(it)
+        (survivor,) = it.federation.server_apps()
+        it.federation.superlink.kill()
+        it.go(HELD)
+        it.federation.start_superlink()
+        assert_nothing_is_lost(it, run, name)
+        assert it.federation.server_apps() in ([], [survivor]), "nobody started another one"

@@ -71,7 +71,7 @@ def test_random_settings(app):
 
 def test_damaged_apps(app):
     whole = {name: (app / name).read_bytes() for name in FILES}
-    for label, rng in cases("apps of up", 60):
+    for label, rng in cases("apps of up", 40):
         name = str(rng.choice(FILES))
         (app / name).write_bytes(damaged(whole[name], rng))
         refusal(f"{label}: {name}", lambda: up(app))

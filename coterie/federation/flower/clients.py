@@ -134,9 +134,7 @@ def clients_of(
         InputError: The nodes do not agree on the form of their data, and `schema` does not say which is right.
         TrainingError: Fewer nodes than `nodes` came in time.
     """
-    admission = Admission(
-        None if allowed is None else AllowList.read(allowed), Demanded.read(schema), most_clients, most_samples
-    )
+    admission = admission_of(allowed, schema, most_clients, most_samples)
     exchange = Exchange(grid, deadline)
     if again is None:
         roll, run = Roll(expected, admission=admission), uuid4().hex
@@ -144,6 +142,17 @@ def clients_of(
         roll, run = _known(Path(again), admission)
     roll.call(exchange, nodes, wait)
     return FlowerClients("flower", exchange, roll, run, quorum, most_change, change_factor)
+
+
+def admission_of(
+    allowed: str | Path | Entries | None,
+    schema: str | Path | Mapping[str, object] | DataSchema | None,
+    most_clients: int = MOST_CLIENTS,
+    most_samples: int = MOST_SAMPLES,
+) -> Admission:
+    """Return the rules for nodes, as `clients_of` takes them; files are read and checked."""
+    entries = None if allowed is None else AllowList.read(allowed)
+    return Admission(entries, Demanded.read(schema), most_clients, most_samples)
 
 
 def _known(folder: Path, admission: Admission) -> tuple[Roll, str]:

@@ -15,14 +15,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 import coterie
-from coterie.errors import ConfigError, StorageError
+from coterie.errors import ConfigError, RunError, StorageError
 from coterie.federation.flower.local import child as child_module
 from coterie.federation.flower.local.app import app_name, write_app
 from coterie.federation.flower.local.bundle import make_bundle, read_project
 from coterie.federation.flower.local.certificates import Certificates, NodeKey
 from coterie.federation.flower.local.child import Child, reason, warnings_in
+from coterie.federation.flower.local.control import Control
 from coterie.federation.flower.local.private import make_private_folder, restrict, write_private
-from coterie.federation.flower.local.processes import Identity, LocalFederation
+from coterie.federation.flower.local.processes import Identity, LocalFederation, LocalRun, free_ports
 
 NODES = 2
 OPTIONS = {"clusters": 2, "local_steps": 3, "lr": 0.05, "dtype": "float64", "seed": 4}
@@ -176,6 +177,24 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
     for call in (make_private_folder, lambda path: write_private(path, b"x"), Certificates.at, NodeKey.at):
         with pytest.raises(StorageError, match="cannot be written"):
             call(tmp_path / "file" / "below")
+
+
+def test_a_superlink_that_is_gone_is_one_sentence(tmp_path):
+    key = NodeKey.at(tmp_path / "node").public
+    control = Control(f"127.0.0.1:{free_ports(1)[0]}", Certificates.at(tmp_path / "tls").ca)
+    assert not control.answers()
+    run = LocalRun(7, tmp_path / "log", control)
+    calls = (control.nodes, lambda: control.register(key), lambda: control.start(b""), run.stop, run.status)
+    for call in (*calls, lambda: run.wait(1.0)):
+        with pytest.raises(RunError, match=r"the SuperLink cannot be asked to .*refused$"):
+            call()
+
+    def watch() -> None:
+        raise RunError("superlink has ended")
+
+    with pytest.raises(RunError, match="superlink has ended"):
+        run.wait(1.0, watch)
+    control.close()
 
 
 def test_warnings_are_read_from_a_log_of_flowers(tmp_path):

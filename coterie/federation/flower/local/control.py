@@ -76,17 +76,18 @@ class Control:
     def register(self, public_key: Path) -> int:
         """The node id of this key (in OpenSSH's format), registered if it is not yet."""
         pem = load_ssh_public_key(public_key.read_bytes()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        known = {
-            bytes(node.public_key): int(node.node_id) for node in self._client.ListNodes(ListNodesRequest()).nodes_info
-        }
-        if pem in known:
-            return known[pem]
         with _told("register a node"):
+            nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
+            known = {bytes(node.public_key): int(node.node_id) for node in nodes}
+            if pem in known:
+                return known[pem]
             return int(self._client.RegisterNode(RegisterNodeRequest(public_key=pem)).node_id)
 
     def nodes(self) -> dict[int, str]:
         """{node id: registered, online, offline or unregistered}."""
-        return {int(node.node_id): str(node.status) for node in self._client.ListNodes(ListNodesRequest()).nodes_info}
+        with _told("list the nodes"):
+            nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
+            return {int(node.node_id): str(node.status) for node in nodes}
 
     def start(self, bundle: bytes) -> int:
         """Start a run of the app in this bundle; its number."""
@@ -96,7 +97,8 @@ class Control:
 
     def status(self, run: int) -> Status:
         """How a run is."""
-        found = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        with _told("tell how the run is"):
+            found = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
         return Status(found.status, found.sub_status, found.details)
 
     def stop(self, run: int) -> None:
@@ -112,12 +114,14 @@ class Control:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """A refusal as one sentence."""
+    """Turn a refusal, or a SuperLink that is gone, into one sentence."""
     try:
         yield
     except httpx.HTTPStatusError as error:
         reason = " ".join(error.response.text.split()) or error.response.reason_phrase
         raise RunError(f"the SuperLink would not {what}: {reason} (HTTP {error.response.status_code})") from None
+    except httpx.HTTPError as error:
+        raise RunError(f"the SuperLink cannot be asked to {what}: {error or type(error).__name__}") from None
 
 
 def never_proxied(environment: Mapping[str, str]) -> dict[str, str]:

@@ -78,12 +78,21 @@ class LocalRun:
     def wait(self, timeout: float, watch: Callable[[], None] = lambda: None) -> Status:
         """Wait for its end; `watch` is called now and then, and may raise to stop waiting."""
         limit = time.monotonic() + timeout
-        while not (status := self.status()).finished:
+        while not (status := self._status(watch)).finished:
             watch()
             if time.monotonic() > limit:
                 raise RunError(f"the run has not ended within {timeout:g} s: see {self.log}, or wait longer")
             time.sleep(POLL)
         return status
+
+    def _status(self, watch: Callable[[], None]) -> Status:
+        """Return the status; `watch` may know better why the SuperLink does not answer."""
+        try:
+            return self.status()
+        except RunError:
+            time.sleep(LOOK)  # a process that was killed closes its connections before it is gone
+            watch()
+            raise
 
     def tail(self, lines: int = 5) -> str:
         """The last lines that the server's app printed."""

@@ -2,14 +2,18 @@
 
 The node's config names a folder (`orders`). There, for node 2::
 
-    node-2.json     {"3": "nan"}: what to do in round 3, one of `FAULTS`, "raise", or "hold" the answer
+    node-2.json     {"3": "nan"}: what to do in round 3, one of `FAULTS`, an attack, "raise", or "hold" the answer;
+                    {"hello": "classes 10^10"}: the same for any other task
     node-2.log      one line for each message that was begun, "round 3" or a task's name
     go-3            those that hold in round 3 may go on
+
+Attacks are those of tests/federation/flower/attacks.py, whose path is in the node's config (`attacks`).
 """
 
 from __future__ import annotations
 
 import json
+import runpy
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -44,12 +48,15 @@ def misbehave(message: Message, context: Context, call: Callable[[Message, Conte
     with open(folder / f"{name}.log", "a") as log:
         log.write(f"{task}\n" if round_ is None else f"round {round_}\n")
     orders = folder / f"{name}.json"
-    order = json.loads(orders.read_text()).get(round_) if orders.is_file() else None
+    order = json.loads(orders.read_text()).get(round_ or task) if orders.is_file() else None
     if order == "raise":
         raise RuntimeError("this node was told to fail")
     answer = call(message, context)
     if order == "hold":
         _wait_for(folder / f"go-{round_}")
+    attacks = runpy.run_path(str(context.node_config["attacks"]))["ATTACKS"] if order else {}
+    if order in attacks:
+        answer = Message(attacks[order](answer.content), reply_to=message)
     if order in FAULTS:
         said = read_answer(answer.content, task)
         answer = Message(answer_content(task, Answer(FAULTS[order](said.reply), said.lost)), reply_to=message)
