@@ -44,16 +44,13 @@ class DataSchema:
         """Return the schema of a node's data."""
         profile = data.profile
         found = cls(profile.features, profile.classes, tuple(data.feature_names))
-        table = getattr(data, "schema", None)
-        if table is None:
-            return found
-        plain = table.plain()
-        scales = {tuple(map(float, pair)) for pair in plain["scales"]}
+        schema, plain = data.schema, data.schema.plain()
+        unscaled = set(schema.scales) == {(0.0, 1.0)}
         return replace(
             found,
-            class_names=tuple(label if isinstance(label, str) else json.dumps(label) for label in plain["classes"]),
-            encoding=_digest(plain["columns"]) if plain["columns"] else "",
-            scaling="" if not scales else UNSCALED if scales == {(0.0, 1.0)} else _digest(plain["scales"]),
+            class_names=tuple(label if isinstance(label, str) else json.dumps(label) for label in schema.classes),
+            encoding=_digest(plain["columns"]) if schema.is_table else "",
+            scaling="" if not schema.scales else UNSCALED if unscaled else _digest(plain["scales"]),
         )
 
     @property
