@@ -64,18 +64,17 @@ def ratio(data: Population, result: Result) -> float:
     return loss / float(result.learner.loss(torch.zeros_like(targets), targets).mean())
 
 
-def defaults(names: list[str], seeds: int, rounds: int) -> Iterator[tuple[str, str, bool, float]]:
-    """Scenario, method, verdict and ratio of runs with default settings."""
-    for name in names:
-        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-            data = coterie.scenario(name, seed=seed)
-            for method, entry in METHODS.items():
-                shorter = {"rounds": rounds} if rounds and any(o.name == "rounds" for o in entry.accepts) else {}
-                try:
-                    result = coterie.fit(data, method, seed=seed, **shorter)
-                except CoterieError:
-                    continue  # the method is not for such data
-                yield name, method, result.metrics["diverged"], ratio(data, result)
+def defaults(name: str, seeds: int, rounds: int) -> Iterator[tuple[str, bool, float]]:
+    """Method, verdict and ratio of runs with default settings on one scenario."""
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        data = coterie.scenario(name, seed=seed)
+        for method, entry in METHODS.items():
+            shorter = {"rounds": rounds} if rounds and any(o.name == "rounds" for o in entry.accepts) else {}
+            try:
+                result = coterie.fit(data, method, seed=seed, **shorter)
+            except CoterieError:
+                continue  # the method is not for such data
+            yield method, result.metrics["diverged"], ratio(data, result)
 
 
 def wide(column: float, seed: int) -> Population:
@@ -101,15 +100,14 @@ def ends(method: str, column: float, lr: float | None, seed: int) -> str:
 
 
 def first_table(arguments: argparse.Namespace) -> None:
-    runs = list(defaults(arguments.only or list(SCENARIOS), arguments.seeds, arguments.rounds))
-    print(f"{'scenario':<24}{'runs':>6}{'called diverged':>17}{'greatest ratio of the others':>30}")
-    for name in dict.fromkeys(run[0] for run in runs):
-        here = [run for run in runs if run[0] == name]
-        sound = max((run[3] for run in here if not run[2]), default=math.nan)
-        print(f"{name:<24}{len(here):>6}{sum(run[2] for run in here):>17}{sound:>30.3f}")
-    for name, method, diverged, found in runs:
-        if diverged:
-            print(f"  diverged: {name}, {method}, ratio {found:.3g}")
+    print(f"\n{'scenario':<24}{'runs':>6}{'called diverged':>17}{'greatest ratio of the others':>30}")
+    for name in arguments.only or SCENARIOS:
+        runs = list(defaults(name, arguments.seeds, arguments.rounds))
+        sound = max((found for _, diverged, found in runs if not diverged), default=math.nan)
+        print(f"{name:<24}{len(runs):>6}{sum(diverged for _, diverged, _ in runs):>17}{sound:>30.3f}", flush=True)
+        for method, diverged, found in runs:
+            if diverged:
+                print(f"  {method}: ratio {found:.3g}")
 
 
 def second_table(arguments: argparse.Namespace) -> None:

@@ -171,6 +171,7 @@ def _why_diverged(
         models_finite=all(bool(torch.isfinite(p).all()) for p in clusters.all_models().values()),
         updates_finite=not last,
         loss=float(settled.start_losses[settled.lane]) if plan.looks else None,
+        trained=settled.trained,
         unfit=tuple(plan.data.clients[i] for i in settled.unfit),
         evaluated=evaluated,
         reference=divergence.reference(
@@ -179,6 +180,7 @@ def _why_diverged(
             next((record["loss"] for record in records if record["loss"] is not None), None),
             clean,
         ),
+        noised=plan.method.privacy is not None,
     )
     why = divergence.why_diverged(outcome)
     lr = plan.method.rate(max(0, state.round - 1)) if plan.options.rounds else None
@@ -277,6 +279,8 @@ class _Settled:
     """(answered, P) the same of the objective's components."""
     unfit: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Those of `positions` whose training loss is not finite."""
+    trained: float | None = None
+    """Mean training loss under the models that clients last trained, where they may have left those."""
 
 
 NOTHING_ASKED = Scores(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
@@ -302,15 +306,17 @@ def _settled(plan: Plan, state: ServerState) -> _Settled:
     by_lane = table.reshape(len(table), clusters.lanes, clusters.K)
     known = np.where(np.isfinite(by_lane), by_lane, np.inf)
     chosen = known.argmin(axis=2)
+    told = state.choice.numpy()[positions]
+    trained = np.where(told >= 0, told, chosen)
     if plan.method.weights.keeps:  # clients that have a cluster stay in it
-        told = state.choice.numpy()[positions]
-        chosen = np.where(told >= 0, told, chosen)
-    mine = np.take_along_axis(known, chosen[:, :, None], axis=2)[:, :, 0]
+        chosen = trained
+    mine, before = (np.take_along_axis(known, each[:, :, None], axis=2)[:, :, 0] for each in (chosen, trained))
     with np.errstate(over="ignore"):
-        losses = np.average(mine, axis=0, weights=sizes)
+        losses, last = (np.average(each, axis=0, weights=sizes) for each in (mine, before))
     lane = int(np.argmin(losses))
     own[rows] = torch.from_numpy(chosen[:, lane])
-    return _Settled(positions, own, lane, losses, by_lane[:, lane], unfit=positions[~np.isfinite(mine[:, lane])])
+    unfit = positions[~np.isfinite(mine[:, lane])]
+    return _Settled(positions, own, lane, losses, by_lane[:, lane], unfit=unfit, trained=float(last[lane]))
 
 
 def _settled_softly(plan: Plan, state: ServerState, by: Own) -> _Settled:

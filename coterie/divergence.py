@@ -23,10 +23,10 @@ NAMED = 3
 """Clients that a sentence names."""
 MARGIN = 3.0
 """A training loss this many times the reference counts as diverged."""
-FAR = 1e4
+FAR = 1e6
 """First models that are worse than a model that ignores its input excuse a loss this many times as great, no more."""
-HELD_OUT_MARGIN = 100.0
-"""The same for the loss on held-out samples, where models that are over-fitted but sound can be far above it."""
+WIDE_MARGIN = 100.0
+"""The same where sound models can be far above it: on held-out samples, after a change of clusters, with noise."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,16 @@ class Outcome:
     """False when a round ended the training because no client had a finite update."""
     loss: float | None
     """Mean training loss; infinite or NaN where it is for some client."""
+    trained: float | None
+    """The same under the models that clients last trained, which they may have left for better ones since."""
     unfit: Sequence[str]
     """The clients whose training loss is not finite."""
     evaluated: float | None
     """Mean loss of the models that clients predict with, on held-out samples if there are any."""
     reference: float | None
     """The loss that a sound training stays below; see `reference`."""
+    noised: bool = False
+    """Whether the run is private, so that noise alone makes models worse."""
 
 
 def reference(classes: int | None, zero: float | None, first: float | None, first_untrained: bool) -> float | None:
@@ -60,7 +64,8 @@ def reference(classes: int | None, zero: float | None, first: float | None, firs
     """
     if classes is not None:
         zero = math.log(max(2, classes))
-    zero, first = (None if value is None or not math.isfinite(value) else value for value in (zero, first))
+    # targets that are all 0, or whose squares are, have no scale to compare with
+    zero, first = (value if value is not None and 0 < value < math.inf else None for value in (zero, first))
     if zero is None or first is None:
         return first if zero is None else zero
     return max(zero, min(first, FAR * zero)) if first_untrained else zero
@@ -72,7 +77,7 @@ def why_diverged(outcome: Outcome) -> str | None:
         return "no client had a finite update any more"
     if not outcome.models_finite:
         return "the parameters are not finite"
-    loss, evaluated, known = outcome.loss, outcome.evaluated, outcome.reference
+    loss, known = outcome.loss, outcome.reference
     if outcome.unfit:
         named = ", ".join(outcome.unfit[:NAMED]) + ", ..." * (len(outcome.unfit) > NAMED)
         many = "1 client" if len(outcome.unfit) == 1 else f"{len(outcome.unfit)} clients"
@@ -81,12 +86,12 @@ def why_diverged(outcome: Outcome) -> str | None:
         return "the training loss is not finite"
     if known is None:
         return None
-    if loss is not None and loss > MARGIN * known:
-        return f"the training loss is {loss:.3g}, and that of models that have learned nothing {known:.3g}"
-    if evaluated is not None and not evaluated <= HELD_OUT_MARGIN * known:
-        return (
-            f"the loss of the final models is {evaluated:.3g}, and that of models that have learned nothing {known:.3g}"
-        )
+    nothing = f"that of models that have learned nothing is {known:.3g}"
+    if loss is not None and loss > (WIDE_MARGIN if outcome.noised else MARGIN) * known:
+        return f"the training loss is {loss:.3g}, {nothing}"
+    for what, value in (("last trained", outcome.trained), ("predict with", outcome.evaluated)):
+        if value is not None and not value <= WIDE_MARGIN * known:
+            return f"the loss of the models that clients {what} is {value:.3g}, {nothing}"
     return None
 
 

@@ -255,9 +255,7 @@ def test_bad_options_are_refused_in_one_line_and_nothing_is_written(options, mes
 
 
 def test_a_training_that_diverges_says_so(tmp_path):
-    with pytest.warns(
-        DivergenceWarning, match=r"the training diverged, do not use its models: .*; lower lr \(now 1e\+20\)"
-    ):
+    with pytest.warns(DivergenceWarning, match=r"the training diverged, do not .*; lower lr \(now 1e\+20\)"):
         coterie.fit(population(), "fedavg", learner="linear", lr=1e20, rounds=50, out=tmp_path / "run")
     result = coterie.load(tmp_path / "run")
     assert result.metrics["diverged"]

@@ -21,7 +21,7 @@ PAGES = [
             *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
             *("choosing-clusters.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
             "flower-deployment.md",
-            *("privacy.md", "robust.md"),
+            *("privacy.md", "robust.md", "divergence.md"),
         )
     ),
 ]

@@ -86,7 +86,7 @@ def test_a_failure_is_told(coterie, tmp_path):
     code, out, _ = coterie("sweep", *QUICK, *swept)
     assert code == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["cells"][1]["failed"].endswith("or scale the features")
+    assert found["cells"][1]["failed"].endswith("or standardise the columns")
     assert "failed  lr=1e+30: " in out
     assert "note    the best lr, 0.1, is the least that was tried: smaller ones may be better" in out
 

@@ -47,6 +47,7 @@ def clients(random, kind, shape, feature, target):
         slope = 1.0 if i % 2 else -1.0
         y = slope * x[:, 0] + 0.1 * random.standard_normal(n)
         labels = np.digitize(y, (-0.5, 0.5)) if kind == "classes" else y * target
+        labels[0] = 2 if kind == "classes" else labels[0]  # three classes, whatever was drawn
         found[f"c{i}"] = (scaled, np.full_like(labels, 2) if shape == "same target" else labels)
     return found
 
