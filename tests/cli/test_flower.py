@@ -6,6 +6,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
+import coterie
 from coterie.cli.flower import read_setting
 from coterie.cli.main import cli, main
 from coterie.errors import ConfigError, CoterieError, RunError, StorageError
@@ -206,9 +207,13 @@ def test_up_refuses_a_run_folder_that_cannot_be_written(out, app, tmp_path, noth
 
 def test_the_same_command_resumes_a_run(app, tmp_path, nothing_starts):
     """What was given as text, or left to the data, is stored as something else."""
-    (tmp_path / "run").mkdir()
-    stored = "method = 'ifca'\nrounds = 3\nlearner = 'logistic:l2=0.0,bias=true'\nlr = 0.3\nlocal_steps = 2\n"
-    (tmp_path / "run" / "config.toml").write_text(stored)
+
+    def interrupt(record: object) -> None:
+        raise InterruptedError
+
+    data = coterie.scenario("opposite-labels", clients=4)
+    with pytest.raises(InterruptedError):
+        coterie.fit(data, "ifca", learner="logistic", rounds=3, local_steps=2, out=tmp_path / "run", on_round=interrupt)
     given = ["method=ifca", "rounds=3", "learner=logistic", "lr=auto", "local-steps=2", "deadline=30"]
     flags = [part for text in given for part in ("--set", text)]
     with pytest.raises(nothing_starts):

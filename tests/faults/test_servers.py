@@ -67,13 +67,26 @@ def test_a_superlink_killed_in_mid_round_is_started_again_and_the_run_goes_on(tm
 
 
 def test_a_server_app_outlives_a_superlink_that_is_killed_and_started_again(tmp_path):
-    """It keeps asking; with the database come back the run, its messages, and the nodes with their ids."""
+    """It keeps asking; with the database come back the run, its messages, and the nodes with their ids.
+
+    All other nodes have answered: Flower loses an answer that is being sent when the SuperLink is killed, and its
+    clients are missing in that round.
+    """
     with faulty(tmp_path, "fedem", ROUNDS, NODES) as it:
         run = in_mid_round(it)
         name = name_of(it)
         (survivor,) = it.federation.server_apps()
+        for node in range(1, NODES):
+            wait_until(f"node {node} has answered", lambda node=node: has_answered(it, node))
         it.federation.superlink.kill()
         it.go(HELD)
         it.federation.start_superlink()
         assert_nothing_is_lost(it, run, name)
         assert it.federation.server_apps() in ([], [survivor]), "nobody started another one"
+
+
+def has_answered(it: Faulty, node: int) -> bool:
+    """Whether a node has sent the answer to the round."""
+    begun = it.begun(node)
+    sent = it.federation.nodes[node].log.read_text().count("Sent successfully")
+    return f"round {HELD}" in begun and sent == len(begun)
