@@ -331,11 +331,11 @@ class Result:
 
     def save(self, folder: str | Path) -> Path:
         """Write a run folder that `coterie.load` and `coterie report` can read."""
-        run = RunFolder.create(Path(folder), self.config, self.fingerprint)
-        for record in self.records:
-            run.append(record)
-        run.finish(self.parameters, self.summary(), self.beside)
-        return run.path
+        with RunFolder.claim(Path(folder), self.config, self.fingerprint) as run:
+            for record in self.records:
+                run.append(record)
+            run.finish(self.parameters, self.summary(), self.beside)
+            return run.path
 
     def report(self, path: str | Path) -> Path:
         """Write one self-contained HTML page."""
