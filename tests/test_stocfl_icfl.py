@@ -13,7 +13,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.keys import Purpose, hash_ids, key_for
 from coterie.core.messages import Broadcast
 from coterie.core.population import Population
-from coterie.errors import ConfigError, TrainingError
+from coterie.errors import ConfigError, DivergenceWarning
 from coterie.fitting import execute
 from coterie.learners.logistic import Logistic
 from coterie.planning import Plan, prepare
@@ -318,7 +318,7 @@ def test_introductions_that_are_not_finite_are_named():
 
 def test_when_no_introduction_is_finite_the_run_says_what_to_change():
     data = from_arrays({f"c{i}": (np.full((12, 4), 1e150) * (i + 1), np.arange(12) % 2) for i in range(3)})
-    with pytest.raises(TrainingError, match="lower lr"):
+    with pytest.warns(DivergenceWarning, match="lower lr"):
         coterie.fit(data, "stocfl", learner="mlp:hidden=5", lr=0.1, batch_size=4, local_epochs=1, dtype="float64")
 
 
