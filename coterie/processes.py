@@ -9,6 +9,7 @@ import inspect
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
@@ -197,7 +198,7 @@ def _quiet_start() -> Iterator[None]:
     settings = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKER: "1"}
     before = {name: os.environ.get(name) for name in settings}
     resource_tracker.ensure_running()  # or else it would be started below, and unblock the signal
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    masked = None if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.update(settings)
     try:
         yield
@@ -207,7 +208,8 @@ def _quiet_start() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        if sys.platform != "win32" and masked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
 # ---- in the worker process -----------------------------------------------------------------------------------
