@@ -158,7 +158,9 @@ def test_what_cannot_be_solved_for_is_refused():
         coterie.fit(small(), "linear-heads", learner="representation:width=6")
 
 
-@pytest.mark.filterwarnings("ignore::coterie.errors.DivergenceWarning")  # one step of the ordinary length is too long for a bilinear model
+@pytest.mark.filterwarnings(
+    "ignore::coterie.errors.DivergenceWarning"
+)  # one step of the ordinary length is too long for a bilinear model
 def test_mixtures_of_heads_share_the_subspace_too():
     result = coterie.fit(small(), "fedem", shared="body", rounds=2, local_steps=1)
     assert all(0 < record["subspace_distance"] <= 1 for record in result.records)
