@@ -158,17 +158,13 @@ def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[s
 
 def _check_new(folder: Path) -> None:
     """Refuse a folder that holds something else, or that cannot be written."""
-    if folder.exists() and not _is_free(folder):
+    from coterie.runs.folder import RunFolder
+
+    if folder.exists() and not RunFolder.can_be_created(folder):
         raise RunError(f"{folder} exists already and is no run folder: name another folder with --out")
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise StorageError(f"{folder} cannot be written: {there} is no folder that you may write to; use --out")
-
-
-def _is_free(folder: Path) -> bool:
-    """Return whether a run may be made here: nothing is there, or what a run leaves that was killed as it was made."""
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
-    return not names or bool(names & {"versions.json", ".lock"})
 
 
 def _check_resumable(folder: Path, changed: Mapping[str, Setting]) -> None:

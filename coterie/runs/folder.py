@@ -66,7 +66,7 @@ from coterie.runs.files import (
 )
 from coterie.runs.journal import Journal, TrialLog, joined
 from coterie.runs.ledger import LEDGER, check_ledger, read_ledger, write_ledger
-from coterie.runs.locking import alone_in, claimed, is_versions_file, names_in, remove_lock
+from coterie.runs.locking import alone_in, claimed, is_empty, is_versions_file, names_in, remove_lock
 from coterie.runs.manifest import FORMAT, MANIFEST, Manifest
 from coterie.server.loop import ServerState
 
@@ -131,6 +131,11 @@ class RunFolder:
         """
         with claimed(path, _is_unbegun, _clear):
             yield cls._create(path, config, fingerprint, ledger)
+
+    @staticmethod
+    def can_be_created(path: Path) -> bool:
+        """Whether `claim` would take this folder: it is empty, or holds an interrupted creation and nothing else."""
+        return path.is_dir() and (is_empty(path) or _is_unbegun(path))
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], fingerprint: str) -> RunFolder:
