@@ -9,7 +9,9 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
 
-test: $(READY) lint types unit
+# Types are checked beside the tests, one of which mostly waits for Flower's programs.
+test: $(READY) lint
+	$(MAKE) --no-print-directory --jobs 2 types unit
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -28,9 +30,10 @@ unit: $(READY)
 test-faults: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest tests/faults -m '' -v -n 2 --dist worksteal --durations=0
 
-# The random cases of tests/fuzz in their full number (about 10^5); COTERIE_FUZZ_SEED draws others.
+# The random cases of tests/fuzz in their full number (about 10^5), and all checks of all methods with all options;
+# COTERIE_FUZZ_SEED draws other cases.
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COTERIE_FUZZ_SCALE=$${COTERIE_FUZZ_SCALE:-20} $(BIN)/pytest tests/fuzz -n 2
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COTERIE_FUZZ_SCALE=$${COTERIE_FUZZ_SCALE:-20} $(BIN)/pytest tests/fuzz tests/test_methods.py -n 2
 
 docs: $(READY)
 	$(BIN)/python -m coterie.cli.reference docs

@@ -29,7 +29,7 @@ ONLY |= dict.fromkeys(("moment-descent", "two-phase", "linear-heads", "linear-he
 LEARNER = dict.fromkeys(("linear-heads", "linear-heads-found"), "representation:width=1")
 LEARNER |= dict.fromkeys(("moment-descent", "two-phase"), "linear")
 """The methods that are for one learner."""
-COUNT = 300
+COUNT = 200
 
 
 def clients(random, kind, shape, feature, target):

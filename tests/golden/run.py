@@ -58,9 +58,18 @@ VARIANTS = (
 """Methods with options that change their arithmetic."""
 
 
+CONVOLVED = ("ifca", "fedem", "fedsoft", "hcfl+", "cfl", "odcl")
+"""Methods that are run with a convolutional network; all others train it as one of these does."""
+
+
 def all_cases() -> list[Case]:
-    """Return every method with each learner that it supports, then the variants."""
-    plain = [Case(method, learner) for method in METHODS for learner in learners_of(method) if learner != "module"]
+    """Return every method with the learners that it supports, then the variants."""
+    plain = [
+        Case(method, learner)
+        for method in METHODS
+        for learner in learners_of(method)
+        if learner != "module" and (learner != "cnn" or method in CONVOLVED)
+    ]
     return plain + [Case(*variant) for variant in VARIANTS]
 
 
