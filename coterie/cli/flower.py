@@ -250,7 +250,7 @@ class _Following:
             return
         run = RunFolder.open(self._folder)
         if self._show is None:
-            rounds, method = int(run.config["rounds"]), str(run.config["method"])
+            rounds, method = run.planned_rounds, str(run.config["method"])
             self._show = self._stack.enter_context(run_progress(err, rounds, method))
         for record in run.records()[self._shown :]:
             self._show(record)

@@ -183,8 +183,7 @@ def resume_command(folder: Path, jobs: int | None) -> None:
     run = RunFolder.open(folder)
     if run.finished:
         err.print(f"{on_one_line(folder)} is finished already", soft_wrap=True)
-    config = run.asked_config
-    with kept(folder, err), run_progress(err, int(config["rounds"]), str(config["method"])) as on_round:
+    with kept(folder, err), run_progress(err, run.planned_rounds, str(run.asked_config["method"])) as on_round:
         result = resume(folder, on_round=on_round, on_trial=on_round.trial, warn=_warn)
     _conclude(result, folder, None)
 

@@ -190,6 +190,11 @@ class RunFolder:
         return manifest
 
     @property
+    def planned_rounds(self) -> int:
+        """Number of rounds that the run was started with; 0 for a method without rounds."""
+        return int(self.asked_config.get("rounds", 0))
+
+    @property
     def asked_config(self) -> dict[str, Any]:
         """All options as config.toml has them: what was left to the data is `auto`."""
         return read_toml(self.path / CONFIG)
