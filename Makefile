@@ -25,7 +25,7 @@ types: $(READY)
 unit: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
-# Faults against real processes: nodes and servers that are killed, slow, late, restarted, hostile or interrupted; about ten minutes on two cores with nothing
+# Faults against real processes: nodes and servers that are killed, slow, late, restarted, hostile or interrupted; about fifteen minutes on two cores with nothing
 # else to do. Two federations at a time, since their programs mostly wait.
 test-faults: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest tests/faults -m '' -v -n 2 --dist worksteal --durations=0
