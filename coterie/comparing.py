@@ -115,6 +115,12 @@ def check_data(data: object) -> None:
         )
 
 
+def check_no_seed(options: Mapping[str, Any]) -> None:
+    """Refuse the option `seed`, which would have no effect beside `seeds`."""
+    if "seed" in options:
+        raise ConfigError(f"seed={shown(options['seed'])} has no effect here: list the seeds, seeds=[...]")
+
+
 def folder_path(out: object) -> Path:
     """Return the folder that a user names as a path."""
     if not isinstance(out, str | os.PathLike) or "\0" in str(out):
@@ -234,16 +240,18 @@ def compare(
     """
     leave_if_importing_main()
     check_data(data)
+    check_no_seed(options)
     seeds = seed_list(seeds)
     folder = folder_path(out)
     if not is_list(methods):
         raise ConfigError(f"methods must be a list of names, got {shown(methods)}")
+    methods = list(methods)  # an array has no truth value
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
             raise ConfigError(
                 "a learner of your own needs a population instead of a scenario's name: pass scenario(...)"
             )
-        plan_comparison(data, methods, seeds, options | ({"learner": learner} if learner else {}), folder)
+        plan_comparison(data, methods, seeds, options | ({} if learner is None else {"learner": learner}), folder)
         failed = run_comparison(folder)
         if failed:
             raise RunError(f"{len(failed)} of {len(jobs_of(folder))} runs failed; the first: {failed[0]}")

@@ -134,7 +134,8 @@ def resume(
         raise RunError(f"{folder}: the data is not that of the run: pass the same to coterie.resume(folder, data)")
     elsewhere = {"scenario", "method", "learner", "start", *data.options}
     options = {name: value for name, value in config.items() if name not in elsewhere}
-    plan = prepare(data, config["method"], learner or config["learner"], config.get("start", "random"), options)
+    chosen = config["learner"] if learner is None else learner
+    plan = prepare(data, config["method"], chosen, config.get("start", "random"), options)
     return go_on(plan, run, on_round, warn, on_trial)
 
 

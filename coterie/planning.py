@@ -184,7 +184,9 @@ def prepare(
     if not _draws(start) and "restarts" not in said:
         values["restarts"] = 1  # several starts of the same models would be one
     groups, K = _groups(entry, data, values)
-    chosen = learner or values["learner"] or ("linear" if data.profile.classes is None else "logistic")
+    chosen = values["learner"] if learner is None else learner
+    if chosen is None or (isinstance(chosen, str) and not chosen):
+        chosen = "linear" if data.profile.classes is None else "logistic"
     built = make_learner(chosen, data.profile, read_tensors)
     dtype = values["dtype"] or str(built.dtype).removeprefix("torch.")
     if values["lr"] == AUTO and "lr" not in said and not isinstance(built, Linear):

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.comparing import Job, Progress, check_data, folder_path, go_on, is_list, run_jobs, seed_list
+from coterie.comparing import Job, Progress, check_data, check_no_seed, folder_path, go_on, is_list, run_jobs, seed_list
 from coterie.config import Option, plain_options
 from coterie.core.numbers import finite_numbers
 from coterie.core.population import Population
@@ -176,6 +176,7 @@ def sweep(
     """
     leave_if_importing_main()
     check_data(data)
+    check_no_seed(options)
     if out is None:
         with tempfile.TemporaryDirectory() as place:
             again = {"over": over, "seeds": seeds, "validation": validation, "learner": learner, **options}

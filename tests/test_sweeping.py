@@ -174,3 +174,11 @@ def test_a_scenario_by_name_refuses_what_changes_its_data_and_learners_without_a
     (tmp_path / "taken" / "letter.txt").write_text("dear")
     with pytest.raises(RunError, match="exists already"):
         coterie.sweep("mixed-regression", over={"lr": [0.1]}, clients=6, out=tmp_path / "taken")
+
+
+@pytest.mark.parametrize("several", [coterie.sweep, coterie.compare])
+def test_a_single_seed_beside_several_is_refused(tmp_path, several):
+    more = {"over": OVER} if several is coterie.sweep else {"methods": ["ifca"]}
+    with pytest.raises(ConfigError, match="list the seeds"):
+        several(population(), out=tmp_path / "runs", seed=3, **more)
+    assert not (tmp_path / "runs").exists()
