@@ -15,7 +15,7 @@ from safetensors.torch import load as safetensors_load
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
-from coterie.runs.files import read_checked_json, sha256, tensor_bytes, write_atomically, write_checked_json
+from coterie.runs.files import read_checked_json, reason_of, sha256, tensor_bytes, write_atomically, write_checked_json
 from coterie.server.loop import ServerState
 
 WHOLE = ("choice", "steady", "loss", "accepted", "flows", "portraits")
@@ -108,7 +108,7 @@ def newest_checkpoint(
             check(facts)
             return read_state(header, facts), facts
         except (OSError, ValueError, KeyError, TypeError) as error:
-            warn(f"checkpoint {header.stem} is damaged ({_reason(error)}); using the one before it")
+            warn(f"checkpoint {header.stem} is damaged ({reason_of(error)}); using the one before it")
     return None
 
 
@@ -128,7 +128,3 @@ def read_state(header: Path, facts: Facts) -> ServerState:
 
 def _under(prefix: str, arrays: Params) -> Params:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -89,10 +89,16 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
+def reason_of(error: Exception) -> str:
+    """Return why something failed, without the number and the path that an OSError puts beside it."""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
 def unreadable(path: Path, error: Exception) -> RunError:
     """The error for a file of a run folder that is not as it was written."""
-    reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-    return RunError(f"{path} cannot be read ({reason}): the folder is damaged, restore the file or run it again")
+    return RunError(
+        f"{path} cannot be read ({reason_of(error)}): the folder is damaged, restore the file or run it again"
+    )
 
 
 def json_bytes(value: object) -> bytes:

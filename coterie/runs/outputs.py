@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from coterie.errors import StorageError, from_system
-from coterie.runs.files import write_atomically
+from coterie.runs.files import reason_of, write_atomically
 
 
 def check_output(path: Path) -> None:
@@ -23,7 +23,7 @@ def check_output(path: Path) -> None:
             raise StorageError(f"{path} cannot be written, because its folder does not exist: create the folder first")
         allowed = os.access(target if _is_special(target) else target.parent, os.W_OK)
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL byte, a loop of links
-        raise StorageError(f"{str(path)!r} cannot be written ({_reason(error)}): choose another name") from None
+        raise StorageError(f"{str(path)!r} cannot be written ({reason_of(error)}): choose another name") from None
     if not allowed:
         raise StorageError(f"{path} cannot be written, because its folder is read-only: choose another folder")
 
@@ -49,7 +49,3 @@ def write_output(path: Path, text: str) -> None:
 def _is_special(path: Path) -> bool:
     """Whether a device or a pipe is there, which must not be replaced by a file."""
     return path.exists() and not path.is_file()
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
