@@ -33,7 +33,7 @@ test-faults: $(READY)
 # The random cases of tests/fuzz in their full number (about 10^5), and all checks of all methods with all options;
 # COTERIE_FUZZ_SEED draws other cases.
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COTERIE_FUZZ_SCALE=$${COTERIE_FUZZ_SCALE:-20} $(BIN)/pytest tests/fuzz tests/test_methods.py -n 2
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COTERIE_FUZZ_SCALE=$${COTERIE_FUZZ_SCALE:-20} $(BIN)/pytest tests/fuzz tests/methods/test_methods.py -n 2
 
 docs: $(READY)
 	$(BIN)/python -m coterie.cli.reference docs

@@ -24,8 +24,8 @@ import torch
 from linear_round import forget_peak, peak_memory
 from soft import GROWTH, WORKLOADS, FedAvgScored, Ours, Workload, in_turns, plan_of
 
-from coterie.planning import Plan
 from coterie.tiers.procedure import Adaptive, SplitByGap
+from coterie.training.planning import Plan
 
 ROUNDS, FEW_ROUNDS, WARM = 21, 3, 2
 CLIENTS = (100, 300, 1000, 3000, 10_000)

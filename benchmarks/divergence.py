@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 import coterie
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 from coterie.errors import CoterieError
 from coterie.methods import METHODS
-from coterie.result import Result
+from coterie.training.result import Result
 
 SCENARIOS = (
     "mixed-regression",
@@ -55,7 +55,7 @@ FREE_OF_LR = {"odcl", "moment-descent", "local-erm", "naive-averaging", "oracle-
 FIRST_SEED = 1000
 
 
-def ratio(data: Population, result: Result) -> float:
+def ratio(data: FederatedDataset, result: Result) -> float:
     """The final training loss over that of a model that has learned nothing."""
     loss = math.inf if result.metrics["loss"] is None else float(result.metrics["loss"])
     if data.profile.classes is not None:
@@ -77,7 +77,7 @@ def defaults(name: str, seeds: int, rounds: int) -> Iterator[tuple[str, bool, fl
             yield method, result.metrics["diverged"], ratio(data, result)
 
 
-def wide(column: float, seed: int) -> Population:
+def wide(column: float, seed: int) -> FederatedDataset:
     """Two groups of clients with one line each, and one column in another unit."""
     random = np.random.default_rng(seed)
     clients = {}

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from coterie.federation.flower.local.processes import LocalFederation
+from coterie.flower.local.processes import LocalFederation
 
 NODES, FEATURES, CLASSES = 3, 784, 10
 KINDS = ("bare", "coterie")

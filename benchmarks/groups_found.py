@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Callable, Mapping
 
 import coterie
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 
 COMMON = {"learner": "mlp:hidden=64", "local_steps": 10}
-DATA: Mapping[str, tuple[Callable[[int], Population], dict[str, object]]] = {
+DATA: Mapping[str, tuple[Callable[[int], FederatedDataset], dict[str, object]]] = {
     "rotated-digits": (lambda seed: coterie.scenario("rotated-digits", seed=seed), {"lr": 0.5}),
     "one rotation": (lambda seed: one_rotation(seed), {"lr": 0.5}),
     "opposite-labels": (lambda seed: coterie.scenario("opposite-labels", seed=seed), {"lr": 0.2}),
@@ -32,7 +32,7 @@ SETTINGS: Mapping[str, dict[str, object]] = {
 }
 
 
-def one_rotation(seed: int) -> Population:
+def one_rotation(seed: int) -> FederatedDataset:
     """The clients of rotated digits that see them upright."""
     whole = coterie.scenario("rotated-digits", seed=seed)
     train, clients = whole.train, {}

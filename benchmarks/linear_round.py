@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 import coterie
-from coterie.core.population import Population
-from coterie.planning import prepare
-from coterie.scenarios.arrays import stack_shard
+from coterie.core.dataset import FederatedDataset
+from coterie.data.arrays import stack_shard
 from coterie.server.loop import rounds
-from coterie.starting import begin
+from coterie.training.planning import prepare
+from coterie.training.starting import begin
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def forget_peak() -> None:
         file.write("5")
 
 
-def population(case: Case) -> Population:
+def population(case: Case) -> FederatedDataset:
     """Linear data of as many groups as clusters, made in place: nothing but the training arrays is ever held."""
     random = np.random.default_rng(0)
     truth = np.arange(case.clients) % case.clusters
@@ -79,7 +79,7 @@ def population(case: Case) -> Population:
         group = np.repeat(truth[first : first + 1000], case.samples)
         y[rows] = np.einsum("nd,nd->n", x[rows], models[group])
     ids = [str(index) for index in range(case.clients)]
-    return Population("benchmark", stack_shard(ids, x, y, [case.samples] * case.clients))
+    return FederatedDataset("benchmark", stack_shard(ids, x, y, [case.samples] * case.clients))
 
 
 def measure(case: Case) -> Cost:

@@ -26,12 +26,12 @@ import coterie
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.regroup import Changes
-from coterie.planning import prepare
 from coterie.server.grouping_once import group_by_summaries
 from coterie.tiers.distance import PrincipalAngles, UpdateCosine
 from coterie.tiers.landmarks import MOST
 from coterie.tiers.procedure import MergeAbove, SplitByNorm, SplitBySpectrum, Step
 from coterie.tiers.view import View
+from coterie.training.planning import prepare
 
 CLIENTS, ALL_PAIRS = (1000, 3000, 10_000), 3000
 """All pairs of 10,000 take minutes, and their eigenvectors longer."""

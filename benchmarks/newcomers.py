@@ -18,9 +18,9 @@ import numpy as np
 from groups_found import COMMON, DATA, SETTINGS
 
 import coterie
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 from coterie.core.shard import Shard
-from coterie.result import Result
+from coterie.training.result import Result
 
 SUPPORT = (1, 2, 5, 10)
 EVERY = 5
@@ -33,7 +33,7 @@ def of_client(shard: Shard, i: int) -> Samples:
     return shard.x[rows].numpy(), shard.y[rows].numpy()
 
 
-def without_newcomers(data: Population) -> Population:
+def without_newcomers(data: FederatedDataset) -> FederatedDataset:
     """The others, with their true groups."""
     assert data.truth is not None
     stay = [i for i in range(len(data.clients)) if i % EVERY]
@@ -41,7 +41,7 @@ def without_newcomers(data: Population) -> Population:
     return coterie.from_arrays(clients, truth={data.clients[i]: int(data.truth[i]) for i in stay})
 
 
-def placed(data: Population, result: Result, support: int) -> Iterator[tuple[str, bool, float]]:
+def placed(data: FederatedDataset, result: Result, support: int) -> Iterator[tuple[str, bool, float]]:
     """For each newcomer and each way: whether the cluster is right, and its accuracy."""
     assert data.truth is not None
     assert data.test is not None

@@ -19,16 +19,16 @@ import torch
 from linear_round import forget_peak, peak_memory, resident
 
 import coterie
-from coterie.core.population import Population
-from coterie.planning import Plan, prepare
-from coterie.scenarios.arrays import stack_shard
+from coterie.core.dataset import FederatedDataset
+from coterie.data.arrays import stack_shard
 from coterie.server.loop import ServerState, rounds
-from coterie.starting import begin
+from coterie.training.planning import Plan, prepare
+from coterie.training.starting import begin
 
 STEPS = 5
 
 
-def plan_for(data: Population, dtype: str, starts: int, phase2: str = "fedavg") -> Plan:
+def plan_for(data: FederatedDataset, dtype: str, starts: int, phase2: str = "fedavg") -> Plan:
     options = {"clusters": 3, "lr": 0.04, "local_steps": STEPS, "rounds": 10**6, "dtype": dtype, "phase2": phase2}
     return prepare(data, "two-phase", "linear", "random", options | {"restarts": starts})
 
@@ -46,7 +46,7 @@ def rounds_of(plan: Plan) -> Callable[[], object]:
     return work
 
 
-def plain_loop(data: Population, state: ServerState) -> Callable[[], object]:
+def plain_loop(data: FederatedDataset, state: ServerState) -> Callable[[], object]:
     """Client by client, in float64."""
     shard, lr = data.train, 0.04
     x, y = shard.x.numpy(), shard.y.numpy()
@@ -101,7 +101,7 @@ def one_size(clients: int) -> None:
     models = random.standard_normal((3, 100)).astype(np.float32) / 10
     x = random.standard_normal((clients * 10, 100), dtype=np.float32)
     y = np.einsum("nd,nd->n", x, np.repeat(models[np.arange(clients) % 3], 10, axis=0))
-    data = Population("lines", stack_shard([str(i) for i in range(clients)], x, y, [10] * clients))
+    data = FederatedDataset("lines", stack_shard([str(i) for i in range(clients)], x, y, [10] * clients))
     plan = plan_for(data, "float32", 1)
     work = rounds_of(plan)
     before = resident()

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import coterie
-from coterie.core.population import Population
-from coterie.planning import Plan, prepare
+from coterie.core.dataset import FederatedDataset
 from coterie.server.loop import ServerState, rounds
-from coterie.starting import begin
+from coterie.training.planning import Plan, prepare
+from coterie.training.starting import begin
 
 ROUNDS = 5
 Models = list[dict[str, Tensor]]
@@ -87,7 +87,7 @@ def half_squared(output: Tensor, y: Tensor) -> Tensor:
 
 
 def compare(
-    name: str, data: Population, build: Callable[[], nn.Module], loss: Callable[..., Tensor], steps: int
+    name: str, data: FederatedDataset, build: Callable[[], nn.Module], loss: Callable[..., Tensor], steps: int
 ) -> None:
     options = {"clusters": 4, "restarts": 1, "local_steps": steps, "lr": 0.1, "dtype": "float32", "rounds": ROUNDS}
     plan = prepare(data, "ifca", None, "random", options)

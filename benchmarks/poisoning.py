@@ -21,8 +21,8 @@ import numpy as np
 
 import coterie
 from coterie.errors import CoterieError
-from coterie.processes import in_processes
-from coterie.result import Result
+from coterie.experiments.processes import in_processes
+from coterie.training.result import Result
 
 WAYS = {
     "rotated-digits": ("mean", "median", "trimmed:share=0.3", "krum:liars=5", "krum:liars=5,keep=5"),

@@ -16,9 +16,9 @@ import time
 import numpy as np
 
 import coterie
-from coterie.core.population import Population
-from coterie.scenarios.rotated_digits import upright_digits
-from coterie.scenarios.rotated_images import QUARTERS, Upright, rotated
+from coterie.core.dataset import FederatedDataset
+from coterie.data.scenarios.rotated_digits import upright_digits
+from coterie.data.scenarios.rotated_images import QUARTERS, Upright, rotated
 
 EACH = 30
 COMMON = {"learner": "logistic", "rounds": 10, "local_steps": 10, "lr": 0.5, "evaluate_every": 10}
@@ -27,7 +27,7 @@ CLIP_ALONE = "clip alone"
 WAYS = ("none", CLIP_ALONE, "central", "local")
 
 
-def population(clients: int, seed: int) -> Population:
+def population(clients: int, seed: int) -> FederatedDataset:
     """Clients of equal size whose samples are drawn with replacement."""
     random = np.random.default_rng(seed)
     digits = upright_digits(random)
@@ -36,7 +36,7 @@ def population(clients: int, seed: int) -> Population:
     return rotated("resampled-digits", more, QUARTERS, clients, random, options={})
 
 
-def figures(method: str, way: str, budget: float, clip: float, data: list[Population]) -> tuple[str, str, str]:
+def figures(method: str, way: str, budget: float, clip: float, data: list[FederatedDataset]) -> tuple[str, str, str]:
     """Accuracy and ARI over the seeds, and the noise that the budget asks for."""
     own = {"clusters": 4, "restarts": 1} if method == "ifca" else {}
     private = {} if way == "none" else {"privacy": way, "privacy_epsilon": budget, "privacy_clip": clip}

@@ -21,8 +21,8 @@ from workloads import first_plan, one_round, second_plan, third_plan
 from coterie.core.federation import Replies
 from coterie.core.messages import Broadcast, Task
 from coterie.core.shard import Positions
-from coterie.federation.in_process import InProcess
-from coterie.starting import begin
+from coterie.engines.in_process import InProcess
+from coterie.training.starting import begin
 
 REPEATS = 5
 BURNER = "while True: pass"

@@ -31,9 +31,9 @@ import coterie
 from coterie.core.keys import Purpose, keys_for_clients, permutations
 from coterie.evaluate.clients import training_losses
 from coterie.learners.cnn import SmallCNN
-from coterie.planning import Plan, prepare
 from coterie.server.loop import ServerState, rounds
-from coterie.starting import begin
+from coterie.training.planning import Plan, prepare
+from coterie.training.starting import begin
 
 ROUNDS, FEW_ROUNDS, WARM = 15, 5, 2
 CLUSTERS = 3

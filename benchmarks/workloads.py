@@ -25,11 +25,11 @@ from linear_round import forget_peak, peak_memory, resident
 from torch import Tensor, nn
 
 import coterie
-from coterie.core.population import Population
-from coterie.planning import Plan, prepare
-from coterie.scenarios.arrays import stack_shard
+from coterie.core.dataset import FederatedDataset
+from coterie.data.arrays import stack_shard
 from coterie.server.loop import ServerState, rounds
-from coterie.starting import begin
+from coterie.training.planning import Plan, prepare
+from coterie.training.starting import begin
 
 THREADS = (1, 2)
 SQUARE = torch.randn(2048, 2048)
@@ -62,18 +62,18 @@ def gflops(product_time: Timed) -> float:
     return 2 * len(SQUARE) ** 3 / product_time[0] / 1e9
 
 
-def random_images(clients: int, samples: int) -> Population:
+def random_images(clients: int, samples: int) -> FederatedDataset:
     random = np.random.default_rng(0)
     x = random.random((clients * samples, 784), dtype=np.float32)
     y = random.integers(0, 10, len(x))
-    return Population("images", stack_shard([str(i) for i in range(clients)], x, y, [samples] * clients))
+    return FederatedDataset("images", stack_shard([str(i) for i in range(clients)], x, y, [samples] * clients))
 
 
-def random_lines(clients: int, samples: int, dimension: int) -> Population:
+def random_lines(clients: int, samples: int, dimension: int) -> FederatedDataset:
     random = np.random.default_rng(0)
     x = random.standard_normal((clients * samples, dimension), dtype=np.float32)
     y = x @ random.standard_normal(dimension, dtype=np.float32)
-    return Population("lines", stack_shard([str(i) for i in range(clients)], x, y, [samples] * clients))
+    return FederatedDataset("lines", stack_shard([str(i) for i in range(clients)], x, y, [samples] * clients))
 
 
 def one_round(plan: Plan, state: ServerState) -> Callable[[], object]:

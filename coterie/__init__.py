@@ -6,31 +6,33 @@ from typing import TYPE_CHECKING
 from coterie.lazy import lazily
 
 if TYPE_CHECKING:
-    from coterie import clustering, composing, datasets, errors, evaluate, reproductions, scenarios, testing, tiers
-    from coterie.comparing import compare
-    from coterie.composing import compose
-    from coterie.core.population import Population
+    from coterie import clustering, data, errors, evaluate, learners, methods, testing, tiers
+    from coterie.core.dataset import FederatedDataset
+    from coterie.data import from_arrays, from_rows, from_table, scenario
     from coterie.errors import ConfigError, CoterieError, InputError, RunError, StorageError, TrainingError
-    from coterie.fitting import fit, resume
-    from coterie.reproductions import reproduce
-    from coterie.result import Result, load
-    from coterie.scenarios import from_arrays, from_rows, from_table, scenario
-    from coterie.sweeping import sweep
+    from coterie.experiments.compare import compare
+    from coterie.experiments.reproduce import reproduce
+    from coterie.experiments.sweep import sweep
+    from coterie.training import composing
+    from coterie.training.composing import compose
+    from coterie.training.fitting import fit, resume
+    from coterie.training.result import Result, load
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "comparing": ("compare",),
-            "composing": ("compose",),
-            "core.population": ("Population",),
+            "core.dataset": ("FederatedDataset",),
+            "data": ("from_arrays", "from_rows", "from_table", "scenario"),
             "errors": ("ConfigError", "CoterieError", "InputError", "RunError", "StorageError", "TrainingError"),
-            "fitting": ("fit", "resume"),
-            "reproductions": ("reproduce",),
-            "result": ("Result", "load"),
-            "scenarios": ("from_arrays", "from_rows", "from_table", "scenario"),
-            "sweeping": ("sweep",),
+            "experiments.compare": ("compare",),
+            "experiments.reproduce": ("reproduce",),
+            "experiments.sweep": ("sweep",),
+            "training": ("composing",),
+            "training.composing": ("compose",),
+            "training.fitting": ("fit", "resume"),
+            "training.result": ("Result", "load"),
         },
-        ("clustering", "composing", "datasets", "errors", "evaluate", "reproductions", "scenarios", "testing", "tiers"),
+        ("clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"),
     )
 
 __version__ = version("coterie")
@@ -38,8 +40,8 @@ __version__ = version("coterie")
 __all__ = [
     "ConfigError",
     "CoterieError",
+    "FederatedDataset",
     "InputError",
-    "Population",
     "Result",
     "RunError",
     "StorageError",
@@ -48,19 +50,19 @@ __all__ = [
     "compare",
     "compose",
     "composing",
-    "datasets",
+    "data",
     "errors",
     "evaluate",
     "fit",
     "from_arrays",
     "from_rows",
     "from_table",
+    "learners",
     "load",
+    "methods",
     "reproduce",
-    "reproductions",
     "resume",
     "scenario",
-    "scenarios",
     "sweep",
     "testing",
     "tiers",

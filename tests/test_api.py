@@ -13,16 +13,16 @@ import pytest
 import torch
 
 import coterie
-import coterie.scenarios
+import coterie.data
 from coterie.errors import ConfigError, DivergenceWarning, InputError, RunError
-from coterie.runs.files import file_sha256
-from coterie.runs.manifest import Manifest
-from tests.test_ifca import population
+from coterie.training.runs.files import file_sha256
+from coterie.training.runs.manifest import Manifest
+from tests.methods.test_ifca import population
 
 
 def test_the_public_names_are_these_and_no_others():
     assert set(coterie.__all__) == {
-        "ConfigError", "CoterieError", "InputError", "Population", "Result", "RunError", "StorageError",
+        "ConfigError", "CoterieError", "InputError", "FederatedDataset", "Result", "RunError", "StorageError",
         "TrainingError", "compare", "compose", "fit", "from_arrays", "from_rows", "from_table", "load", "reproduce",
         "resume", "scenario", "sweep",
         "clustering", "composing", "datasets", "errors", "evaluate", "reproductions", "scenarios", "testing", "tiers",
@@ -31,7 +31,7 @@ def test_the_public_names_are_these_and_no_others():
         assert getattr(coterie, name).__doc__
 
 
-@pytest.mark.parametrize("package", [coterie, coterie.scenarios])
+@pytest.mark.parametrize("package", [coterie, coterie.data])
 def test_names_that_are_imported_late_are_those_that_type_checkers_see(package):
     tree = ast.parse(Path(package.__file__).read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]

@@ -9,8 +9,9 @@ import pytest
 
 from coterie.cli.main import cli
 from coterie.cli.reference import cli_page, methods_page
+from coterie.experiments.page import page
 from coterie.methods import METHODS
-from coterie.reproductions import REPRODUCTIONS, page
+from papers import REPRODUCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [

@@ -22,7 +22,7 @@ def bare(message: Message, context: Context) -> Message:
 def coterie(message: Message, context: Context) -> Message:
     with noted("coterie", str(context.run_config["out"])):
         from coterie import from_arrays
-        from coterie.federation.flower.node import make_client_app
+        from coterie.flower.node import make_client_app
 
         number = int(context.node_config["partition-id"])
         return make_client_app(lambda _: from_arrays({f"client-{number}": samples(number)}))(message, context)

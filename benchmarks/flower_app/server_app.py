@@ -16,9 +16,9 @@ from the_work import CLUSTERS, LR, NODES, Params
 
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
-from coterie.federation.flower.clients import clients_of
-from coterie.federation.flower.exchange import Exchange
-from coterie.planning import prepare
+from coterie.flower.clients import clients_of
+from coterie.flower.exchange import Exchange
+from coterie.training.planning import prepare
 
 DEADLINE = 300.0
 REST = 1.0

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from coterie.cli.options import SuggestingGroup
 from coterie.cli.terminal import Terminal, on_one_line
-from coterie.datasets import bring, catalogue, store
-from coterie.datasets.packages import OnStep
+from coterie.data.loaders import bring, catalogue, store
+from coterie.data.loaders.packages import OnStep
 from coterie.errors import InputError
 
 out = Terminal()

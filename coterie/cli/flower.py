@@ -21,9 +21,9 @@ from coterie.cli.terminal import Terminal
 from coterie.errors import ConfigError, RunError, StorageError
 
 if TYPE_CHECKING:
-    from coterie.federation.flower.local.bundle import Setting
-    from coterie.federation.flower.local.processes import LocalFederation, LocalRun
-    from coterie.runs.folder import Record
+    from coterie.flower.local.bundle import Setting
+    from coterie.flower.local.processes import LocalFederation, LocalRun
+    from coterie.training.runs.folder import Record
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -58,7 +58,7 @@ def init(folder: Path) -> None:
     \b
     coterie flower init myfed
     """
-    from coterie.federation.flower.local.app import write_app
+    from coterie.flower.local.app import write_app
 
     for file in write_app(folder):
         out.print(f"wrote   {file}", highlight=False, soft_wrap=True)
@@ -94,8 +94,8 @@ def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | N
     """
     if find_spec("flwr") is None:
         raise ConfigError("Flower is not installed: pip install 'coterie[flower]'")
-    from coterie.federation.flower.local.bundle import make_bundle, read_project
-    from coterie.federation.flower.local.processes import LocalFederation
+    from coterie.flower.local.bundle import make_bundle, read_project
+    from coterie.flower.local.processes import LocalFederation
 
     project, changed = read_project(folder), dict(map(read_setting, settings))
     config = {**project["tool"]["flwr"]["app"].get("config", {}), **changed}
@@ -136,9 +136,9 @@ def read_setting(text: str) -> tuple[str, Setting]:
 
 def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[str, Setting]) -> None:
     """Refuse everything that would end the run anyway, before any process is started."""
-    from coterie.federation.flower.clients import admission_of
-    from coterie.federation.flower.preflight import check_run_options
-    from coterie.federation.flower.server import Settings
+    from coterie.flower.clients import admission_of
+    from coterie.flower.preflight import check_run_options
+    from coterie.flower.server import Settings
 
     for name, value in told.items():
         if not f"{name}{value}".isprintable():
@@ -158,7 +158,7 @@ def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[s
 
 def _check_new(folder: Path) -> None:
     """Refuse a folder that holds something else, or that cannot be written."""
-    from coterie.runs.folder import RunFolder
+    from coterie.training.runs.folder import RunFolder
 
     if folder.exists() and not RunFolder.can_be_created(folder):
         raise RunError(f"{folder} exists already and is no run folder: name another folder with --out")
@@ -169,9 +169,9 @@ def _check_new(folder: Path) -> None:
 
 def _check_resumable(folder: Path, changed: Mapping[str, Setting]) -> None:
     """Refuse a run that is in use, damaged, or was started with other options."""
-    from coterie.federation.flower.clients import FILE
-    from coterie.runs.folder import RunFolder
-    from coterie.runs.locking import alone_in
+    from coterie.flower.clients import FILE
+    from coterie.training.runs.folder import RunFolder
+    from coterie.training.runs.locking import alone_in
 
     run = RunFolder.open(folder)
     config = run.config
@@ -244,7 +244,7 @@ class _Following:
 
     def _show_records(self) -> None:
         from coterie.cli.progress import run_progress
-        from coterie.runs.folder import RunFolder
+        from coterie.training.runs.folder import RunFolder
 
         if not (self._folder / "config.toml").is_file():
             return
@@ -296,7 +296,7 @@ def _interruptible(folder: Path, nodes: int, run_folder: Path) -> Iterator[None]
 
 def _conclude(run_folder: Path, logs: Path) -> None:
     from coterie.cli import show
-    from coterie.result import load
+    from coterie.training.result import load
 
     try:
         show.result(out, load(run_folder))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.cli.terminal import print_exactly
-from coterie.runs.outputs import check_output, write_output
+from coterie.training.runs.outputs import check_output, write_output
 
 PRINTED = Path("-")
 

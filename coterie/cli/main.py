@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from coterie import __version__
-from coterie.choosing import announcement
 from coterie.cli import show
 from coterie.cli.data import data as data_commands
 from coterie.cli.flower import flower as flower_commands
@@ -26,19 +25,20 @@ from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
 from coterie.cli.terminal import UNPRINTED, Terminal, give_up_output, make_streams_tolerant, on_one_line
 from coterie.cli.tiers import tiers_command
-from coterie.comparing import MOST_SEEDS, is_comparison, jobs_of, plan_comparison, run_comparison, seed_list
+from coterie.data import find_scenario
+from coterie.data import scenario as build_scenario
 from coterie.errors import ConfigError, from_system, shown
-from coterie.fitting import carry_out, resume
-from coterie.planning import prepare
+from coterie.experiments.compare import MOST_SEEDS, is_comparison, jobs_of, plan_comparison, run_comparison, seed_list
+from coterie.experiments.sweep import is_sweep
 from coterie.report.contact_sheet import contact_sheet
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
-from coterie.result import Result
-from coterie.runs.folder import RunFolder
-from coterie.runs.outputs import check_output, write_output
-from coterie.scenarios import find_scenario
-from coterie.scenarios import scenario as build_scenario
-from coterie.sweeping import is_sweep
+from coterie.training.choosing import announcement
+from coterie.training.fitting import carry_out, resume
+from coterie.training.planning import prepare
+from coterie.training.result import Result
+from coterie.training.runs.folder import RunFolder
+from coterie.training.runs.outputs import check_output, write_output
 
 out = Terminal()
 err = Terminal(stderr=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from coterie.config import COMMON, Option
+from coterie.data import SCENARIOS, find_scenario
 from coterie.errors import ConfigError, unknown_name
 from coterie.methods import METHODS, find_method
-from coterie.runs.folder import read_toml
-from coterie.scenarios import SCENARIOS, find_scenario
+from coterie.options import COMMON, Option
+from coterie.training.runs.folder import read_toml
 
 Command = Callable[..., Any]
 

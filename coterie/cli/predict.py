@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.cli.terminal import Terminal, on_one_line
-from coterie.datasets.store import read_npz
+from coterie.data.loaders.store import read_npz
 from coterie.errors import ConfigError, InputError
-from coterie.result import Result, load
-from coterie.runs.outputs import check_output, write_output
+from coterie.training.result import Result, load
+from coterie.training.runs.outputs import check_output, write_output
 
 out = Terminal()
 err = Terminal(stderr=True)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from coterie.comparing import Job
-from coterie.comparing import Progress as OnProgress
+from coterie.experiments.compare import Job
+from coterie.experiments.compare import Progress as OnProgress
+from coterie.experiments.reproducing import OnCell
+from coterie.experiments.reproducing import OnProgress as OnCellProgress
+from coterie.experiments.reproduction import Cell, Figures
 from coterie.report.descent import event_line
-from coterie.reproductions.base import Cell, Figures
-from coterie.reproductions.running import OnCell
-from coterie.reproductions.running import OnProgress as OnCellProgress
-from coterie.runs.folder import Record
+from coterie.training.runs.folder import Record
 
 
 def _bars(console: Console, unit: str) -> Progress:

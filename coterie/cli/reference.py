@@ -9,12 +9,12 @@ import click
 
 from coterie.cli.main import cli
 from coterie.cli.show import private_forms, shown_options, suggestions
-from coterie.config import Option
+from coterie.data import SCENARIOS
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import Entry
-from coterie.scenarios import SCENARIOS
-from coterie.starts import STARTS
+from coterie.options import Option
+from coterie.training.starts import STARTS
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100

@@ -11,9 +11,11 @@ from coterie.cli.progress import cell_progress
 from coterie.cli.show import claims as show_claims
 from coterie.cli.show import plain_table
 from coterie.cli.terminal import Terminal, on_one_line
-from coterie.comparing import MOST_SEEDS
-from coterie.reproductions import REPRODUCTIONS, find_reproduction, page, read, reproduce
-from coterie.runs.outputs import check_output, write_output
+from coterie.experiments.compare import MOST_SEEDS
+from coterie.experiments.page import page
+from coterie.experiments.reproduce import RESULTS, find_reproduction, reproduce, reproductions
+from coterie.experiments.results import read
+from coterie.training.runs.outputs import check_output, write_output
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -36,7 +38,7 @@ err = Terminal(stderr=True)
 @click.option(
     "--results",
     type=click.Path(path_type=Path),
-    default=Path("reproductions.jsonl"),
+    default=RESULTS,
     show_default=True,
     help="File to which finished cells are added.",
 )
@@ -70,7 +72,7 @@ def reproduce_command(
     elif page_file is None:
         _list(results)
     if page_file is not None:
-        write_output(page_file, page(REPRODUCTIONS.values(), results))
+        write_output(page_file, page(reproductions().values(), results))
         out.print(f"page    {on_one_line(page_file)}", soft_wrap=True)
 
 
@@ -110,7 +112,7 @@ def _run(
 
 def _list(results: Path) -> None:
     rows = []
-    for reproduction in REPRODUCTIONS.values():
+    for reproduction in reproductions().values():
         found = read(results, reproduction.kept_as)
         cells = reproduction.cells(reproduction.seeds, False)
         done = sum(cell.seed in found.get(cell.name, {}) for cell in cells)

@@ -13,13 +13,15 @@ from rich.text import Text
 
 from coterie.cli.terminal import visible
 from coterie.cli.tiers import default_method
-from coterie.config import PRIVATE, Option
-from coterie.divergence import DIVERGED
+from coterie.data import SCENARIOS, ScenarioEntry
 from coterie.errors import unknown_name
+from coterie.experiments.reproduction import Claim
+from coterie.experiments.sweep import Sweep
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import Entry
-from coterie.planning import FREE
+from coterie.options import PRIVATE, Option
+from coterie.privacy.budget import why_not
 from coterie.report import choosing, descent, one_shot, privacy
 from coterie.report.coefficients import table_rows
 from coterie.report.comparison import Comparison, compare
@@ -27,12 +29,10 @@ from coterie.report.formats import plain
 from coterie.report.formats import score as score_text
 from coterie.report.reading import RunData
 from coterie.report.tables import cell, method_rows
-from coterie.reproductions import Claim
-from coterie.result import Result
-from coterie.scenarios import SCENARIOS, ScenarioEntry
-from coterie.spending import why_not
-from coterie.starts import RANDOM, STARTS, StartEntry
-from coterie.sweeping import Sweep
+from coterie.training.divergence import DIVERGED
+from coterie.training.planning import FREE
+from coterie.training.result import Result
+from coterie.training.starts import RANDOM, STARTS, StartEntry
 
 SPARED = (("up", "down"), ("rounds",), ("finetuned_worst",), ("sample_identity",), ("seconds",), ("clusters",))
 """Columns that a comparison leaves to the report, one after the other, where the terminal has no room for all."""

@@ -14,12 +14,12 @@ from coterie.cli.json_output import check_json, write_json_output
 from coterie.cli.options import scenario_name, split_options, with_run_options
 from coterie.cli.progress import comparison_progress
 from coterie.cli.terminal import Terminal, on_one_line
-from coterie.comparing import MOST_SEEDS, seed_list
-from coterie.config import COMMON
+from coterie.data import find_scenario
 from coterie.errors import ConfigError, unknown_name
+from coterie.experiments.compare import MOST_SEEDS, seed_list
+from coterie.experiments.sweep import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
 from coterie.methods import find_method
-from coterie.scenarios import find_scenario
-from coterie.sweeping import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
+from coterie.options import COMMON
 
 out = Terminal()
 err = Terminal(stderr=True)

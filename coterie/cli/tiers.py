@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.cli.terminal import Terminal
-from coterie.config import AUTO, Options, settle
 from coterie.methods import METHODS
 from coterie.methods.base import Entry
+from coterie.options import AUTO, Options, settle
+from coterie.tiers.compatibility import OWN_MIX
 from coterie.tiers.members import FIXED, TIERS, Tier, settings_of
 from coterie.tiers.method import Method
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.sense import OWN_MIX
 
 out = Terminal()
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.own import kept_models, kept_weights, mixed_models
+from coterie.client.kept import kept_models, kept_weights, mixed_models
 from coterie.core.blocks import Block, cut
+from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Params, take_rows
 from coterie.core.keys import Purpose, keys_for_clients
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import Positions, Shard
-from coterie.core.states import States
 from coterie.learners.base import Learner
 from coterie.learners.descent import LocalWork
 from coterie.tiers.method import read_objective
@@ -34,14 +34,16 @@ def score(learner: Learner, shard: Shard, broadcast: Broadcast) -> Reply:
     return Reply(clients=shard.ids, rows={"losses": table})
 
 
-def weights(shard: Shard, task: Task, broadcast: Broadcast, states: States | None) -> Reply:
+def weights(shard: Shard, task: Task, broadcast: Broadcast, states: ClientStates | None) -> Reply:
     """Rows: the client's own weights, (m, R, P)."""
     clusters, objective = broadcast.clusters, read_objective(task.settings["objective"])
-    shape = (clusters.lanes, objective.client_components(clusters.K))
+    shape = (clusters.restarts, objective.client_components(clusters.K))
     return Reply(clients=shard.ids, rows={"weights": kept_weights(states, np.arange(len(shard)), broadcast, shape)})
 
 
-def evaluate(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: States | None = None) -> Reply:
+def evaluate(
+    learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: ClientStates | None = None
+) -> Reply:
     """Rows for each client, of its own model (`own` in the broadcast) on these samples.
 
     `score`: accuracy, or mean squared error for numbers. `loss`: mean loss. With `margin` in the settings also
@@ -118,23 +120,25 @@ def _table(learner: Learner, broadcast: Broadcast, block: Block, places: Tensor)
 
 
 def _predictor(
-    learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: States | None
+    learner: Learner, shard: Shard, task: Task, broadcast: Broadcast, states: ClientStates | None
 ) -> Callable[[Block], Tensor] | None:
     """What predicts for the clients of a block, (B, n, ...); None: the model of their cluster."""
     kind = task.settings.get("predicts")
     if kind is None:
         return None
     everybody, K = np.arange(len(shard)), broadcast.clusters.K
-    lane, lanes = (int(cast(int, task.settings[name])) for name in ("lane", "lanes"))
+    restart, restarts = (int(cast(int, task.settings[name])) for name in ("restart", "restarts"))
     if kind == "personal":
         equal = torch.full((len(shard), 1, K), 1 / K)
-        first = {name: p.expand(-1, lanes, *p.shape[2:]) for name, p in mixed_models(broadcast.clusters, equal).items()}
+        first = {
+            name: p.expand(-1, restarts, *p.shape[2:]) for name, p in mixed_models(broadcast.clusters, equal).items()
+        }
         models = kept_models(states, everybody, broadcast.each["accepted"], first)
         body = take_rows(broadcast.clusters.shared, torch.zeros(len(shard), dtype=torch.int64))
-        whole = {name: p[:, lane] for name, p in models.items()} | body
+        whole = {name: p[:, restart] for name, p in models.items()} | body
         return lambda block: learner.outputs({n: p[block.positions] for n, p in whole.items()}, block.x)
     objective = read_objective(task.settings["objective"])
-    kept = kept_weights(states, everybody, broadcast, (lanes, objective.client_components(K)))[:, lane]
+    kept = kept_weights(states, everybody, broadcast, (restarts, objective.client_components(K)))[:, restart]
 
     def mixed(block: Block) -> Tensor:
         z = objective.client_see(learner, block)

@@ -9,9 +9,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from coterie.client.kept import as_vectors
 from coterie.client.mixing import responsibilities, settle
-from coterie.client.own import as_vectors
-from coterie.client.tally import Visit
+from coterie.client.reply import Assignment
 from coterie.client.work import Work
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
@@ -28,12 +28,12 @@ from coterie.learners.heads import (
     head_losses,
     heads_of,
 )
-from coterie.tiers.weights import best
+from coterie.tiers.assignment import best
 
 
 @dataclass(frozen=True)
 class Received:
-    """What the clients of a block make of the heads and the body that they were sent, before they train. One lane."""
+    """What the clients of a block make of the heads and the body that they were sent, before training. One restart."""
 
     learner: WithFeatures
     body: Params
@@ -63,7 +63,7 @@ def head_of(learner: WithFeatures, params: Params) -> Heads:
 
 
 def respond_with_heads(work: Work, places: Positions, judged: Block, block: Block) -> None:
-    """Features once; responsibilities by all heads; steps on the heads and the body; one lane only."""
+    """Features once; responsibilities by all heads; steps on the heads and the body; one restart only."""
     clusters, at_hand = work.broadcast.clusters, received(work, places, block)
     losses = at_hand.losses
     found = responsibilities(work, places, block, losses)
@@ -72,7 +72,7 @@ def respond_with_heads(work: Work, places: Positions, judged: Block, block: Bloc
     work.tally.meet(
         places,
         block,
-        Visit(torch.arange(clusters.K), {}, best(own).cpu(), loss, likelihood=block.mean(found.likelihood)),
+        Assignment(torch.arange(clusters.K), {}, best(own).cpu(), loss, likelihood=block.mean(found.likelihood)),
     )
     change, new_heads = train_heads(work, at_hand, at_hand.heads, block, found.shares[:, :, 0])
     _send(work, places, block, loss, own[:, 0], change, new_heads)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from coterie.client.own import as_vectors
+from coterie.client.kept import as_vectors
 from coterie.core.blocks import cut
 from coterie.core.clusters import row_bytes
 from coterie.core.keys import Purpose, key_for, keys_for_clients

@@ -8,13 +8,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from coterie.client.own import KEPT_SAMPLES, KEPT_WEIGHTS, kept_samples, kept_weights
-from coterie.client.tally import Visit
+from coterie.client.kept import KEPT_SAMPLES, KEPT_WEIGHTS, kept_samples, kept_weights
+from coterie.client.reply import Assignment
 from coterie.client.work import Work
 from coterie.core.blocks import Block
 from coterie.core.shard import Positions
 from coterie.learners.deviance import deviance
-from coterie.tiers.weights import SoftByEM, best
+from coterie.tiers.assignment import EMMixture, best
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def respond(work: Work, places: Positions, judged: Block, block: Block) -> None:
     """Responsibilities of the samples with the models received, then steps on every model, and the new weights kept."""
     clusters = work.broadcast.clusters
     scored = work.learner.score(clusters.all_models(), block)
-    losses = clusters.by_lane(scored.losses)
+    losses = clusters.by_restart(scored.losses)
     found = responsibilities(work, places, block, losses)
     work.train(places, block, _visit(work, block, losses, scored.memo, found), scored.memo)
     settle(work, places, block, found, None)
@@ -45,9 +45,9 @@ def respond(work: Work, places: Positions, judged: Block, block: Block) -> None:
 
 def responsibilities(work: Work, places: Positions, block: Block, losses: Tensor) -> Mixed:
     """Of every sample, from the losses (B, n, R, K) of the models received and the weights that clients kept."""
-    objective, weights, broadcast = work.settings.objective, cast(SoftByEM, work.settings.weights), work.broadcast
+    objective, weights, broadcast = work.settings.objective, cast(EMMixture, work.settings.weights), work.broadcast
     z = objective.client_see(work.learner, block)
-    usual = broadcast.common["loss"][:, None]  # of each lane, in the round before
+    usual = broadcast.common["loss"][:, None]  # of each restart, in the round before
     cost = objective.client_cost(deviance(work.learner, losses, usual), block, z, broadcast.common)
     before = kept_weights(work.kept, places, broadcast, (cost.shape[2], cost.shape[3])).to(cost)
     by_client, likelihood = weights.client_respond(cost, before[:, None])
@@ -63,7 +63,7 @@ def settle(work: Work, places: Positions, block: Block, found: Mixed, features: 
 
     features: (B, n, d) under the shared body, where there is one.
     """
-    objective, weights, tally = work.settings.objective, cast(SoftByEM, work.settings.weights), work.tally
+    objective, weights, tally = work.settings.objective, cast(EMMixture, work.settings.weights), work.tally
     real = found.gamma if block.mask is None else found.gamma * block.mask[..., None, None]
     tally.count(places, objective.client_counts(real, block, found.seen, work.learner.classes))
     own = block.mean(found.by_client).double()
@@ -76,11 +76,11 @@ def settle(work: Work, places: Positions, block: Block, found: Mixed, features: 
     work.keep(places, rows)
 
 
-def _visit(work: Work, block: Block, losses: Tensor, memo: Tensor | None, found: Mixed) -> Visit:
+def _visit(work: Work, block: Block, losses: Tensor, memo: Tensor | None, found: Mixed) -> Assignment:
     clusters = work.broadcast.clusters
     own = block.mean(found.shares)
-    return Visit(
-        torch.arange(clusters.lanes * clusters.K),
+    return Assignment(
+        torch.arange(clusters.restarts * clusters.K),
         clusters.all_models(),
         work.first + best(own).cpu(),
         block.mean(torch.where(found.shares > 0, found.shares * losses, 0).sum(dim=3)),

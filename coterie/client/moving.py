@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from coterie.client.headed import head_of, received, train_heads
-from coterie.client.own import KEPT_CLUSTER, as_rows, kept_clusters
-from coterie.client.tally import Turn, Visit
+from coterie.client.kept import KEPT_CLUSTER, as_rows, kept_clusters
+from coterie.client.reply import Assignment, TrainingPass
 from coterie.client.work import Work
 from coterie.core.blocks import Block
 from coterie.core.clusters import Clusters, Params, take_rows
 from coterie.core.shard import Positions
 from coterie.learners.contribution import finite_models, weigh
-from coterie.tiers.weights import HardByDistance
+from coterie.tiers.assignment import NearestParameters
 
 
 def move(work: Work, places: Positions, judged: Block, block: Block) -> None:
     """Train the model of the own cluster, join the nearest one, and count as its member there."""
     clusters = work.broadcast.clusters
-    losses = clusters.by_lane(block.mean(work.learner.score(clusters.params, block).losses))
+    losses = clusters.by_restart(block.mean(work.learner.score(clusters.params, block).losses))
     before = _begins_in(work, places, losses)
     theta = take_rows(clusters.params, before)
     change = work.learner.descend(theta, block, work.settings.work, work.lr)
@@ -31,7 +31,7 @@ def move(work: Work, places: Positions, judged: Block, block: Block) -> None:
 
 
 def move_with_head(work: Work, places: Positions, judged: Block, block: Block) -> None:
-    """The same with the head of the own cluster, and the shared body trained along; one lane only."""
+    """The same with the head of the own cluster, and the shared body trained along; one restart only."""
     clusters, at_hand = work.broadcast.clusters, received(work, places, block)
     losses = block.mean(at_hand.losses)
     before = _begins_in(work, places, losses)
@@ -46,12 +46,12 @@ def move_with_head(work: Work, places: Positions, judged: Block, block: Block) -
 
 def _begins_in(work: Work, places: Positions, losses: Tensor) -> Tensor:
     """The slot (B, R) that each client trains: of the cluster it kept, else by its mean losses (B, R, K)."""
-    weights = cast(HardByDistance, work.settings.weights)
+    weights = cast(NearestParameters, work.settings.weights)
     return work.first + kept_clusters(work.kept, places, work.broadcast, losses.cpu(), weights.client_begin)
 
 
 def _at(losses: Tensor, cluster: Tensor) -> Tensor:
-    """Of mean losses (B, R, K) those of a cluster for each client and lane (B, R)."""
+    """Of mean losses (B, R, K) those of a cluster for each client and restart (B, R)."""
     return losses.gather(2, cluster[..., None].to(losses.device)).squeeze(2)
 
 
@@ -60,31 +60,31 @@ def _arrive(work: Work, places: Positions, block: Block, loss: Tensor, trained: 
 
     body: the change of what all clusters share, {name: (B, ...)}, if they share something; loss: (B, R).
     """
-    clusters, weights = work.broadcast.clusters, cast(HardByDistance, work.settings.weights)
+    clusters, weights = work.broadcast.clusters, cast(NearestParameters, work.settings.weights)
     after = work.first + weights.client_nearest(squared_distances(trained, clusters)).cpu()
     there = take_rows(clusters.params, after)
     moved = {name: value - there[name] for name, value in trained.items()}
-    visit = Visit(torch.arange(clusters.lanes * clusters.K), clusters.params, after, loss)
+    visit = Assignment(torch.arange(clusters.restarts * clusters.K), clusters.params, after, loss)
     weight = work.weight(places, block, visit)
     sound = finite_models(moved | {name: p[:, None] for name, p in body.items()})
     weight = torch.where(sound, weight, 0)
     work.tally.meet(places, block, visit)
     if body:
         work.tally.add_body(body, weight[:, 0])
-    lanes = torch.arange(clusters.lanes)
+    restarts = torch.arange(clusters.restarts)
     if work.settings.each:
-        work.tally.accept(places, lanes, (weight > 0).cpu())
+        work.tally.accept(places, restarts, (weight > 0).cpu())
         work.tally.paths.add("by-client")
         work.tally.note(places, {"change": as_rows(moved, weight)})
     else:
         given = weigh(moved, after.to(weight.device), weight, len(visit.slots), "by-client")
-        work.tally.add(places, visit, Turn(lanes, after, weight, weight), given)
+        work.tally.add(places, visit, TrainingPass(restarts, after, weight, weight), given)
     work.keep(places, {KEPT_CLUSTER: after - work.first})
 
 
 def squared_distances(trained: Params, clusters: Clusters) -> Tensor:
     """|W_i - c_k|^2 over all parameters of a cluster's own together, (B, R, K), of models {name: (B, R, ...)} to those
-    of their lane."""
+    of their restart."""
     columns = []
     for k in range(clusters.K):
         centres = {name: p[k :: clusters.K] for name, p in clusters.params.items()}  # (R, ...)

@@ -9,22 +9,24 @@ import torch
 from torch import Tensor
 
 from coterie.client.headed import head_of, received, train_heads
-from coterie.client.own import KEPT_MODEL, KEPT_WEIGHTS, as_vectors, kept_models, kept_weights, mixed_models
-from coterie.client.tally import Visit
+from coterie.client.kept import KEPT_MODEL, KEPT_WEIGHTS, as_vectors, kept_models, kept_weights, mixed_models
+from coterie.client.reply import Assignment
 from coterie.client.work import Work
 from coterie.core.blocks import Block
+from coterie.core.client_state import NEVER
 from coterie.core.clusters import Params
 from coterie.core.shard import Positions
-from coterie.core.states import NEVER
 from coterie.learners.contribution import finite_models
 from coterie.learners.heads import head_losses
-from coterie.tiers.weights import Sharing, best
+from coterie.tiers.assignment import Sharing, best
 
 
 def train_own(work: Work, places: Positions, judged: Block, block: Block) -> None:
     """Local steps on the own model, held near the mixture by the client's shares; both are sent and kept."""
     clusters = work.broadcast.clusters
-    shares = _shares(work, places, block, lambda: clusters.by_lane(work.learner.score(clusters.params, block).losses))
+    shares = _shares(
+        work, places, block, lambda: clusters.by_restart(work.learner.score(clusters.params, block).losses)
+    )
     centre = mixed_models(clusters, shares)
     own = kept_models(work.kept, places, work.accepted(places), centre)
     loss = _mean_losses(work, own, block)
@@ -35,7 +37,7 @@ def train_own(work: Work, places: Positions, judged: Block, block: Block) -> Non
 
 
 def train_own_head(work: Work, places: Positions, judged: Block, block: Block) -> None:
-    """The same with a head of the client's own, and the shared body trained along with it; one lane only."""
+    """The same with a head of the client's own, and the shared body trained along with it; one restart only."""
     clusters, at_hand = work.broadcast.clusters, received(work, places, block)
     shares = _shares(work, places, block, lambda: at_hand.losses)
     centre = mixed_models(clusters, shares)
@@ -55,7 +57,7 @@ def _shares(work: Work, places: Positions, block: Block, losses: Callable[[], Te
     losses: of the samples under all models received, (B, n, R, K), computed only where they are looked at.
     """
     clusters, weights = work.broadcast.clusters, cast(Sharing, work.settings.weights)
-    before = kept_weights(work.kept, places, work.broadcast, (clusters.lanes, clusters.K)).to(block.x)
+    before = kept_weights(work.kept, places, work.broadcast, (clusters.restarts, clusters.K)).to(block.x)
     new = (work.accepted(places) == NEVER).to(block.x.device)
     anew = work.broadcast.round % weights.every == 0
     if not anew and not bool(new.any()):
@@ -69,7 +71,7 @@ def _mean_losses(work: Work, own: Params, block: Block) -> Tensor:
     """(B, R) of the models {name: (B, R, ...)} that the clients begin with."""
     columns = [
         work.learner.losses({name: p[:, r] for name, p in own.items()}, block.x, block.y)
-        for r in range(work.broadcast.clusters.lanes)
+        for r in range(work.broadcast.clusters.restarts)
     ]
     return block.mean(torch.stack(columns, dim=2))
 
@@ -82,10 +84,10 @@ def _send(
     body: the change of what all clusters share, {name: (B, ...)}, if they share something.
     """
     clusters = work.broadcast.clusters
-    visit = Visit(torch.arange(clusters.lanes * clusters.K), {}, work.first + best(shares).cpu(), loss)
+    visit = Assignment(torch.arange(clusters.restarts * clusters.K), {}, work.first + best(shares).cpu(), loss)
     sound = finite_models(trained | {name: p[:, None] for name, p in body.items()}) & loss.isfinite()
     work.tally.meet(places, block, visit)
-    work.tally.accept(places, torch.arange(clusters.lanes), sound.cpu())
+    work.tally.accept(places, torch.arange(clusters.restarts), sound.cpu())
     work.tally.paths.add("by-client")
     if body:
         work.tally.add_body(body, torch.where(sound, work.weight(places, block, visit), 0)[:, 0])

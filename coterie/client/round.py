@@ -13,20 +13,20 @@ from coterie.client.headed import respond_with_heads
 from coterie.client.mixing import respond
 from coterie.client.moving import move, move_with_head
 from coterie.client.personal import train_own, train_own_head
-from coterie.client.private import check_askable, said
+from coterie.client.reply import Assignment, ReplyBuilder
 from coterie.client.resample import fresh_parts
-from coterie.client.tally import Tally, Visit
 from coterie.client.work import Work
 from coterie.core.blocks import Block, Memory, cut
+from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Clusters
 from coterie.core.keys import Purpose, Words, keys_for_clients
 from coterie.core.messages import ALL, Broadcast, Reply, Task
-from coterie.core.noise import SECRET, Noise
 from coterie.core.shard import Positions, Shard
-from coterie.core.states import States
 from coterie.learners.base import Learner
+from coterie.privacy.client import check_askable, said
+from coterie.privacy.noise import SECRET, Noise
+from coterie.tiers.assignment import Choosing, Way
 from coterie.tiers.method import RoundSettings
-from coterie.tiers.weights import Choosing, Way
 
 
 def local_round(
@@ -35,13 +35,13 @@ def local_round(
     task: Task,
     broadcast: Broadcast,
     memory: Memory | None = None,
-    states: States | None = None,
+    states: ClientStates | None = None,
     noise: Noise = SECRET,
 ) -> Reply:
     """One round for every client of the shard.
 
-    Sums: the training loss of each lane and the samples behind it; slotted by cluster, the weighted changes and
-    their mass; slotted by lane, the change of the shared body. Rows: the cluster each client worked on.
+    Sums: the training loss of each restart and the samples behind it; slotted by cluster, the weighted changes and
+    their mass; slotted by restart, the change of the shared body. Rows: the cluster each client worked on.
 
     The loss is that under the models sent, weighted where several count; with mini-batches on a single one that of the
     samples stepped on, each when it was: so clients that have nothing to choose need no scores. No loss is told
@@ -50,7 +50,7 @@ def local_round(
     settings = RoundSettings.read(task.settings)
     check_askable(settings, broadcast.clusters)
     keys = keys_for_clients(settings.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
-    tally = Tally(broadcast.clusters, len(shard), settings.objective.summed, tells_loss=not settings.hides)
+    tally = ReplyBuilder(broadcast.clusters, len(shard), settings.objective.summed, tells_loss=not settings.hides)
     work = Work(learner, settings, broadcast, shard, states, tally, noise)
     for told, positions in _parties(broadcast, len(shard)):
         part = shard if len(positions) == len(shard) else shard.take(positions)
@@ -62,7 +62,7 @@ def local_round(
 
 
 def train_as_told(work: Work, places: Positions, judged: Block, block: Block) -> None:
-    """Train the one model of each lane that the server sent."""
+    """Train the one model of each restart that the server sent."""
     assert work.broadcast.only is not None
     only = work.broadcast.only[torch.from_numpy(places)]
     settings, clusters = work.settings, work.broadcast.clusters
@@ -75,11 +75,11 @@ def train_as_told(work: Work, places: Positions, judged: Block, block: Block) ->
 
 
 def choose(work: Work, places: Positions, judged: Block, block: Block) -> None:
-    """Choose a cluster in each lane, and train its model."""
+    """Choose a cluster in each restart, and train its model."""
     clusters, batched = work.broadcast.clusters, work.settings.work.full_batch_steps is None
     stepped = batched and work.settings.privacy is None
     if clusters.K == 1 and (stepped or work.settings.hides):
-        only = torch.arange(clusters.lanes).repeat(len(places), 1)
+        only = torch.arange(clusters.restarts).repeat(len(places), 1)
         visit = _told(work.learner, clusters, only, block, scored=work.settings.each)
     else:
         visit = _choose(work, places, judged)
@@ -120,8 +120,8 @@ def _samples(
 
 
 def _copied_bytes(clusters: Clusters) -> int:
-    """Memory a client's work takes for its copies of models: one a lane, and its change."""
-    return clusters.lanes * (clusters.slot_bytes + clusters.common_bytes)
+    """Memory a client's work takes for its copies of models: one a restart, and its change."""
+    return clusters.restarts * (clusters.slot_bytes + clusters.common_bytes)
 
 
 SHARED_BY = 8
@@ -141,23 +141,23 @@ def _parties(broadcast: Broadcast, count: int) -> list[tuple[bool, Positions]]:
     return free + [(True, everyone[told][kind.reshape(-1) == index]) for index in range(len(kinds))]
 
 
-def _told(learner: Learner, clusters: Clusters, chosen: Tensor, block: Block, scored: bool) -> Visit:
+def _told(learner: Learner, clusters: Clusters, chosen: Tensor, block: Block, scored: bool) -> Assignment:
     """Clients that train the slots (B, R) they were told, and hold no other model."""
     slots = torch.unique(chosen)
     models = clusters.at(slots)
     if not scored:
-        return Visit(slots, models, chosen)
-    if len(slots) == chosen.shape[1]:  # all of the block hold the same models, one a lane
+        return Assignment(slots, models, chosen)
+    if len(slots) == chosen.shape[1]:  # all of the block hold the same models, one a restart
         known = learner.score(models, block)
         loss = block.mean(known.losses).gather(1, torch.searchsorted(slots, chosen).to(block.x.device))
-        return Visit(slots, models, chosen, loss, known.memo)
+        return Assignment(slots, models, chosen, loss, known.memo)
     theta = clusters.at(chosen)
     columns = [learner.losses({n: p[:, r] for n, p in theta.items()}, block.x, block.y) for r in range(chosen.shape[1])]
-    return Visit(slots, models, chosen, block.mean(torch.stack(columns, dim=-1)))
+    return Assignment(slots, models, chosen, block.mean(torch.stack(columns, dim=-1)))
 
 
-def _choose(work: Work, places: Positions, block: Block) -> Visit:
-    """Clients that choose one cluster in each lane."""
+def _choose(work: Work, places: Positions, block: Block) -> Assignment:
+    """Clients that choose one cluster in each restart."""
     clusters, objective, weights = (
         work.broadcast.clusters,
         work.settings.objective,
@@ -165,7 +165,7 @@ def _choose(work: Work, places: Positions, block: Block) -> Visit:
     )
     models = clusters.all_models()
     scored = work.learner.score(models, block)
-    losses = clusters.by_lane(scored.losses)
+    losses = clusters.by_restart(scored.losses)
     cost = objective.client_cost(losses, block, objective.client_see(work.learner, block), {})
     table = block.mean(losses)
     ranking = -(table if cost is losses else block.mean(cost))
@@ -176,8 +176,8 @@ def _choose(work: Work, places: Positions, block: Block) -> Visit:
     if share is not None:
         loss = torch.where(share > 0, share * table, 0).sum(dim=2)
         share = share.flatten(1)
-    slots = torch.arange(clusters.lanes * clusters.K)
-    return Visit(slots, models, work.first + chosen.cpu(), loss, scored.memo, share)
+    slots = torch.arange(clusters.restarts * clusters.K)
+    return Assignment(slots, models, work.first + chosen.cpu(), loss, scored.memo, share)
 
 
 def _said(work: Work, places: Positions, chosen: Tensor) -> Tensor:

@@ -16,14 +16,14 @@ from coterie.client.round import local_round
 from coterie.client.solve import local_solve
 from coterie.client.summary import summary
 from coterie.core.blocks import Memory
-from coterie.core.hold_out import put_aside
+from coterie.core.client_state import ClientStates
+from coterie.core.dataset import FederatedDataset
 from coterie.core.messages import ROUND, Broadcast, Reply, Task
-from coterie.core.noise import SECRET, Noise
-from coterie.core.population import Population
 from coterie.core.shard import Positions, Shard
-from coterie.core.states import States
+from coterie.core.validation import split_validation
 from coterie.errors import unknown_name
 from coterie.learners.base import Learner
+from coterie.privacy.noise import SECRET, Noise
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ClientSide:
     """Held-out training samples; a client may have none."""
     memory: Memory | None = None
     """What is kept of the training samples from round to round; None: nothing."""
-    states: States | None = None
+    states: ClientStates | None = None
     """What the clients keep for themselves from round to round; None: nothing."""
     noise: Noise = SECRET
     """What hides their answers in a private run; only a simulation may draw it from its seed."""
@@ -45,7 +45,7 @@ class ClientSide:
     @classmethod
     def of(
         cls,
-        data: Population,
+        data: FederatedDataset,
         learner: Learner,
         dtype: torch.dtype,
         device: torch.device,
@@ -60,11 +60,11 @@ class ClientSide:
         """
         train, held_out = data.train, None
         if validation is not None:
-            parts = put_aside(data, validation, seed)
+            parts = split_validation(data, validation, seed)
             train, held_out = parts.train, parts.test
         train = train.to(dtype, device)
         test, held_out = (None if part is None else part.to(dtype, device) for part in (data.test, held_out))
-        return cls(learner, train, test, held_out, states=States.of(len(train)) if keeps else None)
+        return cls(learner, train, test, held_out, states=ClientStates.of(len(train)) if keeps else None)
 
     def take(self, positions: Positions, remember: bool = True) -> Self:
         """Only these clients; with `remember` they will be together again, so what they keep is worth keeping."""

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.client.own import as_rows, as_vectors
-from coterie.client.private import made_private
-from coterie.client.tally import Tally, Turn, Visit
+from coterie.client.kept import as_rows, as_vectors
+from coterie.client.reply import Assignment, ReplyBuilder, TrainingPass
 from coterie.core.blocks import Block
+from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Params, take_rows, unflat
 from coterie.core.messages import Broadcast
-from coterie.core.noise import SECRET, Noise
 from coterie.core.shard import Positions, Shard
-from coterie.core.states import States
 from coterie.learners.base import Learner
 from coterie.learners.contribution import Contribution, add_by_row, finite_models, weigh
+from coterie.privacy.client import made_private
+from coterie.privacy.mechanism import Privacy
+from coterie.privacy.noise import SECRET, Noise
 from coterie.tiers.method import RoundSettings
-from coterie.tiers.privacy import Privacy
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Work:
     settings: RoundSettings
     broadcast: Broadcast
     shard: Shard
-    states: States | None
-    tally: Tally
+    states: ClientStates | None
+    tally: ReplyBuilder
     noise: Noise = SECRET
 
     @property
@@ -40,21 +40,21 @@ class Work:
         return self.broadcast.scalars["lr"]
 
     @property
-    def kept(self) -> States:
+    def kept(self) -> ClientStates:
         """Where clients keep what is theirs."""
         assert self.states is not None, "clients that keep something need a place to keep it"
         return self.states
 
     @property
     def first(self) -> Tensor:
-        """(R,) the first slot of each lane."""
-        return torch.arange(self.broadcast.clusters.lanes) * self.broadcast.clusters.K
+        """(R,) the first slot of each restart."""
+        return torch.arange(self.broadcast.clusters.restarts) * self.broadcast.clusters.K
 
     def accepted(self, places: Positions) -> Tensor:
         """(B,) the last round of each of these clients that counted."""
         return self.broadcast.each["accepted"][torch.from_numpy(places)]
 
-    def weight(self, places: Positions, block: Block, visit: Visit) -> Tensor:
+    def weight(self, places: Positions, block: Block, visit: Assignment) -> Tensor:
         """(B, R) what a client's change counts: once or n_i times, however many of its samples this round uses."""
         n = torch.from_numpy(self.shard.sizes[places]).to(block.counts)
         mass = n if self.settings.client_weight == "samples" else torch.ones_like(n)
@@ -63,7 +63,7 @@ class Work:
             return weight
         return torch.where(visit.loss.isfinite(), weight, 0)
 
-    def train(self, places: Positions, block: Block, visit: Visit, memo: Tensor | None) -> None:
+    def train(self, places: Positions, block: Block, visit: Assignment, memo: Tensor | None) -> None:
         """Local steps on the models of the visit; what they change goes into the sums."""
         weight = self.weight(places, block, visit)
         self.tally.meet(places, block, visit)
@@ -82,37 +82,41 @@ class Work:
             given = self.learner.contribute(visit.models, rows, part, self.settings.work, self.lr, turn.weight, memo)
             self.tally.add(places, visit, turn, given)
 
-    def _train_privately(self, privacy: Privacy, places: Positions, block: Block, visit: Visit, weight: Tensor) -> None:
-        """The same, with each client's change made private before anything else is done with it; one lane only."""
+    def _train_privately(
+        self, privacy: Privacy, places: Positions, block: Block, visit: Assignment, weight: Tensor
+    ) -> None:
+        """The same, with each client's change made private before anything else is done with it; one restart only."""
         slots, rows = visit.chosen, torch.searchsorted(visit.slots, visit.chosen)
         theta = take_rows(visit.models, rows)
         change = as_vectors(self.learner.descend(theta, block, self.settings.work, self.lr))[:, 0]
         hashes = self.shard.hashes[places]
         normals = self.noise.normals(self.broadcast.round, hashes, change.shape[1]) if privacy.local else None
         sent = made_private(change, privacy, normals)
-        lanes = torch.arange(1)
+        restarts = torch.arange(1)
         if self.settings.each:
-            self.tally.accept(places, lanes, torch.ones(slots.shape, dtype=torch.bool))
+            self.tally.accept(places, restarts, torch.ones(slots.shape, dtype=torch.bool))
             self.tally.paths.add("by-client")
             self.tally.note(places, {"change": sent[:, None]})
             return
         named = {name: value[:, None] for name, value in unflat(sent, visit.models).items()}
         given = weigh(named, rows.to(weight.device), weight, len(visit.slots), "by-client")
-        self.tally.add(places, visit, Turn(lanes, slots, weight, weight), given)
+        self.tally.add(places, visit, TrainingPass(restarts, slots, weight, weight), given)
 
-    def _train_each(self, places: Positions, block: Block, visit: Visit, weight: Tensor) -> None:
+    def _train_each(self, places: Positions, block: Block, visit: Assignment, weight: Tensor) -> None:
         """The same, with each client's own change in a row of its own; whole models only."""
         vectors = []
         for turn in _turns(visit, weight, self.broadcast.clusters.K, self.settings.by_share):
             theta = take_rows(visit.models, torch.searchsorted(visit.slots, turn.slots))
             part = block if turn.focus is None else replace(block, focus=turn.focus.expand(block.y.shape))
             change = self.learner.descend(theta, part, self.settings.work, self.lr)
-            self.tally.accept(places, turn.lanes, (finite_models(change) & (turn.weight > 0)).cpu())
-            vectors.append(as_rows(change, weight[:, turn.lanes]))
+            self.tally.accept(places, turn.restarts, (finite_models(change) & (turn.weight > 0)).cpu())
+            vectors.append(as_rows(change, weight[:, turn.restarts]))
         self.tally.paths.add("by-client")
         self.tally.note(places, {"change": torch.cat(vectors, dim=1)})
 
-    def _train_beside(self, overall: Params, places: Positions, block: Block, visit: Visit, weight: Tensor) -> None:
+    def _train_beside(
+        self, overall: Params, places: Positions, block: Block, visit: Assignment, weight: Tensor
+    ) -> None:
         """The cluster's model, pulled to the overall one as it was sent; and the overall one itself, as in FedAvg."""
         rows, first = torch.searchsorted(visit.slots, visit.chosen), torch.zeros_like(visit.chosen)
         theta, omega, local = take_rows(visit.models, rows), take_rows(overall, first), self.settings.work
@@ -120,7 +124,7 @@ class Work:
         common = self.learner.descend(omega, block, replace(local, prox=0.0), self.lr)
         mass = torch.where(finite_models(change) & finite_models(common), weight, 0)
         sums = {name: add_by_row(value, rows, mass, len(visit.slots)) for name, value in change.items()}
-        turn = Turn(torch.arange(1), visit.chosen, mass, mass)
+        turn = TrainingPass(torch.arange(1), visit.chosen, mass, mass)
         self.tally.add(places, visit, turn, Contribution(sums, mass > 0, "by-client"))
         self.tally.add_overall({name: add_by_row(value, first, mass, 1) for name, value in common.items()})
 
@@ -136,18 +140,18 @@ class Work:
         self.kept.write(places[counts.numpy()], self.broadcast.round, own)
 
 
-def _turns(visit: Visit, weight: Tensor, K: int, by_share: bool) -> Iterator[Turn]:
+def _turns(visit: Assignment, weight: Tensor, K: int, by_share: bool) -> Iterator[TrainingPass]:
     """All chosen models at once; or, where all count, one model after the other.
 
     A soft client's change of a model is small already where the model counts little; with `by_share` what it counts in
     the sum is, too.
     """
     if visit.share is None:
-        yield Turn(torch.arange(visit.chosen.shape[1]), visit.chosen, weight, weight)
+        yield TrainingPass(torch.arange(visit.chosen.shape[1]), visit.chosen, weight, weight)
         return
     for row, slot in enumerate(visit.slots.tolist()):
-        lanes, slots = torch.tensor([slot // K]), torch.full((len(weight), 1), slot)
+        restarts, slots = torch.tensor([slot // K]), torch.full((len(weight), 1), slot)
         column, full = visit.share[:, row, None], weight[:, slot // K, None]
         mass = full * column
         focus = column if visit.gamma is None else visit.gamma[..., row]
-        yield Turn(lanes, slots, mass if by_share else full, mass, focus, soft=True)
+        yield TrainingPass(restarts, slots, mass if by_share else full, mass, focus, soft=True)

@@ -1,4 +1,4 @@
-"""The models of a run: K clusters, possibly in several independent lanes, possibly over one shared body."""
+"""The models of a run: K clusters, possibly in several independent restarts, possibly over one shared body."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def unflat(vectors: Tensor, like: Mapping[str, Tensor]) -> Params:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Parameters of K clusters in R lanes.
+    """Parameters of K clusters in R restarts.
 
-    A *lane* is an independent start of the same method; all lanes share every message. Model k of lane r has
+    A *restart* is an independent start of the same method; all restarts share every message. Model k of restart r has
     the *slot* r K + k. A server holds all slots; a client may have been sent only some of them.
     """
 
     params: Params
     """{name: (S, ...)}, theta_k of the papers, one row for each slot held."""
     K: int
-    lanes: int = 1
+    restarts: int = 1
     body: Params | None = None
-    """{name: (R, ...)}, the parameters that all clusters of a lane share; None without weight sharing."""
+    """{name: (R, ...)}, the parameters that all clusters of a restart share; None without weight sharing."""
     overall: Params | None = None
     """{name: (R, ...)}, a whole model that everybody trains beside its cluster's and that is part of none; None without
     (omega of StoCFL)."""
@@ -74,19 +74,19 @@ class Clusters:
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of one lane's shared body."""
+        """Bytes of one restart's shared body."""
         return row_bytes(self.shared)
 
     @property
     def common_bytes(self) -> int:
-        """Bytes of what a lane has besides its clusters: the shared body, the overall model."""
+        """Bytes of what a restart has besides its clusters: the shared body, the overall model."""
         return self.body_bytes + row_bytes(self.overall or {})
 
     def at(self, slots: Tensor) -> Params:
         """Whole models for the given slots, of any shape: {name: slots.shape + (...)}."""
         rows = self._rows(slots)
-        lanes = torch.div(slots, self.K, rounding_mode="floor")
-        return take_rows(self.params, rows) | take_rows(self.shared, lanes)
+        restarts = torch.div(slots, self.K, rounding_mode="floor")
+        return take_rows(self.params, rows) | take_rows(self.shared, restarts)
 
     def all_models(self) -> Params:
         """Whole models of every slot held, {name: (S, ...)}; a view where there is no body."""
@@ -95,9 +95,9 @@ class Clusters:
         count = next(iter(self.params.values())).shape[0]
         return self.at(torch.arange(count) if self.slots is None else self.slots)
 
-    def by_lane(self, values: Tensor) -> Tensor:
+    def by_restart(self, values: Tensor) -> Tensor:
         """Values of every slot, (..., R K), as (..., R, K)."""
-        return values.reshape(*values.shape[:-1], self.lanes, self.K)
+        return values.reshape(*values.shape[:-1], self.restarts, self.K)
 
     def keep(self, slots: Tensor) -> Clusters:
         """Only these slots (ascending), as they are sent to a client that needs no others."""
@@ -107,14 +107,14 @@ class Clusters:
         """Where these slots are held."""
         return slots if self.slots is None else torch.searchsorted(self.slots, slots)
 
-    def lane(self, index: int) -> Clusters:
-        """One lane on its own."""
+    def restart(self, index: int) -> Clusters:
+        """One restart on its own."""
         rows = slice(index * self.K, (index + 1) * self.K)
         params = {name: p[rows] for name, p in self.params.items()}
         body = {name: p[index : index + 1] for name, p in self.shared.items()} or None
         return Clusters(params=params, K=self.K, body=body)
 
     def models(self) -> list[Params]:
-        """One dict of named tensors for each cluster; only for a single lane."""
+        """One dict of named tensors for each cluster; only for a single restart."""
         whole = self.all_models()
         return [{name: p[k] for name, p in whole.items()} for k in range(self.K)]

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from coterie.core.client_state import ClientStateStore
 from coterie.core.keys import Words
 from coterie.core.messages import Broadcast, Reply, Task
 from coterie.core.shard import ClientId, Positions
-from coterie.core.states import Shelf
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Federation(Protocol):
         ...
 
     @property
-    def shelf(self) -> Shelf | None:
+    def shelf(self) -> ClientStateStore | None:
         """What the clients keep for themselves, if they live in this process and keep anything."""
         ...
 

@@ -1,7 +1,7 @@
 """All that goes down (Task, Broadcast) and all that comes up (Reply), and how many bytes it is.
 
 Payloads are named arrays and plain scalars. Bytes are counted from the message: array bytes plus 8 for a
-scalar or a slot index, the same in every engine. A task's settings, K and the number of lanes are agreed once,
+scalar or a slot index, the same in every engine. A task's settings, K and the number of restarts are agreed once,
 before the first round, and are not counted; nor is what a rejected client sent.
 """
 
@@ -50,7 +50,7 @@ class Broadcast:
     round: int
     clusters: Clusters
     only: Tensor | None = None
-    """(m, R) the one slot a client is sent in each lane, or `ALL`; None: everybody gets every model."""
+    """(m, R) the one slot a client is sent in each restart, or `ALL`; None: everybody gets every model."""
     scalars: Mapping[str, float] = field(default_factory=dict)
     each: Params = field(default_factory=dict)
     """A small part for each client, one row a client: {name: (m, ...)}."""
@@ -71,12 +71,12 @@ class Broadcast:
     def bytes_for(self, count: int) -> int:
         """Bytes down if each of `count` clients gets its own message."""
         clusters = self.clusters
-        fixed = 8 * (1 + len(self.scalars)) + clusters.lanes * clusters.common_bytes + row_bytes(self.each)
+        fixed = 8 * (1 + len(self.scalars)) + clusters.restarts * clusters.common_bytes + row_bytes(self.each)
         fixed += sum(array.numel() * array.element_size() for array in self.common.values())
-        every = clusters.lanes * clusters.K * clusters.slot_bytes
+        every = clusters.restarts * clusters.K * clusters.slot_bytes
         if self.only is None:
             return count * (fixed + every)
-        alone = clusters.lanes * (clusters.slot_bytes + 8)
+        alone = clusters.restarts * (clusters.slot_bytes + 8)
         sent_all = int((self.only == ALL).any(dim=1).sum())
         return count * fixed + sent_all * every + (count - sent_all) * alone
 
@@ -174,7 +174,7 @@ def _under(prefix: str, arrays: Params) -> Params:
 def broadcast_parts(broadcast: Broadcast) -> Parts:
     """A broadcast as a header and named arrays."""
     c = broadcast.clusters
-    header = {"round": broadcast.round, "K": c.K, "lanes": c.lanes, "scalars": dict(broadcast.scalars)}
+    header = {"round": broadcast.round, "K": c.K, "restarts": c.restarts, "scalars": dict(broadcast.scalars)}
     arrays = _named("params", c.params) | _named("body", c.shared) | _named("each", broadcast.each)
     arrays |= _named("common", broadcast.common) | _named("overall", c.overall or {})
     if broadcast.only is not None and not bool((broadcast.only == ALL).all()):
@@ -189,7 +189,7 @@ def broadcast_of(header: Mapping[str, Any], arrays: Params) -> Broadcast:
         params=_under("params", arrays),
         body=_under("body", arrays) or None,
         K=header["K"],
-        lanes=header["lanes"],
+        restarts=header["restarts"],
         overall=_under("overall", arrays) or None,
         slots=None if only is None or bool((only == ALL).any()) else torch.unique(only),
     )

@@ -93,9 +93,9 @@ class Regroup:
         return len(self.clusters)
 
     def apply(self, clusters: Clusters, sizes: Tensor, changes: Changes | None = None) -> Clusters:
-        """The new clusters; `sizes` (K,) tells how many clients each old one has. One lane only."""
-        if clusters.lanes != 1:
-            raise ConfigError(f"only one lane can be regrouped, got {clusters.lanes}: settle the start first")
+        """The new clusters; `sizes` (K,) tells how many clients each old one has. One restart only."""
+        if clusters.restarts != 1:
+            raise ConfigError(f"only one restart can be regrouped, got {clusters.restarts}: settle the start first")
         for new in self.clusters:
             if any(not 0 <= parent < clusters.K for parent in new.parents):
                 raise ConfigError(f"parents {new.parents} do not all exist: clusters are 0 to {clusters.K - 1}")

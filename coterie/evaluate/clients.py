@@ -22,18 +22,18 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Own:
-    """What clients keep for themselves and predict by: of one of the lanes, as kept in their last accepted rounds."""
+    """What clients keep for themselves and predict by: of one restart, as kept in their last accepted rounds."""
 
     kind: Literal["mixture", "personal"]
     """Its mixture of all models, or a model of its own."""
-    lane: int
-    lanes: int
+    restart: int
+    restarts: int
     accepted: Tensor
     """(m,)"""
     objective: Plain
     """The member of tier 1, as plain values."""
     common: Params
-    """What mixtures are told, of all lanes, {name: (R, ...)}."""
+    """What mixtures are told, of all restarts, {name: (R, ...)}."""
     flows: Tensor
     """(m, K then, K now) how their weights have to be carried over; empty where K stays."""
 
@@ -44,11 +44,11 @@ class Own:
 
     def settings(self) -> dict[str, Plain]:
         """Of the task `evaluate`."""
-        return {"predicts": self.kind, "lane": self.lane, "lanes": self.lanes, "objective": self.objective}
+        return {"predicts": self.kind, "restart": self.restart, "restarts": self.restarts, "objective": self.objective}
 
     def told(self) -> Params:
-        """What goes to everybody: of the one lane."""
-        return {name: value[self.lane : self.lane + 1] for name, value in self.common.items()}
+        """What goes to everybody: of the one restart."""
+        return {name: value[self.restart : self.restart + 1] for name, value in self.common.items()}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def scores(
     on: Literal["test", "validation"] = "test",
     by: Own | None = None,
 ) -> Scores:
-    """Ask every client that has a cluster; `own` (m,) holds it, or a negative number. One lane only.
+    """Ask every client that has a cluster; `own` (m,) holds it, or a negative number. One restart only.
 
     With `margin` every model goes to every client, since it takes all of them to see how far ahead the own one is.
     With `by` clients predict by what they keep for themselves.

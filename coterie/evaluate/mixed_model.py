@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 from coterie.core.shard import Shard
 from coterie.errors import InputError, TrainingError
 
 Floats = npt.NDArray[np.float64]
 
 
-def pooled_rmse(population: Population) -> Floats:
+def pooled_rmse(population: FederatedDataset) -> Floats:
     """Least squares on the samples of all clients together; the slopes are those of least length."""
     x, y, _ = _samples(population.train)
     intercept, slopes = _least_squares(x, y)
     return _held_out(population, lambda client, rows: intercept + rows @ slopes)
 
 
-def alone_rmse(population: Population) -> Floats:
+def alone_rmse(population: FederatedDataset) -> Floats:
     """Least squares for each client alone.
 
     With as many features as samples or more, the slopes are those of least length that fit; the intercept is free, so
@@ -39,7 +39,7 @@ def alone_rmse(population: Population) -> Floats:
     return _held_out(population, lambda client, rows: models[client][0] + rows @ models[client][1])
 
 
-def mixed_model_rmse(population: Population) -> Floats:
+def mixed_model_rmse(population: FederatedDataset) -> Floats:
     """A linear mixed model: slopes common to all, and a random intercept for each client (restricted likelihood).
 
     The features enter as coordinates along their principal directions, which gives the same predictions and leaves out
@@ -102,7 +102,7 @@ def _samples(shard: Shard) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
     return x[rows], shard.y.numpy().astype(np.float64, copy=False)[rows], owner
 
 
-def _held_out(population: Population, predict: Callable[[int, Floats], Floats]) -> Floats:
+def _held_out(population: FederatedDataset, predict: Callable[[int, Floats], Floats]) -> Floats:
     """RMSE of each client's predictions, (m,)."""
     test = population.test
     if test is None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.clusters import Params
-from coterie.core.population import Newcomers
+from coterie.core.dataset import Newcomers
 from coterie.core.shard import Shard
 from coterie.evaluate.clients import Floats
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh

@@ -22,8 +22,8 @@ from coterie.learners.base import Learner
 from coterie.learners.descent import LocalWork
 from coterie.learners.deviance import deviance
 from coterie.methods.base import Placing
+from coterie.tiers.assignment import EMMixture
 from coterie.tiers.objective import Objective
-from coterie.tiers.weights import SoftByEM
 
 ITERATIONS = 20
 """Of EM, from equal weights; a newcomer's weights have settled by then."""
@@ -54,7 +54,7 @@ class Density:
 
     objective: Objective
     common: Params
-    """What everybody was told for it, of one lane."""
+    """What everybody was told for it, of one restart."""
     usual: Tensor
     """(P,) the clients' mean weights of its components, where EM starts from."""
 
@@ -110,7 +110,7 @@ def _one_client(x: Tensor, y: Tensor | None = None) -> Block:
 def _by_em(cost: Tensor, weights: Tensor) -> Tensor:
     """Weights (P,) from costs (1, n, 1, P), by EM from `weights` (P,)."""
     for _ in range(ITERATIONS):
-        weights = SoftByEM().client_respond(cost, weights.to(cost)[None, None, None])[0].mean(dim=(0, 1, 2))
+        weights = EMMixture().client_respond(cost, weights.to(cost)[None, None, None])[0].mean(dim=(0, 1, 2))
     return weights
 
 

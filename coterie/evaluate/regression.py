@@ -239,7 +239,7 @@ def pooled_fits(
 
 
 def vectors(models: Params) -> Floats:
-    """Weights, and the bias as a last column if there is one: (K, p) in float64."""
+    """AssignmentRule, and the bias as a last column if there is one: (K, p) in float64."""
     columns = [models["weight"], *(models[name][:, None] for name in ("bias",) if name in models)]
     return np.asarray(torch.cat([column.detach().double().cpu() for column in columns], dim=1).numpy())
 
@@ -350,8 +350,8 @@ def regression_report(
 ) -> dict[str, Any] | None:
     """What `metrics["regression"]` holds; None for other learners, or where the matrices would be too large.
 
-    clusters: one lane. own: (m,) each client's cluster, or a negative number. lr, steps: of the local full-batch steps,
-    for gamma and kappa; prox: each client solves its proximal problem instead. names: one for each raw feature.
+    clusters: one restart. own: (m,) each client's cluster, or a negative number. lr, steps: of the local full-batch
+    steps, for gamma and kappa; prox: each client solves its proximal problem instead. names: one for each raw feature.
     """
     if not isinstance(learner, Linear):
         return None

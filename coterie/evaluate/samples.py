@@ -14,18 +14,18 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 from coterie.core.shard import Positions, Shard, spans
 from coterie.evaluate.clients import Floats
 from coterie.evaluate.metrics import Ints, agreement
 from coterie.evaluate.placing import sample_losses
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
+from coterie.tiers.assignment import EMMixture
 from coterie.tiers.objective import Objective
-from coterie.tiers.weights import SoftByEM
 
 
-def sample_agreement(data: Population, positions: Positions, found: Ints) -> dict[str, float]:
+def sample_agreement(data: FederatedDataset, positions: Positions, found: Ints) -> dict[str, float]:
     """How well the clusters `found` (N,) of all training samples of the clients at `positions` are the true ones.
 
     sample_ari: adjusted Rand index. sample_identity: the share of samples in the right cluster under the best
@@ -53,8 +53,8 @@ def by_responsibility(
 ) -> Ints:
     """Mixtures: every sample is in the cluster of its largest gamma, (N,), under these models.
 
-    common: what clients are told for the objective, of one lane. usual: the mean training loss, from which a Gaussian's
-    variance is taken where targets are numbers. weights: (answered, P) of the clients at `positions`.
+    common: what clients are told for the objective, of one restart. usual: the mean training loss, from which a
+    Gaussian's variance is taken where targets are numbers. weights: (answered, P) of the clients at `positions`.
     """
     rows = torch.from_numpy(rows_of(shard, positions))
     block = _each_a_client(shard, rows, next(iter(models[0].values())))
@@ -62,7 +62,7 @@ def by_responsibility(
     likely = deviance(learner, losses, losses.new_full((len(models),), usual))
     cost = objective.client_cost(likely[:, None, None], block, objective.client_see(learner, block), common)
     own = torch.from_numpy(np.repeat(weights, shard.sizes[positions], axis=0))[:, None, None]
-    gamma: Tensor = objective.client_by_cluster(SoftByEM().client_respond(cost, own)[0], len(models))
+    gamma: Tensor = objective.client_by_cluster(EMMixture().client_respond(cost, own)[0], len(models))
     return np.asarray(gamma[:, 0, 0].argmax(dim=1).numpy())
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError, unknown_name
 from coterie.learners.base import Learner
 from coterie.learners.cnn import cnn

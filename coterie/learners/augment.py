@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from coterie.core.dataset import Profile
 from coterie.core.keys import Words, fold
-from coterie.core.population import Profile
 from coterie.errors import ConfigError, unknown_name
 
 BORDER = 4

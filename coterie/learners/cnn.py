@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners.module import HeadedLearner, headed
 from coterie.learners.network import check_size

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
+from coterie.core.dataset import Profile
 from coterie.core.keys import generator
-from coterie.core.population import Profile
 from coterie.errors import ConfigError, unknown_name
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
@@ -150,13 +150,13 @@ class Linear:
         return loss, loss
 
 
-def flat_sum_pays(models: int, lanes: int, samples: int) -> bool:
+def flat_sum_pays(models: int, restarts: int, samples: int) -> bool:
     """Whether one product over all clients beats a product for each client and the adding up of what it gives.
 
-    The one product computes every model where a client trains one a lane, but holds no change of the size of a
-    model for each client. The limit was measured with n from 10 to 100, p from 50 to 1000, 1 to 30 lanes.
+    The one product computes every model where a client trains one a restart, but holds no change of the size of a
+    model for each client. The limit was measured with n from 10 to 100, p from 50 to 1000, 1 to 30 restarts.
     """
-    return models * samples <= lanes * (2 * samples + 200)
+    return models * samples <= restarts * (2 * samples + 200)
 
 
 def _flat_sum(phi: Tensor, u: Tensor, rows: Tensor, mass: Tensor, count: int) -> Tensor:

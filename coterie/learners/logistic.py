@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
+from coterie.core.dataset import Profile
 from coterie.core.keys import generator
-from coterie.core.population import Profile
 from coterie.errors import ConfigError
 from coterie.learners.minimum import Glm
 from coterie.learners.network import PlainNetwork, check_penalty

@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, rows_of, take_rows
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Descent, LocalWork, one_by_one
@@ -123,11 +123,11 @@ class ModuleLearner(PlainNetwork):
         if not self.one_by_one:
             return super().contribute(models, rows, block, work, lr, mass, memo)
         sums = {name: torch.zeros_like(p) for name, p in models.items()}
-        lanes = torch.arange(rows.shape[1])
+        restarts = torch.arange(rows.shape[1])
         given = []
         for b, own in enumerate(rows):
             done = self._descent(take_rows(models, own[None]), block.alone(b), work, lr)
-            one = weigh(done.change, lanes[None], mass[b : b + 1], len(lanes), self._path, done.loss)
+            one = weigh(done.change, restarts[None], mass[b : b + 1], len(restarts), self._path, done.loss)
             for name, total in sums.items():
                 total.index_add_(0, own.to(total.device), one.sums[name])
             given.append((one.finite, one.loss))

@@ -121,14 +121,14 @@ def contribute_by_gram(
 ) -> Contribution:
     """What `steps` full-batch steps change, weighted and added up for each model {name: (S, ...)}.
 
-    rows, mass (B, R): which model each client trains in each lane, and what its change counts. memo (B, n, S, h): the
-    first layer's pre-activations of all models, if they are known.
+    rows, mass (B, R): which model each client trains in each restart, and what its change counts. memo (B, n, S, h):
+    the first layer's pre-activations of all models, if they are known.
     """
     x = block.x.flatten(2)
     gram = x @ x.transpose(1, 2) + 1
     tracks = []
-    for lane in range(rows.shape[1]):
-        chosen = rows[:, lane]
+    for restart in range(rows.shape[1]):
+        chosen = rows[:, restart]
         tracks.append(_train(models, chosen, block, gram, steps, lr, _first(models, chosen, x, memo), classes))
     change = {name: torch.stack([track[0][name] for track in tracks], dim=1) for name in tracks[0][0]}
     pulls = torch.stack([track[1] for track in tracks], dim=1)  # (B, R, n, h): sum of G
@@ -222,11 +222,11 @@ def _first_layer_sums(models: Params, rows: Tensor, x: Tensor, pulls: Tensor, we
     scaled = pulls * weight[..., None, None]
     if not bool(weight.all()):  # 0 times what is not finite would be NaN
         scaled = torch.where(weight[..., None, None] != 0, scaled, 0)
-    for lane in range(rows.shape[1]):
-        for row in torch.unique(rows[:, lane]):
-            members = rows[:, lane] == row
+    for restart in range(rows.shape[1]):
+        for row in torch.unique(rows[:, restart]):
+            members = rows[:, restart] == row
             everybody = bool(members.all())
-            g = scaled[:, lane] if everybody else scaled[members, lane]
+            g = scaled[:, restart] if everybody else scaled[members, restart]
             inputs = x if everybody else x[members]
             total[row] += g.flatten(0, 1).T @ inputs.flatten(0, 1)
     return {"layer0.weight": total}

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
+from coterie.core.dataset import Profile
 from coterie.core.keys import generator
-from coterie.core.population import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, weigh
 from coterie.learners.descent import LocalWork, batches

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.base import parts
+from coterie.options import Option, Options
 
 DEFAULT = "fedrc"
 BACKBONE = Option(

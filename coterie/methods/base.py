@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coterie.config import COMMON, Option, Options
 from coterie.learners.descent import LocalWork
-from coterie.starts import RANDOM, STARTS, read_start
+from coterie.options import COMMON, Option, Options
 from coterie.tiers.combine import is_robust, read_combine
 from coterie.tiers.method import Averaging, Method
+from coterie.training.starts import RANDOM, STARTS, read_start
 
 SEEN = (
     "the change of the models it trained and its training loss; only sums over clients are used, so secure aggregation "
@@ -126,6 +126,6 @@ def parts(options: Options) -> dict[str, Any]:
         "lr_decay": options.lr_decay,
         "server_lr": options.server_lr,
         "participation": options.participation,
-        "lanes": options.restarts,
+        "restarts": options.restarts,
         "shared": tuple(options.shared.split(",")) if options.shared else (),
     }

@@ -15,13 +15,13 @@ model on its own samples, goes to the part whose mean update has the larger cosi
 
 from __future__ import annotations
 
-from coterie.config import Option, Options
 from coterie.methods.base import Entry, parts
+from coterie.options import Option, Options
+from coterie.tiers.assignment import Assigned
 from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Adaptive, SplitByNorm
-from coterie.tiers.weights import Assigned
 
 
 def cfl(options: Options) -> Method:

@@ -15,18 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.base import Entry, Placing, parts
 from coterie.methods.fedem import ORDER
-from coterie.starts import RANDOM
+from coterie.options import Option, Options
+from coterie.tiers.assignment import AssignmentRule, PersonalEM, SingleCluster
+from coterie.tiers.compatibility import OWN_MIX
 from coterie.tiers.distance import DISTANCES, AnchorCosine, Distance
 from coterie.tiers.members import FIXED, read_member, read_steps
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Joint, Objective
 from coterie.tiers.procedure import Adaptive, Fixed, MergeAbove, Step
-from coterie.tiers.sense import OWN_MIX
-from coterie.tiers.weights import OneCluster, PersonalByEM, Weights
+from coterie.training.starts import RANDOM
 
 NO_DISTANCE = "none"
 BEFORE_TRAINING = "inputs"
@@ -40,7 +40,7 @@ def composed(options: Options) -> Method:
     steps = tuple(_capped(step, own["max_clusters"]) for step in read_steps(own["procedure"]))
     groups = _groups(options, steps) if weights.assigned else None
     merges = _merges(steps)
-    if isinstance(weights, OneCluster) and options.clusters != 1:
+    if isinstance(weights, SingleCluster) and options.clusters != 1:
         raise ConfigError(
             f"composed: weights one-cluster have one cluster, but clusters={options.clusters}: set it to 1"
         )
@@ -109,8 +109,8 @@ def _groups(options: Options, steps: Sequence[Step]) -> Groups:
     return Groups("one")
 
 
-def _weights_of(given: Mapping[str, Any]) -> Weights:
-    found: Weights = read_member("weights", str(given.get("weights") or DEFAULT_WEIGHTS))
+def _weights_of(given: Mapping[str, Any]) -> AssignmentRule:
+    found: AssignmentRule = read_member("weights", str(given.get("weights") or DEFAULT_WEIGHTS))
     return found
 
 
@@ -128,7 +128,7 @@ def _prefers(given: Mapping[str, Any]) -> Mapping[str, object]:
     """A number of clusters that changes begins with one, however many groups the data is known to have; several starts
     are only for those that can have them."""
     weights = _weights_of(given)
-    alone = _grows(given) or isinstance(weights, OneCluster)
+    alone = _grows(given) or isinstance(weights, SingleCluster)
     one_start = alone or weights.assigned or weights.way == "personal" or given.get("shared") is not None
     return ({"clusters": 1} if alone else {}) | ({"restarts": 1} if one_start else {})
 
@@ -136,7 +136,7 @@ def _prefers(given: Mapping[str, Any]) -> Mapping[str, object]:
 def _newcomers(own: Mapping[str, Any]) -> Placing:
     weights = _weights_of(own)
     if weights.way != "respond":
-        return "mixture" if isinstance(weights, PersonalByEM) else "least-loss"
+        return "mixture" if isinstance(weights, PersonalEM) else "least-loss"
     return "density" if str(own.get("objective", "")).startswith(Joint.name) else "mixture"
 
 

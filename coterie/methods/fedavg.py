@@ -6,17 +6,17 @@ w_t     clusters.params, K = 1      eta  lr      E  local_epochs      B  batch_s
 
 from __future__ import annotations
 
-from coterie.config import Options
 from coterie.methods.base import Entry, parts
+from coterie.options import Options
+from coterie.tiers.assignment import SingleCluster
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import OneCluster
 
 
 def fedavg(options: Options) -> Method:
     """w <- sum_i (n_i / n) w_i, with w_i the client's model after its local steps."""
-    return Method("fedavg", Conditional(), OneCluster(), Fixed(1), **parts(options))
+    return Method("fedavg", Conditional(), SingleCluster(), Fixed(1), **parts(options))
 
 
 ENTRY = Entry(

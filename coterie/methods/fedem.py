@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.base import CHOICE_OPTIONS, Entry, parts
+from coterie.options import Option, Options
+from coterie.tiers.assignment import EMMixture
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional, Objective
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import SoftByEM
 
 
 def fedem(options: Options) -> Method:
@@ -38,7 +38,7 @@ def soft(name: str, objective: Objective, options: Options) -> Method:
     common["work"] = replace(common["work"], order=options.own.get("order", "together"))
     if options.averaging == "responsibility":
         common["averaging"] = replace(common["averaging"], over="responsibility")
-    return Method(name, objective, SoftByEM(), Fixed(options.clusters), **common)
+    return Method(name, objective, EMMixture(), Fixed(options.clusters), **common)
 
 
 ORDER = Option(

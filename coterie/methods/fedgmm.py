@@ -14,9 +14,9 @@ every model, from random directions.
 
 from __future__ import annotations
 
-from coterie.config import Option, Options
 from coterie.methods.base import CHOICE_OPTIONS, Entry
 from coterie.methods.fedem import soft
+from coterie.options import Option, Options
 from coterie.tiers.method import Method
 from coterie.tiers.objective import SEEN_AS, Joint
 

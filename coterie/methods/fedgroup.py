@@ -17,11 +17,11 @@ lets it pretrain first.
 
 from __future__ import annotations
 
-from coterie.config import Options
 from coterie.methods.base import Entry
 from coterie.methods.one_shot import IN_CLUSTERS, THEN_OPTIONS, inside_clusters
-from coterie.starts import DECOMPOSED_COSINE, UPDATE_OPTIONS
+from coterie.options import Options
 from coterie.tiers.method import Method
+from coterie.training.starts import DECOMPOSED_COSINE, UPDATE_OPTIONS
 
 
 def fedgroup(options: Options) -> Method:

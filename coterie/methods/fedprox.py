@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coterie.config import Option, Options
 from coterie.methods.base import Entry, parts
+from coterie.options import Option, Options
+from coterie.tiers.assignment import SingleCluster
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import OneCluster
 
 
 def fedprox(options: Options) -> Method:
     """FedAvg with the proximal term in every local step."""
     common = parts(options)
     work = replace(common.pop("work"), prox=options.own["mu"])
-    return Method("fedprox", Conditional(), OneCluster(), Fixed(1), work=work, **common)
+    return Method("fedprox", Conditional(), SingleCluster(), Fixed(1), work=work, **common)
 
 
 ENTRY = Entry(

@@ -10,10 +10,10 @@ All else is FedEM's.
 
 from __future__ import annotations
 
-from coterie.config import Options
 from coterie.errors import ConfigError
 from coterie.methods.base import CHOICE_OPTIONS, Entry
 from coterie.methods.fedem import ORDER, soft
+from coterie.options import Options
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Ratio
 

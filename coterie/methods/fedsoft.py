@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coterie.config import Option, Options
 from coterie.methods.base import Entry, parts
+from coterie.options import Option, Options
+from coterie.tiers.assignment import CountShares
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import SoftByCounts
 
 
 def fedsoft(options: Options) -> Method:
@@ -28,7 +28,7 @@ def fedsoft(options: Options) -> Method:
     common = parts(options)
     work = replace(common.pop("work"), prox=options.own["lam"])
     common["averaging"] = replace(common["averaging"], over="responsibility")
-    weights = SoftByCounts(options.own["count_every"], options.own["least_share"])
+    weights = CountShares(options.own["count_every"], options.own["least_share"])
     return Method("fedsoft", Conditional(), weights, Fixed(options.clusters), work=work, **common)
 
 

@@ -12,17 +12,17 @@ round.
 
 from __future__ import annotations
 
-from coterie.config import Options
 from coterie.methods.base import Entry, parts
+from coterie.options import Options
+from coterie.tiers.assignment import NearestParameters
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import HardByDistance
 
 
 def fesem(options: Options) -> Method:
     """W_i <- local steps from W^(k_i); k_i <- argmin_k |W_i - W^(k)|; W^(k) <- mean of W_i with k_i = k."""
-    return Method("fesem", Conditional(), HardByDistance(), Fixed(options.clusters), **parts(options))
+    return Method("fesem", Conditional(), NearestParameters(), Fixed(options.clusters), **parts(options))
 
 
 ENTRY = Entry(

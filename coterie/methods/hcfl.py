@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coterie.config import Options
 from coterie.errors import ConfigError
 from coterie.methods.backbones import (
     BACKBONE,
@@ -36,17 +35,18 @@ from coterie.methods.backbones import (
 from coterie.methods.base import Entry, Placing
 from coterie.methods.cfl import NORM_OPTIONS, norm_split
 from coterie.methods.fedem import ORDER
+from coterie.options import Options
+from coterie.tiers.assignment import AssignmentRule, CountShares, EMMixture, NearestParameters
 from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional, Ratio
 from coterie.tiers.procedure import Adaptive, RemoveUnclaimed
-from coterie.tiers.weights import HardByDistance, SoftByCounts, SoftByEM, Weights
 
-WEIGHTS: Mapping[str, Weights] = {
-    "fedem": SoftByEM(),
-    "fedrc": SoftByEM(),
-    "fesem": HardByDistance(),
-    "fedsoft": SoftByCounts(),
+ASSIGNMENTS: Mapping[str, AssignmentRule] = {
+    "fedem": EMMixture(),
+    "fedrc": EMMixture(),
+    "fesem": NearestParameters(),
+    "fedsoft": CountShares(),
 }
 
 
@@ -67,7 +67,7 @@ def _composed(name: str, options: Options, shared: tuple[str, ...]) -> Method:
     return Method(
         name,
         Ratio() if backbone == "fedrc" else Conditional(),
-        WEIGHTS[backbone],
+        ASSIGNMENTS[backbone],
         Adaptive(options.clusters, (RemoveUnclaimed(), norm_split(options))),
         distance=UpdateCosine(),
         **backbone_parts(name, options, shared),

@@ -32,7 +32,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.backbones import (
     BACKBONE,
@@ -46,11 +45,12 @@ from coterie.methods.backbones import (
 )
 from coterie.methods.base import Entry, Placing
 from coterie.methods.fedem import ORDER
+from coterie.options import Option, Options
+from coterie.tiers.assignment import AssignmentRule, EMMixture, NearestParameters, PersonalEM
 from coterie.tiers.distance import Prototypes
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional, Objective, Ratio
 from coterie.tiers.procedure import Adaptive, RemoveUnclaimed, SplitByGap, Step
-from coterie.tiers.weights import HardByDistance, PersonalByEM, SoftByEM, Weights
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
 """mu-tilde of each backbone that has it, as in the paper's tables."""
@@ -75,16 +75,16 @@ def hcfl_plus(options: Options) -> Method:
     )
 
 
-def _weights(own: Mapping[str, Any]) -> Weights:
+def _weights(own: Mapping[str, Any]) -> AssignmentRule:
     backbone, mu = own["backbone"], own["mu"]
     if backbone in MU:
-        return SoftByEM(MU[backbone] if mu is None else mu)
+        return EMMixture(MU[backbone] if mu is None else mu)
     if mu is not None:
         raise ConfigError(
             f"hcfl+: mu gives samples weights of their own, which backbone {backbone} has not: leave mu out, or use "
             "backbone=fedem or fedrc"
         )
-    return HardByDistance() if backbone == "fesem" else PersonalByEM()
+    return NearestParameters() if backbone == "fesem" else PersonalEM()
 
 
 def _hard(own: Mapping[str, Any]) -> bool:

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 
-from coterie.config import Option, Options
 from coterie.errors import ConfigError
 from coterie.methods.base import Entry, parts
+from coterie.options import Option, Options
+from coterie.tiers.assignment import Assigned
 from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Adaptive, SplitBySpectrum
-from coterie.tiers.weights import Assigned
 
 
 def icfl(options: Options) -> Method:

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coterie.config import Option, Options
 from coterie.methods.base import CHOICE_OPTIONS, Entry, parts
+from coterie.options import Option, Options
+from coterie.tiers.assignment import LowestLoss
 from coterie.tiers.method import Method, Race
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import HardByLoss
 
 
 def ifca(options: Options) -> Method:
@@ -31,7 +31,7 @@ def ifca(options: Options) -> Method:
     return Method(
         "ifca",
         objective=Conditional(),
-        weights=HardByLoss(),
+        weights=LowestLoss(),
         procedure=Fixed(options.clusters),
         averaging=averaging,
         stable_after=options.own.get("stable_after"),

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.config import Options
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
 from coterie.methods.base import Entry, parts
+from coterie.options import Options
+from coterie.tiers.assignment import Assigned, LowestLoss
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned, HardByLoss
 
 
 def linear_heads(options: Options) -> Method:
@@ -41,7 +41,7 @@ def linear_heads(options: Options) -> Method:
 
 def linear_heads_found(options: Options) -> Method:
     """The same, and every client joins the cluster whose head fits it best."""
-    return Method("linear-heads-found", Conditional(), HardByLoss(), Fixed(options.clusters), **_solved(options))
+    return Method("linear-heads-found", Conditional(), LowestLoss(), Fixed(options.clusters), **_solved(options))
 
 
 def _solved(options: Options) -> dict[str, Any]:

@@ -6,12 +6,12 @@ travel, no bytes are counted.
 
 from __future__ import annotations
 
-from coterie.config import PRIVATE, Options
 from coterie.methods.base import Entry, parts
+from coterie.options import PRIVATE, Options
+from coterie.tiers.assignment import Assigned
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned
 
 
 def local(options: Options) -> Method:

@@ -15,13 +15,13 @@ the coarse models; `two-phase` goes on with them, and start=moment-descent puts 
 
 from __future__ import annotations
 
-from coterie.config import COMMON, Options
 from coterie.methods.base import Entry, parts
-from coterie.starts import MOMENT_DESCENT, MOMENT_OPTIONS
+from coterie.options import COMMON, Options
+from coterie.tiers.assignment import LowestLoss
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import HardByLoss
+from coterie.training.starts import MOMENT_DESCENT, MOMENT_OPTIONS
 
 KEPT = {"clusters", "learner", "engine", "device", "dtype", "seed", "validation"}
 """The common options that mean something before the first round."""
@@ -29,7 +29,7 @@ KEPT = {"clusters", "learner", "engine", "device", "dtype", "seed", "validation"
 
 def moment_descent(options: Options) -> Method:
     """No rounds follow: every client joins the coarse model that fits it best."""
-    return Method("moment-descent", Conditional(), HardByLoss(), Fixed(options.clusters), **parts(options))
+    return Method("moment-descent", Conditional(), LowestLoss(), Fixed(options.clusters), **parts(options))
 
 
 ENTRY = Entry(

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coterie.config import AUTO, COMMON, Options
 from coterie.methods.base import Entry, parts
-from coterie.starts import ODCL, ODCL_OPTIONS
+from coterie.options import AUTO, COMMON, Options
+from coterie.tiers.assignment import Assigned
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned
+from coterie.training.starts import ODCL, ODCL_OPTIONS
 
 PAPER = (
     "Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous "

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coterie.config import Option, Options
 from coterie.methods import fedavg, fedprox
 from coterie.methods.base import Entry
 from coterie.methods.odcl import prefers
-from coterie.starts import ODCL_OPTIONS
+from coterie.options import Option, Options
+from coterie.tiers.assignment import Assigned
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned
+from coterie.training.starts import ODCL_OPTIONS
 
 THEN = {module.ENTRY.name: module.ENTRY for module in (fedavg, fedprox)}
 """The methods that train one model."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coterie.config import COMMON, Options
 from coterie.methods.base import Entry, parts
 from coterie.methods.odcl import PAPER, SOLVING
-from coterie.starts import ODCL, SOLVER_OPTIONS
+from coterie.options import COMMON, Options
+from coterie.tiers.assignment import Assigned, SingleCluster
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned, OneCluster
+from coterie.training.starts import ODCL, SOLVER_OPTIONS
 
 REFUSED = frozenset({option.name for option in COMMON} - SOLVING)
 
@@ -36,7 +36,7 @@ def local_erm(options: Options) -> Method:
 
 def naive_averaging(options: Options) -> Method:
     """One model: the mean of all solutions."""
-    return Method("naive-averaging", Conditional(), OneCluster(), Fixed(1), **parts(options))
+    return Method("naive-averaging", Conditional(), SingleCluster(), Fixed(1), **parts(options))
 
 
 def oracle_averaging(options: Options) -> Method:

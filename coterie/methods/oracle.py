@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coterie.config import Options
 from coterie.methods.base import Entry, parts
+from coterie.options import Options
+from coterie.tiers.assignment import Assigned
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned
 
 
 def oracle(options: Options) -> Method:

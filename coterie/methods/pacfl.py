@@ -18,11 +18,11 @@ a newcomer joins by least loss, where the paper compares its subspace with those
 
 from __future__ import annotations
 
-from coterie.config import AUTO, Options
 from coterie.methods.base import Entry
 from coterie.methods.one_shot import IN_CLUSTERS, THEN_OPTIONS, inside_clusters
-from coterie.starts import ANGLE_OPTIONS, PRINCIPAL_ANGLES
+from coterie.options import AUTO, Options
 from coterie.tiers.method import Method
+from coterie.training.starts import ANGLE_OPTIONS, PRINCIPAL_ANGLES
 
 
 def pacfl(options: Options) -> Method:

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coterie.config import Option, Options
 from coterie.methods.base import Entry, parts
+from coterie.options import Option, Options
+from coterie.tiers.assignment import Assigned
 from coterie.tiers.distance import AnchorCosine
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Adaptive, MergeAbove
-from coterie.tiers.weights import Assigned
 
 
 def stocfl(options: Options) -> Method:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coterie.config import AUTO, Option, Options
 from coterie.learners.descent import LocalWork
 from coterie.methods.base import Entry, parts
-from coterie.starts import MOMENT_DESCENT, MOMENT_OPTIONS
+from coterie.options import AUTO, Option, Options
+from coterie.tiers.assignment import LowestLoss, SoftmaxLoss
 from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import HardByLoss, SoftByLoss
+from coterie.training.starts import MOMENT_DESCENT, MOMENT_OPTIONS
 
 
 def two_phase(options: Options) -> Method:
@@ -32,7 +32,7 @@ def two_phase(options: Options) -> Method:
     if options.own["phase2"] == "fedprox":
         work = _proximal(work, options)
     soft = options.own.get("soft")
-    weights = HardByLoss() if soft is None else SoftByLoss(soft)
+    weights = LowestLoss() if soft is None else SoftmaxLoss(soft)
     return Method("two-phase", Conditional(), weights, Fixed(options.clusters), work=work, **common)
 
 

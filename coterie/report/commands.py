@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
+from coterie.data import SCENARIOS
 from coterie.methods import METHODS
 from coterie.report.comparison import MethodRuns
 from coterie.report.reading import RunData
-from coterie.scenarios import SCENARIOS
 
 WIDE = 84
 """Letters in a line before a command goes on in the next one."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 from coterie.errors import ConfigError
 from coterie.report.figures.svg import WIDTH, tag, text
 
@@ -22,7 +22,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 Pixels = npt.NDArray[np.uint8]
 
 
-def contact_sheet(population: Population, *, clients: int = 12, images: int = 8) -> str:
+def contact_sheet(population: FederatedDataset, *, clients: int = 12, images: int = 8) -> str:
     """An SVG file: the first `clients` clients, one a row, with their first `images` training images.
 
     Below each image stands its label as this client has it, beside the row the client, its true group and what was
@@ -48,7 +48,7 @@ def contact_sheet(population: Population, *, clients: int = 12, images: int = 8)
     return str(drawn)
 
 
-def _first_images(population: Population, client: int, count: int) -> npt.NDArray[np.float64]:
+def _first_images(population: FederatedDataset, client: int, count: int) -> npt.NDArray[np.float64]:
     """(count or fewer, 1 or 3, H, W)."""
     train = population.train
     shape = tuple(train.x.shape[1:])
@@ -74,7 +74,7 @@ def _bytes(x: npt.NDArray[np.float64], low: npt.NDArray[np.float64], high: npt.N
     return np.broadcast_to(grey_or_colour, (*grey_or_colour.shape[:3], 3))
 
 
-def _row(population: Population, client: int, pixels: Pixels, top: float, side: float) -> Markup:
+def _row(population: FederatedDataset, client: int, pixels: Pixels, top: float, side: float) -> Markup:
     labels = population.train.y[int(population.train.starts[client]) :]
     cells = [
         tag(
@@ -89,7 +89,7 @@ def _row(population: Population, client: int, pixels: Pixels, top: float, side: 
     return tag("g", *names, *cells)
 
 
-def _facts(population: Population, client: int) -> list[str]:
+def _facts(population: FederatedDataset, client: int) -> list[str]:
     """What is written beside a row."""
     facts = [population.clients[client]]
     if population.truth is not None and population.group_names:

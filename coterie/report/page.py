@@ -24,7 +24,7 @@ from coterie.report.figures.strip import formation, is_strip, leaders, seen
 from coterie.report.figures.svg import colour, tag
 from coterie.report.formats import ABSENT, natural, plural
 from coterie.report.reading import RunData
-from coterie.runs.outputs import write_output
+from coterie.training.runs.outputs import write_output
 
 STYLES = {"self": 1, "one": 2, "truth": 1, "found": 6}
 """How many styles of lines the style sheet has for each kind of method (classes found0, found1, ...)."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.methods.base import Entry
+from coterie.privacy.mechanism import truthful
 from coterie.report.formats import plain
-from coterie.tiers.privacy import truthful
 
 SIMULATED = (
     "Where clients hide their answers themselves, nobody asks for this in a federation; a simulation has the data, and "

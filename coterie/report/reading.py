@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunError
-from coterie.runs.folder import RunFolder
+from coterie.training.runs.folder import RunFolder
 
 JOBS = "jobs"
 """The folder inside a comparison that holds its runs."""

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Reply, Slotted
-from coterie.core.noise import SECRET, Noise
 from coterie.core.regroup import Changes
 from coterie.core.shard import Positions
-from coterie.server.noised import with_noise
+from coterie.privacy.noise import SECRET, Noise
+from coterie.privacy.server import with_noise
 from coterie.server.robust import robust_sums
 from coterie.server.solved_heads import solve_heads
 from coterie.tiers.method import Averaging, Method
@@ -46,33 +46,33 @@ def aggregate(
         sums = robust_sums(method.averaging.combine, clusters, changes) if robust else _added_up(clusters, changes)
     else:
         sums = reply.slotted["clusters"]
-    mass = torch.zeros(clusters.lanes * clusters.K, dtype=torch.float64)
+    mass = torch.zeros(clusters.restarts * clusters.K, dtype=torch.float64)
     mass[sums.slots] = sums.arrays["mass"]
-    by_lane = mass.reshape(clusters.lanes, clusters.K).sum(dim=1)
-    everybody = _everybody(method.averaging, by_lane, sizes)
+    by_restart = mass.reshape(clusters.restarts, clusters.K).sum(dim=1)
+    everybody = _everybody(method.averaging, by_restart, sizes)
     if method.privacy is not None and not method.privacy.local:
         sums = with_noise(sums, clusters, method.privacy, noise, round_, method.tells_choice)
         mass = sums.arrays["mass"]
     denominator = everybody.repeat_interleave(clusters.K) if method.averaging.over == "all" else mass
     params = _moved(clusters.params, sums, denominator, step)
     if clusters.overall:
-        overall = _moved(clusters.overall, reply.slotted["overall"], by_lane, step)
+        overall = _moved(clusters.overall, reply.slotted["overall"], by_restart, step)
         return replace(clusters, params=params, overall=overall)
     if not clusters.shared:
         return replace(clusters, params=params)
     # the shared body is averaged over all who answered, whatever their cluster
-    return replace(clusters, params=params, body=_moved(clusters.shared, reply.slotted["body"], by_lane, step))
+    return replace(clusters, params=params, body=_moved(clusters.shared, reply.slotted["body"], by_restart, step))
 
 
 def changes_of(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions) -> Changes:
     """What clients changed, from rows: of the one model they trained, or of all. Who has a model of its own has made
-    that of every cluster's. One lane, unless each client has one cluster."""
+    that of every cluster's. One restart, unless each client has one cluster."""
     own = method.weights.way == "personal"
     vectors = _from_each(clusters, reply.rows["model"]) if own else reply.rows["change"]  # (a, T, P)
     shape = tuple(vectors.shape[:2])
     mass = _counted(method, sizes, answered)[:, None].expand(shape)
     if method.weights.way in ("choose", "move"):
-        slots = reply.rows["cluster"].cpu() + torch.arange(clusters.lanes) * clusters.K
+        slots = reply.rows["cluster"].cpu() + torch.arange(clusters.restarts) * clusters.K
         return Changes(clusters, reply.clients, slots, vectors, mass, mass)
     share = mass * reply.rows["weights"][:, 0]
     slots = torch.arange(clusters.K).expand(shape)
@@ -96,7 +96,7 @@ def _by_share(method: Method) -> bool:
 
 def _added_up(clusters: Clusters, changes: Changes) -> Slotted:
     """The rows as the sums that clients would have sent."""
-    count = clusters.lanes * clusters.K
+    count = clusters.restarts * clusters.K
     slots, vectors = changes.slots.flatten(), changes.vectors.flatten(0, 1)
     weighted = vectors * changes.mass.flatten().to(vectors)[:, None]
     total = torch.zeros(count, vectors.shape[1], dtype=vectors.dtype).index_add_(0, slots, weighted)
@@ -124,12 +124,12 @@ def _from_models(clusters: Clusters, reply: Reply, mass: Tensor, step: float) ->
     return replace(moved, body=_moved(clusters.shared, reply.slotted["body"], mass.sum()[None], step))
 
 
-def _everybody(averaging: Averaging, by_lane: Tensor, sizes: np.ndarray) -> Tensor:
-    """The mass of all clients, for each lane."""
+def _everybody(averaging: Averaging, by_restart: Tensor, sizes: np.ndarray) -> Tensor:
+    """The mass of all clients, for each restart."""
     if averaging.divide_by == "answered":
-        return by_lane
+        return by_restart
     total = float(sizes.sum()) if averaging.client_weight == "samples" else float(len(sizes))
-    return torch.full_like(by_lane, total)
+    return torch.full_like(by_restart, total)
 
 
 def _moved(params: Params, sums: Slotted, denominator: Tensor, step: float) -> Params:

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.client_state import NEVER
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, Note, Replies, positions_of
 from coterie.core.messages import ALL, Broadcast, Reply
-from coterie.core.noise import SECRET, Noise
 from coterie.core.shard import ClientId, Positions
-from coterie.core.states import NEVER
 from coterie.core.threads import one_thread
 from coterie.errors import TrainingError
+from coterie.privacy.noise import SECRET, Noise
 from coterie.server.aggregate import aggregate, changes_of
 from coterie.server.greeting import Greeted, greet
 from coterie.server.regrouping import regroup, unmoved
@@ -40,11 +40,11 @@ class ServerState:
     """Rounds done."""
     clusters: Clusters
     choice: Tensor
-    """(m, R) the last known cluster of each client in each lane."""
+    """(m, R) the last known cluster of each client in each restart."""
     steady: Tensor
-    """(m,) visits in a row without a change of cluster in any lane."""
+    """(m,) visits in a row without a change of cluster in any restart."""
     loss: Tensor
-    """(R,) mean training loss of each lane in the last round (`client/round.py` says of what); before it, infinite."""
+    """(R,) training loss of each restart in the last round (`client/round.py` says of what); before it, infinite."""
     accepted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     """(m,) the last round of each client's that counted, or `NEVER`: its own state goes on from there."""
     tables: Params = field(default_factory=dict)
@@ -60,8 +60,8 @@ class ServerState:
 
     @classmethod
     def fresh(cls, clusters: Clusters, clients: int, adapts: bool = False) -> ServerState:
-        choice = torch.full((clients, clusters.lanes), UNKNOWN, dtype=torch.int64)
-        loss = torch.full((clusters.lanes,), torch.inf, dtype=torch.float64)
+        choice = torch.full((clients, clusters.restarts), UNKNOWN, dtype=torch.int64)
+        loss = torch.full((clusters.restarts,), torch.inf, dtype=torch.float64)
         accepted = torch.full((clients,), NEVER, dtype=torch.int64)
         state = cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64), loss, accepted)
         return replace(state, flows=unmoved(clients, clusters.K)) if adapts else state
@@ -158,7 +158,7 @@ def rounds(
         after = regroup(method, view, tables, flows)
         if after.events:
             choice, steady = after.view.choice[:, None], torch.zeros_like(steady)
-        loss = _mean_loss(reply, state.clusters.lanes)
+        loss = _mean_loss(reply, state.clusters.restarts)
         accepted = state.accepted.index_fill(0, torch.from_numpy(answered), state.round)
         state = ServerState(
             state.round + 1,
@@ -188,10 +188,10 @@ def rounds(
         )
 
 
-def _mean_loss(reply: Reply, lanes: int) -> Tensor:
+def _mean_loss(reply: Reply, restarts: int) -> Tensor:
     """(R,) of the training samples; infinite where clients do not tell it."""
     if "loss" not in reply.sums:
-        return torch.full((lanes,), torch.inf, dtype=torch.float64)
+        return torch.full((restarts,), torch.inf, dtype=torch.float64)
     return reply.sums["loss"] / reply.sums["samples"]
 
 
@@ -206,7 +206,7 @@ def _without_answer(
     """A round that nobody answered; the state is that after it."""
     return Round(
         state,
-        moved=torch.zeros(state.clusters.lanes, dtype=torch.int64),
+        moved=torch.zeros(state.clusters.restarts, dtype=torch.int64),
         answered=0,
         missing=missing,
         rejected=rejected,
@@ -274,7 +274,7 @@ def _missing(
 
 
 def told_of(method: Method, state: ServerState) -> Params:
-    """What clients are told besides the models: of the objective, and the loss of the round before, of each lane."""
+    """What clients are told besides the models: of the objective, and the loss of the round before, of each restart."""
     return {"loss": state.loss, **method.objective.server_combine(state.tables)}
 
 
@@ -302,10 +302,10 @@ def _shares(method: Method, clusters: Clusters, reply: Reply) -> Tensor | None:
     if method.weights.way != "respond":
         return None
     sums = reply.slotted["clusters"]
-    mass = torch.zeros(clusters.lanes * clusters.K, dtype=torch.float64)
+    mass = torch.zeros(clusters.restarts * clusters.K, dtype=torch.float64)
     mass[sums.slots] = sums.arrays["mass"]
-    by_lane = mass.reshape(clusters.lanes, clusters.K)
-    return by_lane / by_lane.sum(dim=1, keepdim=True)
+    by_restart = mass.reshape(clusters.restarts, clusters.K)
+    return by_restart / by_restart.sum(dim=1, keepdim=True)
 
 
 def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:
@@ -316,7 +316,7 @@ def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups:
     every = method.stable_after
     if every is None or state.round % every == 0:
         return None
-    slots = state.choice[rows] + torch.arange(state.clusters.lanes) * state.clusters.K
+    slots = state.choice[rows] + torch.arange(state.clusters.restarts) * state.clusters.K
     return torch.where((state.steady[rows] >= every)[:, None], slots, ALL)
 
 
@@ -341,7 +341,7 @@ def _refuse_silence(
 
 
 def _remember(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:
-    """The new `choice` and `steady`, and how many clients moved in each lane."""
+    """The new `choice` and `steady`, and how many clients moved in each restart."""
     rows = torch.from_numpy(answered)
     before, after = state.choice[rows], reply.rows["cluster"].cpu()
     changed = (before != after) & (before != UNKNOWN)
@@ -352,16 +352,16 @@ def _remember(state: ServerState, reply: Reply, answered: Positions) -> tuple[Te
     return choice, steady, changed.sum(dim=0)
 
 
-def settle(state: ServerState, lane: int) -> ServerState:
-    """Keep one lane and forget the others."""
+def settle(state: ServerState, restart: int) -> ServerState:
+    """Keep one restart and forget the others."""
     return replace(
         state,
-        clusters=state.clusters.lane(lane),
-        choice=state.choice[:, lane : lane + 1],
-        loss=state.loss[lane : lane + 1],
+        clusters=state.clusters.restart(restart),
+        choice=state.choice[:, restart : restart + 1],
+        loss=state.loss[restart : restart + 1],
     )
 
 
-def best_lane(loss: Tensor) -> int:
-    """The lane with the least training loss, ties to the lowest; one that diverged never wins."""
+def best_restart(loss: Tensor) -> int:
+    """The restart with the least training loss, ties to the lowest; one that diverged never wins."""
     return int(loss.nan_to_num(nan=torch.inf).argmin())

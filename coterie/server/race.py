@@ -12,8 +12,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from coterie.core.federation import Federation
-from coterie.core.noise import SECRET, Noise
-from coterie.server.loop import Round, ServerState, best_lane, rounds, settle
+from coterie.privacy.noise import SECRET, Noise
+from coterie.server.loop import Round, ServerState, best_restart, rounds, settle
 from coterie.tiers.method import Method
 
 
@@ -28,7 +28,7 @@ def rounds_with_race(
 ) -> Iterator[Round]:
     """The rounds of the race, if one is due, then all others; race rounds count as rounds like any other."""
     race = method.race
-    if race is not None and state.clusters.lanes > 1:
+    if race is not None and state.clusters.restarts > 1:
         racing = replace(method, participation=race.share)
         for done in rounds(racing, federation, state, min(race.rounds, total), seed, groups, noise):
             state = done.state
@@ -36,5 +36,5 @@ def rounds_with_race(
             if done.diverged:
                 return
         if state.round < total:
-            state = settle(state, best_lane(state.loss))
+            state = settle(state, best_restart(state.loss))
     yield from rounds(method, federation, state, total, seed, groups, noise)

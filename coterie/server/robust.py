@@ -75,9 +75,9 @@ def centre(combine: Combine, changes: Tensor) -> Tensor:
 def robust_sums(combine: Combine, clusters: Clusters, changes: Changes) -> Slotted:
     """The sums that clients would have sent if every member had made the robust change; whose mean is that, then.
 
-    What is not finite, in one of several lanes, counts for nothing.
+    What is not finite, in one of several restarts, counts for nothing.
     """
-    count = clusters.lanes * clusters.K
+    count = clusters.restarts * clusters.K
     by_id = torch.tensor(sorted(range(len(changes.clients)), key=lambda i: changes.clients[i]))
     slots, vectors = changes.slots[by_id].flatten(), changes.vectors[by_id].flatten(0, 1)
     sound = vectors.isfinite().all(dim=1)
@@ -93,8 +93,8 @@ def too_few(combine: Combine, clusters: Clusters, reply: Reply) -> tuple[Note, .
     """A note for the record where clusters had too few members that answered."""
     if isinstance(combine, Mean):
         return ()
-    slots = reply.rows["cluster"].cpu() + torch.arange(clusters.lanes) * clusters.K
-    members = torch.bincount(slots.flatten(), minlength=clusters.lanes * clusters.K).tolist()
+    slots = reply.rows["cluster"].cpu() + torch.arange(clusters.restarts) * clusters.K
+    members = torch.bincount(slots.flatten(), minlength=clusters.restarts * clusters.K).tolist()
     short = [f"{_named(slot, clusters)} ({count})" for slot, count in enumerate(members) if 0 < count < combine.least]
     if not short:
         return ()
@@ -107,5 +107,5 @@ def too_few(combine: Combine, clusters: Clusters, reply: Reply) -> tuple[Note, .
 
 
 def _named(slot: int, clusters: Clusters) -> str:
-    start = f" of start {slot // clusters.K}" if clusters.lanes > 1 else ""
+    start = f" of start {slot // clusters.K}" if clusters.restarts > 1 else ""
     return f"cluster {slot % clusters.K}{start}"

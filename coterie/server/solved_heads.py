@@ -18,19 +18,19 @@ from coterie.learners.representation import BASIS, BIAS, CROSS, GRAM, HEAD
 
 
 def solve_heads(clusters: Clusters, pooled: Slotted, rate: float) -> Clusters:
-    """The next basis of every lane and the next head of every cluster that somebody contributed to."""
+    """The next basis of every restart and the next head of every cluster that somebody contributed to."""
     body, heads, bias = (p.clone() for p in (clusters.shared[BASIS], clusters.params[HEAD], clusters.params[BIAS]))
     bias[pooled.slots] = 0  # solved heads have none, whatever the start brought
-    for lane in range(clusters.lanes):
-        own = torch.nonzero(torch.div(pooled.slots, clusters.K, rounding_mode="floor") == lane).flatten()
-        if not len(own):  # every client failed in this lane
+    for restart in range(clusters.restarts):
+        own = torch.nonzero(torch.div(pooled.slots, clusters.K, rounding_mode="floor") == restart).flatten()
+        if not len(own):  # every client failed in this restart
             continue
         gram, cross = pooled.arrays[GRAM][own], pooled.arrays[CROSS][own]
-        basis = body[lane].T
+        basis = body[restart].T
         theta = least_squares_heads(basis, gram, cross)
         stepped = basis - rate * basis_gradient(theta, gram, cross, float(pooled.arrays["mass"][own].sum()))
         basis, turn = orthonormal(stepped)
-        body[lane] = basis.T
+        body[restart] = basis.T
         # B theta = B-hat (R theta): in the new basis, the head of the same predictions
         heads[pooled.slots[own]] = (theta @ turn.T)[:, None]
     return replace(clusters, params={HEAD: heads, BIAS: bias}, body={BASIS: body})

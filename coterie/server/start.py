@@ -18,17 +18,17 @@ Model = Mapping[str, np.ndarray]
 
 
 def random_start(method: Method, learner: Learner, seed: int, dtype: torch.dtype, device: torch.device) -> Clusters:
-    """K different random models in each lane, or K copies of one when the server assigns the clusters.
+    """K different random models in each restart, or K copies of one when the server assigns the clusters.
 
     Models that start equal never separate by loss; models whose clients are given need no difference, and start
     where FedAvg starts.
     """
-    lanes, K = method.lanes, method.procedure.K
+    restarts, K = method.restarts, method.procedure.K
     if method.weights.assigned:
         one = learner.start([key_for(seed, Purpose.START, 0, 0)], dtype)
         params = {name: p.repeat(K, *(1,) * (p.dim() - 1)) for name, p in one.items()}
     else:
-        params = learner.start([key_for(seed, Purpose.START, r, k) for r in range(lanes) for k in range(K)], dtype)
+        params = learner.start([key_for(seed, Purpose.START, r, k) for r in range(restarts) for k in range(K)], dtype)
         if K > 1 and all(bool((p[:K] == p[0]).all()) for p in params.values()):
             raise ConfigError(
                 "every start of the learner is the same, so clusters could never separate: draw some layers anew"
@@ -43,8 +43,8 @@ def given_start(
     K = method.procedure.K
     if len(models) != K:
         raise ConfigError(f"start has {len(models)} models but clusters={K}: give one model for each cluster")
-    if method.lanes != 1:
-        raise ConfigError(f"restarts={method.lanes} needs random starts: leave restarts at 1 when start is given")
+    if method.restarts != 1:
+        raise ConfigError(f"restarts={method.restarts} needs random starts: leave restarts at 1 when start is given")
     expected = {name: tuple(p.shape[1:]) for name, p in learner.start([0], dtype).items()}
     for index, model in enumerate(models):
         found = {name: tuple(np.shape(a)) for name, a in model.items()}
@@ -60,10 +60,10 @@ def given_start(
 
 
 def as_clusters(params: Params, method: Method) -> Clusters:
-    """Models {name: (R K, ...)}; shared parameters are put aside, once for each lane (those of its first model)."""
+    """Models {name: (R K, ...)}; shared parameters are put aside, once for each restart (those of its first model)."""
     if not method.shared:
         overall = {name: p[:1].clone() for name, p in params.items()} if method.overall else None
-        return Clusters(params, method.procedure.K, method.lanes, overall=overall)
+        return Clusters(params, method.procedure.K, method.restarts, overall=overall)
     prefixes = tuple(prefix.removesuffix(".") + "." for prefix in method.shared)
     body = {n: p[:: method.procedure.K].clone() for n, p in params.items() if f"{n}.".startswith(prefixes)}
     heads = {n: p for n, p in params.items() if n not in body}
@@ -72,4 +72,4 @@ def as_clusters(params: Params, method: Method) -> Clusters:
             raise ConfigError(f"shared={prefix[:-1]!r} names no parameter: they are {', '.join(sorted(params))}")
     if not heads:
         raise ConfigError("shared covers every parameter: leave at least one layer to the clusters")
-    return Clusters(heads, method.procedure.K, method.lanes, body)
+    return Clusters(heads, method.procedure.K, method.restarts, body)

@@ -9,13 +9,13 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from coterie.errors import ConfigError, unknown_name
+from coterie.tiers.assignment import ASSIGNMENTS, AssignmentRule
 from coterie.tiers.distance import DISTANCES, Distance
 from coterie.tiers.objective import OBJECTIVES, Objective
 from coterie.tiers.procedure import MergeAbove, RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, Step
-from coterie.tiers.weights import WEIGHTS, Weights
 
 Tier = Literal["objective", "weights", "procedure", "distance"]
-Member = Objective | Weights | Step | Distance
+Member = Objective | AssignmentRule | Step | Distance
 
 STEPS: dict[str, Callable[..., Step]] = {
     m.name: m for m in (SplitByNorm, SplitByGap, SplitBySpectrum, RemoveUnclaimed, MergeAbove)
@@ -42,7 +42,7 @@ TIERS: Mapping[Tier, TierFacts] = {
     ),
     "weights": TierFacts(
         "how clients are given to clusters",
-        WEIGHTS,
+        ASSIGNMENTS,
         ("name", "way", "assigned", "keeps"),
     ),
     "procedure": TierFacts(

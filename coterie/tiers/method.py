@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeVar, cast
 from coterie.core.messages import ROUND, Plain, Task
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
+from coterie.privacy.mechanism import Privacy
+from coterie.tiers.assignment import ASSIGNMENTS, AssignmentRule
 from coterie.tiers.combine import Combine, Mean
 from coterie.tiers.distance import DISTANCES, Distance
 from coterie.tiers.objective import OBJECTIVES, Objective
-from coterie.tiers.privacy import Privacy
 from coterie.tiers.procedure import Procedure
-from coterie.tiers.weights import WEIGHTS, Weights
 
 ClientWeight = Literal["uniform", "samples"]
 
@@ -56,7 +56,7 @@ class Method:
 
     name: str
     objective: Objective
-    weights: Weights
+    weights: AssignmentRule
     procedure: Procedure
     work: LocalWork
     averaging: Averaging
@@ -69,10 +69,10 @@ class Method:
     server_lr: float = 1.0
     participation: float = 1.0
     """Share of clients asked each round."""
-    lanes: int = 1
+    restarts: int = 1
     """Independent random starts; the one with the least training loss wins."""
     race: Race | None = None
-    """How the lanes become one; None: all are trained to the end."""
+    """How the restarts become one; None: all are trained to the end."""
     shared: tuple[str, ...] = ()
     """Parameters whose names start with one of these are common to all clusters."""
     overall: bool = False
@@ -93,9 +93,9 @@ class Method:
     def __post_init__(self) -> None:
         if self.weights.assigned != (self.groups is not None):
             raise ConfigError(f"{self.name}: assigned weights need groups, and only they do")
-        if self.lanes > 1 and self.weights.assigned:
+        if self.restarts > 1 and self.weights.assigned:
             raise ConfigError(
-                f"{self.name}: restarts={self.lanes} has no effect where the groups are given: leave it at 1"
+                f"{self.name}: restarts={self.restarts} has no effect where the groups are given: leave it at 1"
             )
         if self.exchange == "gradient" and self.work.full_batch_steps != 1 and self.work.steps != 1:
             raise ConfigError(
@@ -161,7 +161,7 @@ class RoundSettings:
     """The settings of the task `local-round`, as plain values on the wire."""
 
     objective: Objective
-    weights: Weights
+    weights: AssignmentRule
     work: LocalWork
     client_weight: ClientWeight
     seed: int
@@ -204,7 +204,7 @@ class RoundSettings:
         work = cast(Mapping[str, Any], plain["work"])
         return cls(
             objective=read_objective(plain["objective"]),
-            weights=_read_member(WEIGHTS, plain["weights"]),
+            weights=_read_member(ASSIGNMENTS, plain["weights"]),
             work=LocalWork(**work),
             client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
             seed=int(str(plain["seed"])),
@@ -216,7 +216,7 @@ class RoundSettings:
         )
 
 
-def plain_member(member: Objective | Weights | Distance) -> dict[str, Plain]:
+def plain_member(member: Objective | AssignmentRule | Distance) -> dict[str, Plain]:
     """A member of a tier as plain values: its name and its settings."""
     return {"name": member.name, **asdict(cast(Any, member))}
 

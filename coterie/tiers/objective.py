@@ -3,8 +3,8 @@
 A half on either side: the client turns losses into costs and may report counts, which the server keeps and combines
 into what everybody is told in the next round.
 
-Shapes: B clients, n samples, R lanes, K clusters; P components, K of them unless an objective has more, in which case
-the last K-th part of them belongs to each cluster in turn (component p to cluster p mod K).
+Shapes: B clients, n samples, R restarts, K clusters; P components, K of them unless an objective has more, in which
+case the last K-th part of them belongs to each cluster in turn (component p to cluster p mod K).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Objective(Protocol):
     def client_prior(self, weights: Tensor, z: Tensor | None, common: Params, K: int) -> Tensor:
         """What each cluster counts before the label is known: (B, K), or (B, n, K) where z tells.
 
-        weights: (B, P) of one lane; z: what was seen of the samples to predict for; common: of that lane.
+        weights: (B, P) of one restart; z: what was seen of the samples to predict for; common: of that restart.
         """
         ...
 
@@ -238,13 +238,13 @@ class Joint:
         assert self.gaussians is None, "checked when the method is built"
         return {name: torch.einsum("rkd,kj->rjd", value, flow.to(value)) for name, value in kept.items()}
 
-    def _apart(self, block: Block, z: Tensor, lanes: int) -> Tensor:
+    def _apart(self, block: Block, z: Tensor, restarts: int) -> Tensor:
         """Before there are Gaussians: samples go by which of G random directions they lie in, from their client's mean.
 
         (B, n, R, G) of 0 and -inf: Gaussians that begin equal would stay so.
         """
         random = generator(key_for(self.seed, Purpose.EMBEDDING, 1))
-        ways = torch.from_numpy(random.standard_normal((lanes, self.gaussians or 1, z.shape[2]))).to(z)
+        ways = torch.from_numpy(random.standard_normal((restarts, self.gaussians or 1, z.shape[2]))).to(z)
         along = torch.einsum("bnd,rgd->bnrg", z - block.mean(z)[:, None], ways)
         return torch.full_like(along, -torch.inf).scatter(3, along.argmax(dim=3, keepdim=True), 0)
 

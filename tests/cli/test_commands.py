@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from coterie.comparing import jobs_of, plan_comparison, run_job
+from coterie.experiments.compare import jobs_of, plan_comparison, run_job
 
 QUICK = ["--clients", "8", "--rounds", "3", "--restarts", "1"]
 

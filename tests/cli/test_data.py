@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.cli.reference import cli_page
-from coterie.datasets import catalogue, store
-from tests.datasets.make import images, written
+from coterie.data.loaders import catalogue, store
+from tests.data.loaders.make import images, written
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from coterie.cli import progress
 from coterie.cli.main import cli
 from coterie.methods import METHODS
-from coterie.runs.folder import RunFolder
+from coterie.training.runs.folder import RunFolder
 
 NUMBERS = ("mixed-regression", "--clients", "6", "--dimension", "2", "--samples", "12")
 SUBSPACE = ("linear-representation", "--clients", "8", "--dimension", "4", "--samples", "12")

@@ -14,9 +14,9 @@ import torch
 
 from coterie.cli import main as commands
 from coterie.cli.terminal import Terminal, on_one_line, visible
-from coterie.comparing import run_job
 from coterie.errors import StorageError, from_system
-from coterie.runs.outputs import check_output, write_output
+from coterie.experiments.compare import run_job
+from coterie.training.runs.outputs import check_output, write_output
 
 QUICK = ["mixed-regression", "--clients", "6", "--dimension", "2", "--rounds", "2", "--clusters", "2"]
 PROGRAM = "import sys; from coterie.cli.main import main; main()"

@@ -1,4 +1,4 @@
-"""`coterie flower` as far as it needs no processes: those are in tests/federation/flower and tests/faults."""
+"""`coterie flower` as far as it needs no processes: those are in tests/flower and tests/faults."""
 
 import os
 import time
@@ -10,7 +10,7 @@ import coterie
 from coterie.cli.flower import read_setting
 from coterie.cli.main import cli, main
 from coterie.errors import ConfigError, CoterieError, RunError, StorageError
-from coterie.federation.flower.local.app import write_app
+from coterie.flower.local.app import write_app
 
 
 def call(*arguments):
@@ -27,7 +27,7 @@ def app(tmp_path):
 def nothing_starts(monkeypatch):
     """Fail a test in which a process would be started."""
     pytest.importorskip("flwr")
-    from coterie.federation.flower.local.child import Child
+    from coterie.flower.local.child import Child
 
     class StartedError(Exception):
         pass

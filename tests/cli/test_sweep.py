@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import coterie as library
-from coterie.comparing import run_job
+from coterie.experiments.compare import run_job
+from coterie.experiments.sweep import Asked, plan_sweep
 from coterie.report.formats import score as score_text
-from coterie.sweeping import Asked, plan_sweep
 
 QUICK = ["mixed-regression", "--clients", 9, "--dimension", 3, "--rounds", 4, "--restarts", 1]
 SWEPT = ["--over", "lr=0.001,0.1,0.3", "--over", "local_steps=1,5"]

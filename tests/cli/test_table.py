@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.runs.folder import read_toml
+from coterie.training.runs.folder import read_toml
 
 FLAGS = ["--table", "pupils.csv", "--client", "school", "--target", "score"]
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from coterie.cli.progress import run_progress
 from coterie.cli.tiers import default_method, users_of_members
 from coterie.methods import METHODS
-from coterie.planning import prepare
-from coterie.testing import LEARNERS, learners_of, small_population
+from coterie.testing.checks import LEARNERS, learners_of, small_federation
 from coterie.tiers.members import TIERS
+from coterie.training.planning import prepare
 
 
 def test_every_member_is_listed_with_its_settings_and_methods(coterie):
@@ -38,7 +38,7 @@ def test_methods_are_listed_by_what_they_are_made_of():
 def test_the_default_method_is_the_one_that_a_run_has(method):
     learner = "logistic" if "logistic" in learners_of(method) else learners_of(method)[0]
     learner = "linear" if METHODS[method].prefers({}).get("start") == "moment-descent" else learner
-    planned = prepare(small_population(learner), method, LEARNERS[learner], None, {}).method
+    planned = prepare(small_federation(learner), method, LEARNERS[learner], None, {}).method
     listed = default_method(METHODS[method])
     assert (listed.objective, listed.weights, listed.distance) == (planned.objective, planned.weights, planned.distance)
     assert listed.procedure.steps == planned.procedure.steps

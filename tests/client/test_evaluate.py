@@ -11,8 +11,8 @@ import torch
 from coterie.client.evaluate import CERTAIN, evaluate, score
 from coterie.client.side import ClientSide
 from coterie.core.clusters import Clusters
+from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Reply, Task
-from coterie.core.population import Profile
 from coterie.learners import make_learner
 from coterie.learners.cnn import SmallCNN
 from tests.core.make import class_data, make_shard, regression_data

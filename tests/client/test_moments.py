@@ -10,12 +10,12 @@ import torch
 
 from coterie.client.moments import anchor_step, moment_product
 from coterie.core.clusters import Clusters
+from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Task
-from coterie.core.population import Profile
+from coterie.data.arrays import stack_shard
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
 from coterie.learners.linear import Linear
-from coterie.scenarios.arrays import stack_shard
 
 SIZES = [1, 2, 5, 3, 5]
 A, P, Q = 3, 4, 2

@@ -12,11 +12,11 @@ from coterie.client.regression import curvature, meats, moments
 from coterie.client.side import ClientSide
 from coterie.core.blocks import cut
 from coterie.core.clusters import Clusters
+from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Reply, Task
-from coterie.core.population import Profile
+from coterie.engines.sequential import Sequential
+from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
-from coterie.federation.sequential import Sequential
-from coterie.federation.simulated import Simulated
 from coterie.learners import make_learner
 from tests.core.make import make_shard, regression_data
 

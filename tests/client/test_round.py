@@ -10,16 +10,16 @@ import torch
 
 from coterie.client.round import local_round
 from coterie.core.clusters import Clusters
+from coterie.core.dataset import Profile
 from coterie.core.messages import ALL, Broadcast, Reply, decode_reply, encode_reply, merge
-from coterie.core.population import Profile
 from coterie.core.shard import Shard
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork
+from coterie.tiers.assignment import LowestLoss, SingleCluster
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import HardByLoss, OneCluster
 from tests.core.make import Samples, class_data, make_block, make_shard, regression_data
 
 D = 3
@@ -31,13 +31,13 @@ NEAR = {"rtol": 1e-6, "atol": 1e-9}
 
 def task(work: LocalWork = TWO_STEPS, weight: str = "uniform", weights=None, seed: int = 5):
     method = Method(
-        "m", Conditional(), weights or HardByLoss(), Fixed(1), work, Averaging(client_weight=weight), lr=0.1
+        "m", Conditional(), weights or LowestLoss(), Fixed(1), work, Averaging(client_weight=weight), lr=0.1
     )
     return method.task(seed)
 
 
-def random_clusters(K: int = 3, lanes: int = 1, learner=LINEAR) -> Clusters:
-    return Clusters(learner.start(range(K * lanes), torch.float64), K, lanes)
+def random_clusters(K: int = 3, restarts: int = 1, learner=LINEAR) -> Clusters:
+    return Clusters(learner.start(range(K * restarts), torch.float64), K, restarts)
 
 
 def broadcast(clusters: Clusters, only: list | None = None, round_: int = 4) -> Broadcast:
@@ -45,43 +45,43 @@ def broadcast(clusters: Clusters, only: list | None = None, round_: int = 4) -> 
 
 
 def slow_round(data: list[Samples], clusters: Clusters, steps: int, weight: str, lr: float = 0.1) -> dict:
-    """Choose by mean loss, descend by hand, add up; everything in plain NumPy, for each lane."""
+    """Choose by mean loss, descend by hand, add up; everything in plain NumPy, for each restart."""
     w, b = clusters.params["weight"].numpy(), clusters.params["bias"].numpy()
     S = len(b)
     out: dict = {
-        "loss": np.zeros(clusters.lanes),
+        "loss": np.zeros(clusters.restarts),
         "weight": np.zeros_like(w),
         "bias": np.zeros_like(b),
         "mass": np.zeros(S),
         "count": np.zeros(S, int),
-        "cluster": np.zeros((len(data), clusters.lanes), int),
+        "cluster": np.zeros((len(data), clusters.restarts), int),
     }
     for i, (x, y) in enumerate(data):
-        for lane in range(clusters.lanes):
+        for restart in range(clusters.restarts):
             losses = [
-                ((x @ w[s] + b[s] - y) ** 2).mean() / 2 for s in range(lane * clusters.K, (lane + 1) * clusters.K)
+                ((x @ w[s] + b[s] - y) ** 2).mean() / 2 for s in range(restart * clusters.K, (restart + 1) * clusters.K)
             ]
             k = int(np.argmin(losses))
-            s = lane * clusters.K + k
+            s = restart * clusters.K + k
             theta, offset = w[s].copy(), b[s]
             for _ in range(steps):
                 gap = (x @ theta + offset - y) / len(y)
                 theta, offset = theta - lr * x.T @ gap, offset - lr * gap.sum()
             mass = len(y) if weight == "samples" else 1
-            out["loss"][lane] += losses[k] * len(y)
+            out["loss"][restart] += losses[k] * len(y)
             out["weight"][s] += mass * (theta - w[s])
             out["bias"][s] += mass * (offset - b[s])
             out["mass"][s] += mass
             out["count"][s] += 1
-            out["cluster"][i, lane] = k
+            out["cluster"][i, restart] = k
     return out
 
 
 @pytest.mark.parametrize("weight", ["uniform", "samples"])
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_a_round_equals_the_slow_loop(weight, lanes):
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_round_equals_the_slow_loop(weight, restarts):
     data = regression_data(SIZES, D)
-    clusters = random_clusters(3, lanes)
+    clusters = random_clusters(3, restarts)
     reply = local_round(LINEAR, make_shard(data), task(weight=weight), broadcast(clusters))
     slow = slow_round(data, clusters, 2, weight)
     used = np.flatnonzero(slow["count"])
@@ -147,7 +147,7 @@ def test_equal_models_are_chosen_by_the_lowest_index():
 
 def test_one_cluster_needs_no_scores():
     data, clusters = regression_data(SIZES, D), random_clusters(1)
-    reply = local_round(LINEAR, make_shard(data), task(weights=OneCluster()), broadcast(clusters))
+    reply = local_round(LINEAR, make_shard(data), task(weights=SingleCluster()), broadcast(clusters))
     slow = slow_round(data, clusters, 2, "uniform")
     np.testing.assert_allclose(reply.slotted["clusters"].arrays["change/weight"].numpy(), slow["weight"], **NEAR)
     np.testing.assert_allclose(reply.sums["loss"].numpy(), slow["loss"], **NEAR)
@@ -222,7 +222,7 @@ def test_told_and_free_clients_work_side_by_side(work):
 
 
 def test_told_clients_have_a_slot_in_each_lane():
-    data, clusters = regression_data([5, 5], D), random_clusters(2, lanes=2)
+    data, clusters = regression_data([5, 5], D), random_clusters(2, restarts=2)
     reply = local_round(LINEAR, make_shard(data), task(), broadcast(clusters, [[1, 2], [0, 3]]).to(np.arange(2)))
     assert reply.rows["cluster"].tolist() == [[1, 0], [0, 1]]
     assert reply.slotted["clusters"].slots.tolist() == [0, 1, 2, 3]
@@ -274,7 +274,7 @@ def test_everybody_rejected_leaves_nothing():
 
 
 def test_a_lane_that_fails_is_never_the_best():
-    clusters = random_clusters(1, lanes=2)
+    clusters = random_clusters(1, restarts=2)
     clusters.params["weight"][1] *= 1e200
     reply = local_round(LINEAR, make_shard(regression_data([4, 4], D)), task(), broadcast(clusters))
     assert reply.clients == ("c0", "c1")
@@ -285,29 +285,29 @@ def test_a_lane_that_fails_is_never_the_best():
 # ---- a shared body -------------------------------------------------------------------------------------------
 
 
-def shared_clusters(learner, K: int, lanes: int) -> Clusters:
-    start = learner.start(range(K * lanes), torch.float64)
+def shared_clusters(learner, K: int, restarts: int) -> Clusters:
+    start = learner.start(range(K * restarts), torch.float64)
     body = {n: p[::K].clone() for n, p in start.items() if n.startswith("layer0")}
-    return Clusters({n: p for n, p in start.items() if n not in body}, K, lanes, body)
+    return Clusters({n: p for n, p in start.items() if n not in body}, K, restarts, body)
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_the_change_of_the_body_is_summed_over_all_clusters(lanes):
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_the_change_of_the_body_is_summed_over_all_clusters(restarts):
     learner = make_learner("mlp:hidden=4", Profile((D,), 2))
     data = class_data([4, 8, 4, 5, 8], (D,), 2)
-    clusters = shared_clusters(learner, 3, lanes)
+    clusters = shared_clusters(learner, 3, restarts)
     reply = local_round(learner, make_shard(data), task(weight="samples"), broadcast(clusters))
     chosen = reply.rows["cluster"]
     total = {n: torch.zeros_like(p) for n, p in clusters.shared.items()}
     for i, one in enumerate(data):
-        for lane in range(lanes):
-            slot = torch.tensor([[lane * 3 + int(chosen[i, lane])]])
+        for restart in range(restarts):
+            slot = torch.tensor([[restart * 3 + int(chosen[i, restart])]])
             change = learner.descend(clusters.at(slot), make_block([one], [f"c{i}"]), LocalWork(2), 0.1)
             for name in total:
-                total[name][lane] += len(one[1]) * change[name][0, 0]
+                total[name][restart] += len(one[1]) * change[name][0, 0]
     body = reply.slotted["body"]
-    assert body.slots.tolist() == list(range(lanes))
-    assert body.counts.tolist() == [5] * lanes
+    assert body.slots.tolist() == list(range(restarts))
+    assert body.counts.tolist() == [5] * restarts
     for name, value in total.items():
         torch.testing.assert_close(body.arrays[f"change/{name}"], value, rtol=1e-9, atol=1e-12)
     assert "change/layer0.weight" not in reply.slotted["clusters"].arrays

@@ -1,4 +1,4 @@
-"""Slots, lanes and the shared body: which row is whose."""
+"""Slots, restarts and the shared body: which row is whose."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 
 from coterie.core.clusters import Clusters, row_bytes
 
-# two lanes of three clusters; the model of slot s is (10 s, 10 s + 1)
+# two restarts of three clusters; the model of slot s is (10 s, 10 s + 1)
 HEAD = torch.arange(6.0)[:, None] * 10 + torch.arange(2.0)
 
 
 def plain() -> Clusters:
-    return Clusters({"weight": HEAD}, K=3, lanes=2)
+    return Clusters({"weight": HEAD}, K=3, restarts=2)
 
 
 def with_body() -> Clusters:
-    return Clusters({"weight": HEAD}, K=3, lanes=2, body={"base": torch.tensor([[100.0], [200.0]])})
+    return Clusters({"weight": HEAD}, K=3, restarts=2, body={"base": torch.tensor([[100.0], [200.0]])})
 
 
 def test_at_gives_the_model_of_each_slot():
@@ -24,7 +24,7 @@ def test_at_gives_the_model_of_each_slot():
 
 
 def test_at_gives_the_body_of_the_slots_lane():
-    found = with_body().at(torch.tensor([2, 3]))  # slot 2 is in lane 0, slot 3 in lane 1
+    found = with_body().at(torch.tensor([2, 3]))  # slot 2 is in restart 0, slot 3 in restart 1
     assert found["weight"].tolist() == [[20, 21], [30, 31]]
     assert found["base"].tolist() == [[100], [200]]
 
@@ -59,16 +59,16 @@ def test_all_models_repeats_the_body_for_every_slot():
 
 
 def test_a_lane_stands_on_its_own():
-    lane = with_body().lane(1)
-    assert (lane.K, lane.lanes) == (3, 1)
-    assert lane.params["weight"].tolist() == [[30, 31], [40, 41], [50, 51]]
-    assert lane.body is not None
-    assert lane.body["base"].tolist() == [[200]]
-    assert plain().lane(0).body is None
+    restart = with_body().restart(1)
+    assert (restart.K, restart.restarts) == (3, 1)
+    assert restart.params["weight"].tolist() == [[30, 31], [40, 41], [50, 51]]
+    assert restart.body is not None
+    assert restart.body["base"].tolist() == [[200]]
+    assert plain().restart(0).body is None
 
 
 def test_models_are_whole_and_one_for_each_cluster():
-    models = with_body().lane(1).models()
+    models = with_body().restart(1).models()
     assert [m["weight"].tolist() for m in models] == [[30, 31], [40, 41], [50, 51]]
     assert [m["base"].tolist() for m in models] == [[200]] * 3
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.hold_out import aside_sizes, hold_out
+from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, keys_for_clients, permutations
-from coterie.core.population import Population
+from coterie.core.validation import aside_sizes, hold_out
 from coterie.errors import ConfigError
 from tests.core.make import make_shard
 
@@ -20,7 +20,7 @@ def population(sizes, ids=None):
     """Every sample has a number of its own, so that it can be recognised."""
     numbers = np.split(np.arange(sum(sizes), dtype=float), np.cumsum(sizes)[:-1])
     data = [(mine[:, None], mine / 2) for mine in numbers]
-    return Population("numbers", make_shard(data, ids))
+    return FederatedDataset("numbers", make_shard(data, ids))
 
 
 def samples(shard):

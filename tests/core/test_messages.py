@@ -29,7 +29,7 @@ LANES = 2
 
 
 def clusters(body: bool = True) -> Clusters:
-    return Clusters(PARAMS, K=3, lanes=LANES, body=BODY if body else None)
+    return Clusters(PARAMS, K=3, restarts=LANES, body=BODY if body else None)
 
 
 def same(a: dict, b: dict) -> bool:
@@ -63,7 +63,7 @@ def test_a_broadcast_comes_back_from_bytes(body):
     )
     back = decode_broadcast(encode_broadcast(sent))
     assert (back.round, back.scalars) == (7, {"lr": 0.1, "mu": 2.0})
-    assert (back.clusters.K, back.clusters.lanes, back.clusters.slots) == (3, LANES, None)
+    assert (back.clusters.K, back.clusters.restarts, back.clusters.slots) == (3, LANES, None)
     assert sorted_same(back.clusters.params, PARAMS)
     assert (back.clusters.body is not None) == body
     assert sorted_same(back.clusters.shared, BODY if body else {})
@@ -158,18 +158,18 @@ def test_each_client_gets_its_row():
 
 
 # ---- what it costs -------------------------------------------------------------------------------------------
-# float64 weight (2) and float32 bias: 16 + 4 = 20 bytes a slot; float32 body (3): 12 bytes a lane
+# float64 weight (2) and float32 bias: 16 + 4 = 20 bytes a slot; float32 body (3): 12 bytes a restart
 
 
 def test_bytes_down_by_hand_when_all_get_every_model():
     broadcast = Broadcast(0, clusters(), scalars={"lr": 0.1})
-    # round 8 + lr 8 + 2 lanes * 12 + 6 slots * 20 = 160 for each of 3 clients
+    # round 8 + lr 8 + 2 restarts * 12 + 6 slots * 20 = 160 for each of 3 clients
     assert broadcast.bytes_for(3) == 3 * 160
 
 
 def test_bytes_down_by_hand_when_each_gets_its_own():
     broadcast = Broadcast(0, clusters(), only=torch.tensor([[0, 3], [2, 4]]))
-    # round 8 + 2 lanes * 12 + 2 slots * (20 + 8 for the index) = 88 for each of 2 clients
+    # round 8 + 2 restarts * 12 + 2 slots * (20 + 8 for the index) = 88 for each of 2 clients
     assert broadcast.bytes_for(2) == 2 * 88
 
 

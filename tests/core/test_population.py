@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.core.dataset import FederatedDataset, torch_dtype
 from coterie.core.keys import hash_ids
-from coterie.core.population import Population, torch_dtype
 from tests.core.make import class_data, make_shard, regression_data
 
 DATA = regression_data([2, 3], 2)
 
 
-def population(data=DATA, ids=("a", "b")) -> Population:
-    return Population("p", make_shard(data, ids))
+def population(data=DATA, ids=("a", "b")) -> FederatedDataset:
+    return FederatedDataset("p", make_shard(data, ids))
 
 
 def changed(client: int, part: int, index: object) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -74,9 +74,9 @@ def test_profile_of_numbers_has_no_classes():
 def test_profile_counts_classes_of_training_and_test():
     train = make_shard([(np.zeros((2, 4, 3)), np.array([0, 1]))])
     test = make_shard([(np.zeros((1, 4, 3)), np.array([5]))])
-    assert Population("p", train).profile.classes == 2
-    assert Population("p", train, test).profile.classes == 6
-    assert Population("p", train).profile.features == (4, 3)
+    assert FederatedDataset("p", train).profile.classes == 2
+    assert FederatedDataset("p", train, test).profile.classes == 6
+    assert FederatedDataset("p", train).profile.features == (4, 3)
 
 
 def test_clients_are_the_ids_in_order():
@@ -85,12 +85,12 @@ def test_clients_are_the_ids_in_order():
 
 def test_repr_tells_clients_samples_and_groups():
     known = replace(population(), truth=np.array([0, 1]))
-    assert repr(known) == "Population('p', clients=2, samples=5 (2 to 3 each), features=(2,), true groups: 2)"
+    assert repr(known) == "FederatedDataset('p', clients=2, samples=5 (2 to 3 each), features=(2,), true groups: 2)"
     assert "true groups: unknown" in repr(population())
 
 
 def test_repr_of_labels_does_not_read_them():
-    assert "samples=4" in repr(Population("q", make_shard(class_data([4], (2,), 3))))
+    assert "samples=4" in repr(FederatedDataset("q", make_shard(class_data([4], (2,), 3))))
 
 
 def test_torch_dtype_knows_both_names():

@@ -132,8 +132,8 @@ def test_two_parents_cannot_be_copied():
 
 
 def test_several_lanes_cannot_be_regrouped():
-    two = Clusters({"weight": torch.zeros(4, 1)}, K=2, lanes=2)
-    with pytest.raises(ConfigError, match="only one lane can be regrouped, got 2"):
+    two = Clusters({"weight": torch.zeros(4, 1)}, K=2, restarts=2)
+    with pytest.raises(ConfigError, match="only one restart can be regrouped, got 2"):
         REMOVE.apply(two, SIZES)
 
 

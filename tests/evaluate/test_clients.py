@@ -8,11 +8,11 @@ import torch
 
 from coterie.client.side import ClientSide
 from coterie.core.clusters import Clusters
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
+from coterie.engines.sequential import Sequential
+from coterie.engines.simulated import Simulated
 from coterie.errors import TrainingError
 from coterie.evaluate.clients import scores, training_losses
-from coterie.federation.sequential import Sequential
-from coterie.federation.simulated import Simulated
 from coterie.learners import make_learner
 from tests.core.make import make_shard
 

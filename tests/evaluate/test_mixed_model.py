@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from coterie import InputError, from_arrays, from_table
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 from coterie.evaluate.mixed_model import alone_rmse, mixed_model_rmse, pooled_rmse
 
 
-def two_lines() -> Population:
+def two_lines() -> FederatedDataset:
     """Client a: y = x, client b: y = x + 2, both at x = 0 and 1; one held-out sample each at x = 2, on the line."""
     x, test = np.array([[0.0], [1.0]]), np.array([[2.0]])
     return from_arrays(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coterie
-from coterie.core.population import Newcomers, Profile
+from coterie.core.dataset import Newcomers, Profile
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
 from coterie.learners.logistic import logistic
 from tests.core.make import make_shard

@@ -13,7 +13,9 @@ from scipy.stats import binom
 
 from coterie.client.side import ClientSide
 from coterie.core.clusters import Clusters
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
+from coterie.engines.sequential import Sequential
+from coterie.engines.simulated import Simulated
 from coterie.errors import TrainingError
 from coterie.evaluate.clients import training_losses
 from coterie.evaluate.regression import (
@@ -31,8 +33,6 @@ from coterie.evaluate.regression import (
     regression_report,
     skewness,
 )
-from coterie.federation.sequential import Sequential
-from coterie.federation.simulated import Simulated
 from coterie.learners import make_learner
 from tests.core.make import Samples, make_shard
 

@@ -9,20 +9,20 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import coterie
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 from coterie.evaluate.samples import by_client, sample_agreement
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
-from coterie.runs.folder import RunFolder
-from coterie.testing import small_population
+from coterie.testing.checks import small_federation
+from coterie.training.runs.folder import RunFolder
 from tests.core.make import make_shard
-from tests.test_soft import softmax
+from tests.methods.test_soft import softmax
 
 K = 2
 
 
-def with_truth(kind: str) -> Population:
-    data = small_population(kind)
+def with_truth(kind: str) -> FederatedDataset:
+    data = small_federation(kind)
     return replace(data, sample_truth=np.random.default_rng(0).integers(0, K, len(data.train.y)))
 
 
@@ -42,8 +42,8 @@ def test_a_sample_is_in_the_cluster_of_its_largest_responsibility(method: str, r
     x, y = data.train.x.numpy().reshape(len(data.train.x), -1), data.train.y.numpy()
     shares = np.ones((K, data.profile.classes))
     if method == "fedrc":
-        lane, state = result.metrics.get("start", 0), RunFolder.open(tmp_path / "run").last_state(print)[0]
-        counts = state.tables["labels"].numpy().sum(axis=0)[lane]  # (K, C)
+        restart, state = result.metrics.get("start", 0), RunFolder.open(tmp_path / "run").last_state(print)[0]
+        counts = state.tables["labels"].numpy().sum(axis=0)[restart]  # (K, C)
         shares = counts / counts.sum(axis=1, keepdims=True)
     found = np.zeros(len(y), dtype=int)
     for i, (a, b) in enumerate(zip(data.train.starts, data.train.stops, strict=True)):
@@ -65,7 +65,7 @@ def test_the_samples_of_a_hard_method_are_where_their_client_is():
 
 def test_by_hand_and_without_those_who_did_not_answer():
     shard = make_shard([(np.zeros((n, 1)), np.zeros(n)) for n in (2, 3, 1)])
-    data = Population("made", shard, sample_truth=np.array([0, 1, 0, 0, 0, 1]))
+    data = FederatedDataset("made", shard, sample_truth=np.array([0, 1, 0, 0, 0, 1]))
     positions = np.array([0, 2])
     found = by_client(shard, positions, np.array([1, 0]))
     assert found.tolist() == [1, 1, 0]

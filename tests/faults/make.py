@@ -14,17 +14,17 @@ import numpy as np
 import torch
 
 import coterie
+from coterie.core.client_state import NEVER
+from coterie.core.dataset import FederatedDataset
 from coterie.core.federation import Replies
 from coterie.core.messages import Broadcast, Task
-from coterie.core.population import Population
 from coterie.core.shard import Positions
-from coterie.core.states import NEVER
-from coterie.federation.flower.local.processes import LocalFederation, LocalRun
-from coterie.federation.missing import Missing
-from coterie.federation.simulated import Simulated
-from coterie.fitting import begin_run, execute
-from coterie.planning import prepare
-from coterie.runs.folder import Record, RunFolder
+from coterie.engines.missing import Missing
+from coterie.engines.simulated import Simulated
+from coterie.flower.local.processes import LocalFederation, LocalRun
+from coterie.training.fitting import begin_run, execute
+from coterie.training.planning import prepare
+from coterie.training.runs.folder import Record, RunFolder
 
 APP = Path(__file__).with_name("app")
 ATTACKS = Path(__file__).parents[1] / "federation" / "flower" / "attacks.py"
@@ -144,7 +144,7 @@ class Replayed(Simulated):
         return super().ask(task, broadcast, asked)
 
 
-def replayed(data: Population, method: str, records: Sequence[Record]) -> coterie.Result:
+def replayed(data: FederatedDataset, method: str, records: Sequence[Record]) -> coterie.Result:
     """The run that these records are of, simulated: the same clients answer, and begin anew, in the same rounds."""
     options = {name: value for name, value in OPTIONS.items() if name not in ("learner", "start")}
     plan = prepare(data, method, OPTIONS["learner"], OPTIONS["start"], {**options, "rounds": len(records)})
@@ -164,7 +164,7 @@ def ignore(record: Record) -> None:
     """Nothing to say."""
 
 
-def assert_as_replayed(ended: coterie.Result, data: Population, method: str) -> None:
+def assert_as_replayed(ended: coterie.Result, data: FederatedDataset, method: str) -> None:
     """The models are those of a simulation fed with the log of who answered."""
     twin = replayed(data, method, ended.records)
     for k, (ours, theirs) in enumerate(zip(ended.models, twin.models, strict=True)):

@@ -1,15 +1,15 @@
 """Wrong answers and wrong keys against real processes over TLS: one federation goes through them all.
 
-Every attack there is goes through the same checks in one process, in tests/federation/flower/test_attacks.py.
+Every attack there is goes through the same checks in one process, in tests/flower/test_attacks.py.
 """
 
 import pytest
 
-from coterie.federation.flower.local.certificates import Certificates, NodeKey
-from coterie.federation.flower.local.processes import Identity
+from coterie.flower.local.certificates import Certificates, NodeKey
+from coterie.flower.local.processes import Identity
 from tests.faults.app.faulty.data import names, population
 from tests.faults.make import assert_as_replayed, faulty, reasons, wait_until
-from tests.federation.flower.attacks import ATTACKS
+from tests.flower.attacks import ATTACKS
 
 pytestmark = pytest.mark.slow_processes
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from coterie.federation.flower.local.processes import LocalRun
+from coterie.flower.local.processes import LocalRun
 from tests.faults.app.faulty.data import population
 from tests.faults.make import Faulty, assert_as_replayed, faulty, wait_until
 

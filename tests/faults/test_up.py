@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.federation.flower.local.app import write_app
-from coterie.runs.folder import RunFolder
+from coterie.flower.local.app import write_app
+from coterie.training.runs.folder import RunFolder
 from tests.faults.make import PATIENCE, processes_of, wait_until
 
 pytestmark = pytest.mark.slow_processes
 
 CLIENT = """
 import coterie
-from coterie.federation.flower.node import make_client_app
+from coterie.flower.node import make_client_app
 
 def load(context):
     node, nodes = context.node_config["partition-id"], context.node_config["num-partitions"]

@@ -14,9 +14,9 @@ from scipy import sparse
 
 import coterie
 from coterie.core.arrays import native
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
 from coterie.core.shard import Shard
-from coterie.testing import LAYOUTS
+from coterie.testing.checks import LAYOUTS
 from tests.fuzz.cases import cases, refusal
 
 Random = np.random.Generator
@@ -124,7 +124,7 @@ def rows_of(shard: Shard) -> list[tuple[list[float], list[float]]]:
     ]
 
 
-def sound(label: str, data: Population) -> None:
+def sound(label: str, data: FederatedDataset) -> None:
     assert bool(torch.isfinite(data.train.x).all()), f"{label}: accepted features that are not finite"
     assert bool(torch.isfinite(data.train.y).all()), f"{label}: accepted targets that are not finite"
     assert len(set(data.clients)) == len(data.clients), f"{label}: two clients have one id"

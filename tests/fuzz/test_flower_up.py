@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from coterie.cli.flower import flower
-from coterie.federation.flower.local.app import write_app
-from coterie.federation.flower.local.child import Child
+from coterie.flower.local.app import write_app
+from coterie.flower.local.child import Child
 from tests.fuzz.cases import cases, refusal
 
 NAMES = ("method", "clusters", "rounds", "lr", "learner", "seed", "quorum", "deadline", "wait", "expected", "start")

@@ -15,12 +15,12 @@ import coterie
 from coterie.cli import main as commands
 from coterie.cli import sweep as sweep_commands
 from coterie.cli.main import cli
-from coterie.config import COMMON, Option
+from coterie.data import SCENARIOS
 from coterie.learners import LEARNERS
 from coterie.methods import METHODS
-from coterie.planning import prepare
-from coterie.scenarios import SCENARIOS
-from coterie.starts import STARTS
+from coterie.options import COMMON, Option
+from coterie.training.planning import prepare
+from coterie.training.starts import STARTS
 from tests.fuzz.cases import cases, refusal
 
 DATA = {
@@ -274,10 +274,10 @@ def test_random_arguments_of_compare_and_sweep_are_planned_or_refused(monkeypatc
         raise Planned
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coterie.comparing.run_comparison", planned)
-    monkeypatch.setattr("coterie.sweeping.run_sweep", planned)
-    monkeypatch.setattr("coterie.comparing.fit", planned)
-    monkeypatch.setattr("coterie.sweeping._run_here", planned)
+    monkeypatch.setattr("coterie.experiments.compare.run_comparison", planned)
+    monkeypatch.setattr("coterie.experiments.sweep.run_sweep", planned)
+    monkeypatch.setattr("coterie.experiments.compare.fit", planned)
+    monkeypatch.setattr("coterie.experiments.sweep._run_here", planned)
     small = {"clients": 6, "dimension": 2, "samples": "8"}
     seen = set()
     for label, random in cases("compare and sweep", 200):

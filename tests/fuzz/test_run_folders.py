@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import coterie
-from coterie.accounting import Answer, epsilon
 from coterie.errors import CoterieError
-from coterie.fitting import carry_out, go_on
-from coterie.planning import prepare
+from coterie.privacy.accountant import Answer, epsilon
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
-from coterie.runs.folder import RunFolder
+from coterie.training.fitting import carry_out, go_on
+from coterie.training.planning import prepare
+from coterie.training.runs.folder import RunFolder
 from tests.fuzz.cases import cases, refusal
 from tests.fuzz.test_io_faults import RUNS, data, outcome, without_time
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import coterie
-from coterie.core.population import Population
-from coterie.scenarios.encode import encode
+from coterie.core.dataset import FederatedDataset
+from coterie.data.encode import encode
 from tests.fuzz.cases import cases, refusal
 
 Random = np.random.Generator
@@ -170,7 +170,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
     return rows[np.lexsort(rows.T)]
 
 
-def read_alike(label: str, data: Population, source: Any) -> None:
+def read_alike(label: str, data: FederatedDataset, source: Any) -> None:
     """The schema of the data reads the same table as the same features."""
     parts = [data.train.x.numpy()] + ([] if data.test is None else [data.test.x.numpy()])
     whole = np.concatenate(parts)

@@ -22,13 +22,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from safetensors.torch import load, save
 
 from coterie.core.messages import merge
-from coterie.federation.flower.admission import Admission
-from coterie.federation.flower.checks import Asked, Memory, sort_out
-from coterie.federation.flower.in_process import at_once
-from coterie.federation.flower.limits import Limits
-from coterie.federation.flower.wire import ARRAYS, CONFIG, HELLO, SMALL, read_hosted, read_request, task_of
-from coterie.testing import Case
-from tests.federation.flower.make import federation_of
+from coterie.flower.admission import Admission
+from coterie.flower.checks import Asked, Memory, sort_out
+from coterie.flower.in_process import at_once
+from coterie.flower.limits import Limits
+from coterie.flower.wire import ARRAYS, CONFIG, HELLO, SMALL, read_hosted, read_request, task_of
+from coterie.testing.checks import Case
+from tests.flower.make import federation_of
 from tests.fuzz.cases import cases, refusal
 
 RUNS = (
@@ -85,7 +85,7 @@ def exchanges(folder: str) -> tuple[list[Heard], list[RecordDict], list[RecordDi
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr("coterie.federation.flower.engine.sort_out", remember)
+        patch.setattr("coterie.flower.engine.sort_out", remember)
         for case in RUNS:
             plan = case.plan()
             case.run(plan, lambda side, plan=plan: federation_of(plan, folder, listen))

@@ -18,8 +18,8 @@ import numpy as np
 
 import coterie
 from coterie.methods import METHODS
-from coterie.result import Result
-from coterie.testing import LEARNERS, Case, learners_of, small_population
+from coterie.testing.checks import LEARNERS, Case, learners_of, small_federation
+from coterie.training.result import Result
 
 FILE = Path(__file__).with_name("golden.json")
 RECORDED = (
@@ -77,7 +77,7 @@ def run(method: str, learner: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the final models and the recorded figures of one small run, as JSON."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = coterie.fit(small_population(learner), method, learner=LEARNERS[learner], **settings)
+        result = coterie.fit(small_federation(learner), method, learner=LEARNERS[learner], **settings)
     return {"models": flat(result), "clusters": list(result.assignments.values()), "records": recorded(result)}
 
 

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 import coterie.learners.augment as augment_module
 from coterie import ConfigError, fit, from_arrays
+from coterie.core.dataset import Profile
 from coterie.core.keys import fold
-from coterie.core.population import Profile
 from coterie.learners import make_learner
 from coterie.learners.augment import augment, changes, check_augmentation, crop, flip
 from coterie.learners.descent import LocalWork, batches

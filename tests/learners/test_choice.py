@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners import LEARNERS, learner_options, make_learner
 

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.contribution import all_finite, weigh
 from coterie.learners.descent import LocalWork, batches
@@ -17,7 +17,7 @@ SIZES = [3, 9, 1, 6, 12]
 
 
 def slow(learner, models, rows, block, work, lr, mass):
-    """Client by client and lane by lane, each alone in its own descent."""
+    """Client by client and restart by restart, each alone in its own descent."""
     sums = {name: torch.zeros_like(p) for name, p in models.items()}
     for b in range(rows.shape[0]):
         for r in range(rows.shape[1]):
@@ -110,12 +110,12 @@ def test_finite_is_said_of_each_client_and_lane_even_where_the_sum_overflows():
 
 
 def test_the_flat_sum_is_used_where_it_pays():
-    """It computes all models where a client trains one a lane: 2 a lane always, 4 up to n = 100, 22 up to n = 10."""
-    assert flat_sum_pays(models=60, lanes=30, samples=1000)
-    assert flat_sum_pays(models=4, lanes=1, samples=100)
-    assert not flat_sum_pays(models=5, lanes=1, samples=100)
-    assert flat_sum_pays(models=22, lanes=1, samples=10)
-    assert not flat_sum_pays(models=1000, lanes=1, samples=10)
+    """It computes all models where a client trains one a restart: 2 always, 4 up to n = 100, 22 up to n = 10."""
+    assert flat_sum_pays(models=60, restarts=30, samples=1000)
+    assert flat_sum_pays(models=4, restarts=1, samples=100)
+    assert not flat_sum_pays(models=5, restarts=1, samples=100)
+    assert flat_sum_pays(models=22, restarts=1, samples=10)
+    assert not flat_sum_pays(models=1000, restarts=1, samples=10)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -150,13 +150,13 @@ def test_starts_at_once_equal_starts_alone():
     learner, block, models, rows, mass = case("linear", regression_data([9] * 5, 20), (20,), None)
     work = LocalWork(steps=3)
     together = learner.contribute(models, rows, block, work, 0.3, mass, learner.score(models, block).memo)
-    for lane in range(2):
-        own = {name: p[2 * lane : 2 * lane + 2] for name, p in models.items()}
-        chosen = rows[:, lane : lane + 1] - 2 * lane
+    for restart in range(2):
+        own = {name: p[2 * restart : 2 * restart + 2] for name, p in models.items()}
+        chosen = rows[:, restart : restart + 1] - 2 * restart
         memo = learner.score(own, block).memo
-        alone = learner.contribute(own, chosen, block, work, 0.3, mass[:, lane : lane + 1], memo)
+        alone = learner.contribute(own, chosen, block, work, 0.3, mass[:, restart : restart + 1], memo)
         torch.testing.assert_close(
-            together.sums["weight"][2 * lane : 2 * lane + 2], alone.sums["weight"], rtol=1e-9, atol=1e-12
+            together.sums["weight"][2 * restart : 2 * restart + 2], alone.sums["weight"], rtol=1e-9, atol=1e-12
         )
 
 

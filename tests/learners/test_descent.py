@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.blocks import Block
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork, batches
 from tests.core.make import class_data, make_block, regression_data

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.find_head import find_head
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork, batches, schedule
 from coterie.learners.heads import (

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
 from coterie.learners.logistic import logistic

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.learners.linear import linear
 from coterie.learners.logistic import Logistic, logistic
 from coterie.learners.minimum import Solved, minimise

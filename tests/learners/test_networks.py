@@ -14,12 +14,12 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from coterie import ConfigError
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.base import Learner
 from coterie.learners.cnn import PatchCNN, SmallCNN
 from coterie.learners.descent import Batch, LocalWork, descend_each_track
-from coterie.testing import small_module
+from coterie.testing.checks import small_module
 from tests.core.make import class_data, make_block, regression_data
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from coterie import Population, from_arrays
-from coterie.datasets.png import parse_png
+from coterie import FederatedDataset, from_arrays
+from coterie.data.loaders.png import parse_png
 from coterie.errors import ConfigError
 from coterie.report.contact_sheet import contact_sheet, png_address, write_png
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def population(shape=(4, 4), sizes=(3, 1)) -> Population:
+def population(shape=(4, 4), sizes=(3, 1)) -> FederatedDataset:
     random = np.random.default_rng(0)
     data = [(random.random((n, *shape)).astype(np.float32), np.arange(n) + 5) for n in sizes]
     data[0][0][0].flat[:2] = 0, 1  # the range of what is shown is 0 to 1

@@ -10,7 +10,7 @@ from coterie.report.comparison import compare
 from coterie.report.figures.family import Life, family_figure, rows_of
 from coterie.report.page import render
 from coterie.report.reading import run_from_parts
-from coterie.testing import small_population
+from coterie.testing.checks import small_federation
 
 
 def record(round_, K, sizes, *events):
@@ -81,7 +81,7 @@ def test_where_k_is_fixed_there_is_no_story():
 
 @pytest.fixture(scope="module")
 def run():
-    data = small_population("mlp", sizes=(20,) * 9)
+    data = small_federation("mlp", sizes=(20,) * 9)
     options = {"warmup": 1, "thresholds": "relative", "eps1": 1.0, "eps2": 0.0, "rounds": 4}
     result = coterie.fit(data, "cfl", learner="mlp:hidden=6", **options)
     return run_from_parts(result.config, result.records, result.summary())
@@ -99,7 +99,7 @@ def test_the_page_of_a_growing_run_shows_k_the_tree_and_every_reason(run):
 
 
 def test_a_run_of_an_adaptive_method_that_never_changes_says_so():
-    data = small_population("mlp", sizes=(20,) * 9)
+    data = small_federation("mlp", sizes=(20,) * 9)
     result = coterie.fit(data, "cfl", learner="mlp:hidden=6", rounds=2)
     page = render(compare([run_from_parts(result.config, result.records, result.summary())]))
     assert "1 cluster from the first round to the last" in page
@@ -112,6 +112,6 @@ def test_clients_that_arrive_remove_nothing():
 
 
 def test_the_page_tells_how_clients_were_grouped_before_training():
-    done = coterie.fit(small_population("logistic"), "pacfl", clusters=2, rounds=1)
+    done = coterie.fit(small_federation("logistic"), "pacfl", clusters=2, rounds=1)
     page = render(compare([run_from_parts(done.config, done.records, done.summary())]))
     assert re.search(r"grouped once, before the first round: 9 clients by principal-angles, .* degrees apart", page)

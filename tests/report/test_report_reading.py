@@ -6,7 +6,7 @@ import pytest
 
 from coterie.errors import RunError
 from coterie.report.reading import count_unfinished, read_run, read_runs
-from coterie.runs.folder import RunFolder
+from coterie.training.runs.folder import RunFolder
 
 
 def _write(path, run, finished=True):

@@ -12,12 +12,12 @@ from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply, Slotted
 from coterie.learners.descent import LocalWork
 from coterie.server.aggregate import aggregate
+from coterie.tiers.assignment import LowestLoss
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import HardByLoss
 
-METHOD = Method("m", Conditional(), HardByLoss(), Fixed(3), LocalWork(1), Averaging())
+METHOD = Method("m", Conditional(), LowestLoss(), Fixed(3), LocalWork(1), Averaging())
 SIZES = np.array([2, 6, 4, 8])  # four clients, 20 samples
 EVERYBODY = np.arange(len(SIZES))
 # models 10, 20, 30; clients 0 and 1 chose model 0 with changes 1 and 3, client 2 chose model 2 with change 8;
@@ -107,8 +107,8 @@ def test_parameters_of_any_shape_are_scaled_alike():
 
 
 def test_lanes_are_averaged_apart():
-    # lane 0: slot 0 gets 4 of mass 2, slot 1 gets 6 of mass 1; lane 1: slot 3 gets 10 of mass 2, one failed
-    old = Clusters({"w": torch.zeros(4, 1, dtype=torch.float64)}, 2, lanes=2)
+    # restart 0: slot 0 gets 4 of mass 2, slot 1 gets 6 of mass 1; restart 1: slot 3 gets 10 of mass 2, one failed
+    old = Clusters({"w": torch.zeros(4, 1, dtype=torch.float64)}, 2, restarts=2)
     arrays = {
         "change/w": torch.tensor([[4.0], [6.0], [10.0]], dtype=torch.float64),
         "mass": torch.tensor([2.0, 1.0, 2.0], dtype=torch.float64),
@@ -118,7 +118,7 @@ def test_lanes_are_averaged_apart():
     members = aggregate(METHOD, old, message, SIZES, EVERYBODY, 1.0)
     assert members.params["w"].flatten().tolist() == [2, 6, 0, 5]
     everybody = aggregate(replace(METHOD, averaging=Averaging("all")), old, message, SIZES, EVERYBODY, 1.0)
-    # lane 0 has mass 3: 4/3 and 6/3; lane 1 has mass 2: nothing and 10/2
+    # restart 0 has mass 3: 4/3 and 6/3; restart 1 has mass 2: nothing and 10/2
     assert everybody.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 5])
 
 
@@ -126,7 +126,7 @@ def with_body(counts: list[int], changes: list[float], slots: list[int], masses:
     old = Clusters(
         {"head": torch.zeros(4, 1, dtype=torch.float64)},
         2,
-        lanes=2,
+        restarts=2,
         body={"base": torch.tensor([[100.0], [200.0]], dtype=torch.float64)},
     )
     heads = {
@@ -145,7 +145,7 @@ def with_body(counts: list[int], changes: list[float], slots: list[int], masses:
 
 
 def test_the_shared_body_is_averaged_over_all_clusters_of_its_lane():
-    # lane 0: mass 2 + 1 = 3, change 6 -> 102; lane 1: mass 3, change 12 -> 204
+    # restart 0: mass 2 + 1 = 3, change 6 -> 102; restart 1: mass 3, change 12 -> 204
     new = with_body([3, 3], [6, 12], [0, 1, 2], [2, 1, 3])
     assert new.shared["base"].flatten().tolist() == [102, 204]
 

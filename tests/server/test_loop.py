@@ -16,30 +16,30 @@ from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
 from coterie.errors import TrainingError
 from coterie.learners.descent import LocalWork
 from coterie.server.loop import UNKNOWN, Round, ServerState, rounds, settle
+from coterie.tiers.assignment import Assigned, LowestLoss
 from coterie.tiers.method import Averaging, Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned, HardByLoss
 
-METHOD = Method("m", Conditional(), HardByLoss(), Fixed(2), LocalWork(2), Averaging(), lr=0.5, lr_decay=0.5)
+METHOD = Method("m", Conditional(), LowestLoss(), Fixed(2), LocalWork(2), Averaging(), lr=0.5, lr_decay=0.5)
 IDS = ("a", "b", "c")
 
 
-def answer(chosen: dict[str, list[int]], lanes: int = 1, rejected: tuple[str, ...] = ()) -> Reply:
+def answer(chosen: dict[str, list[int]], restarts: int = 1, rejected: tuple[str, ...] = ()) -> Reply:
     """Everybody adds 1 to the model it chose, its loss is 1 on one sample."""
     counts: dict[int, int] = {}
     for row in chosen.values():
-        for lane, k in enumerate(row):
-            counts[lane * 2 + k] = counts.get(lane * 2 + k, 0) + 1
+        for restart, k in enumerate(row):
+            counts[restart * 2 + k] = counts.get(restart * 2 + k, 0) + 1
     slots = sorted(counts)
     mass = torch.tensor([float(counts[s]) for s in slots], dtype=torch.float64)
     slotted = Slotted(torch.tensor(slots), {"change/w": mass[:, None].clone(), "mass": mass}, mass.long())
-    total = torch.full((lanes,), float(len(chosen)), dtype=torch.float64)
+    total = torch.full((restarts,), float(len(chosen)), dtype=torch.float64)
     return Reply(
         tuple(chosen),
-        {"loss": total * torch.arange(1, lanes + 1), "samples": total[0]},
+        {"loss": total * torch.arange(1, restarts + 1), "samples": total[0]},
         {"clusters": slotted},
-        {"cluster": torch.tensor(list(chosen.values())).reshape(-1, lanes)},
+        {"cluster": torch.tensor(list(chosen.values())).reshape(-1, restarts)},
         rejected,
     )
 
@@ -66,13 +66,13 @@ class Scripted:
         return Replies(self.script(broadcast.round, names), bytes_up=7, bytes_down=11)
 
 
-def fresh(lanes: int = 1, clients: int = 3) -> ServerState:
-    return ServerState.fresh(Clusters({"w": torch.zeros(2 * lanes, 1, dtype=torch.float64)}, 2, lanes), clients)
+def fresh(restarts: int = 1, clients: int = 3) -> ServerState:
+    return ServerState.fresh(Clusters({"w": torch.zeros(2 * restarts, 1, dtype=torch.float64)}, 2, restarts), clients)
 
 
 def play(script, total: int, method: Method = METHOD, state: ServerState | None = None, groups=None):
     federation = Scripted(script)
-    done = list(rounds(method, federation, state or fresh(method.lanes), total, seed=4, groups=groups))
+    done = list(rounds(method, federation, state or fresh(method.restarts), total, seed=4, groups=groups))
     return federation, done
 
 
@@ -145,9 +145,9 @@ def test_steady_counts_visits_without_a_change():
 
 def test_a_client_is_steady_only_if_no_lane_changed():
     def script(t, names):
-        return answer({"a": [0, t % 2], "b": [0, 0], "c": [1, 1]}, lanes=2)
+        return answer({"a": [0, t % 2], "b": [0, 0], "c": [1, 1]}, restarts=2)
 
-    _, done = play(script, 3, replace(METHOD, lanes=2))
+    _, done = play(script, 3, replace(METHOD, restarts=2))
     assert done[2].state.steady.tolist() == [0, 2, 2]
     assert done[2].moved.tolist() == [0, 1]
     assert done[2].state.loss.tolist() == [1, 2]
@@ -211,12 +211,12 @@ def changing_forever(t: int, names: list[str]) -> Reply:
 
 def test_own_models_are_slots_of_their_lane():
     def script(t, names):
-        return answer({n: [1, 0] for n in names}, lanes=2)
+        return answer({n: [1, 0] for n in names}, restarts=2)
 
-    federation, _ = play(script, 4, replace(METHOD, lanes=2, stable_after=2))
+    federation, _ = play(script, 4, replace(METHOD, restarts=2, stable_after=2))
     only = federation.asked[3][1].only
     assert only is not None
-    assert only.tolist() == [[1, 2]] * 3  # model 1 of lane 0, model 0 of lane 1
+    assert only.tolist() == [[1, 2]] * 3  # model 1 of restart 0, model 0 of restart 1
 
 
 def test_assigned_clients_are_told_their_group():
@@ -286,12 +286,12 @@ def test_a_failed_round_leaves_the_state_as_it_was():
 
 def test_settling_keeps_one_lane():
     def script(t, names):
-        return answer({"a": [0, 1], "b": [1, 1], "c": [1, 0]}, lanes=2)
+        return answer({"a": [0, 1], "b": [1, 1], "c": [1, 0]}, restarts=2)
 
-    _, done = play(script, 1, replace(METHOD, lanes=2))
+    _, done = play(script, 1, replace(METHOD, restarts=2))
     last: Round = done[0]
     kept = settle(last.state, 1)
-    assert (kept.clusters.lanes, kept.choice.tolist()) == (1, [[1], [1], [0]])
+    assert (kept.clusters.restarts, kept.choice.tolist()) == (1, [[1], [1], [0]])
     assert kept.round == 1
 
 

@@ -11,28 +11,28 @@ import torch
 
 import coterie
 from coterie.client import moments
-from coterie.core.population import Population
+from coterie.core.dataset import FederatedDataset
+from coterie.data.arrays import stack_shard
+from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.metrics import parameter_error
-from coterie.federation.simulated import Simulated
-from coterie.planning import prepare
-from coterie.scenarios.arrays import stack_shard
 from coterie.server.anchors import choose_anchors, group_anchors, groups_shown, how_many
 from coterie.server.moment_descent import Coarse, Cost, MomentSettings, _Server, moment_descent
+from coterie.training.planning import prepare
 
 
-def federation_of(data: Population) -> Simulated:
+def federation_of(data: FederatedDataset) -> Simulated:
     federation = prepare(data, "ifca", "linear", "random", {"restarts": 1}).federation
     assert isinstance(federation, Simulated)
     return federation
 
 
-def population(**options) -> Population:
+def population(**options) -> FederatedDataset:
     given = {"clients": 150, "samples": "30", "dimension": 12, "noise": "0.1", "separation": 1.0, "test_samples": 5}
     return coterie.scenario("mixed-regression", **given | options)
 
 
-def descend(data: Population, seed: int = 0, federation=None, **settings) -> Coarse:
+def descend(data: FederatedDataset, seed: int = 0, federation=None, **settings) -> Coarse:
     width = data.train.x.shape[1]
     chosen = MomentSettings(**{"k": 3, **settings})
     with torch.no_grad():
@@ -41,12 +41,12 @@ def descend(data: Population, seed: int = 0, federation=None, **settings) -> Coa
         )
 
 
-def covered(data: Population, found: Coarse) -> bool:
+def covered(data: FederatedDataset, found: Coarse) -> bool:
     assert data.truth is not None
     return len(np.unique(data.truth[found.anchors])) == 3
 
 
-def moment_matrix(data: Population, theta: np.ndarray, two_points: bool) -> np.ndarray:
+def moment_matrix(data: FederatedDataset, theta: np.ndarray, two_points: bool) -> np.ndarray:
     """Y, formed client by client."""
     total, mass = np.zeros((theta.size, theta.size)), 0.0
     for a, b in zip(data.train.starts, data.train.stops, strict=True):
@@ -192,11 +192,11 @@ def test_anchors_are_drawn_among_the_largest_by_keyed_lot():
     ids = [f"c{i}" for i in range(60)]
     x, y = np.zeros((sum(sizes), 2)), np.zeros(sum(sizes))
     federation = partial(stack_shard, x=x, y=y)
-    plain = federation_of(Population("p", federation(ids, sizes=sizes)))
+    plain = federation_of(FederatedDataset("p", federation(ids, sizes=sizes)))
     chosen = choose_anchors(plain, None, 3, None, seed=0)
     assert len(chosen) == 10 == how_many(3)  # 3 * 3 * ln 3 = 9.9
     assert (plain.sizes[chosen] == 50).all()
-    turned = federation_of(Population("p", federation(ids[::-1], sizes=sizes[::-1])))
+    turned = federation_of(FederatedDataset("p", federation(ids[::-1], sizes=sizes[::-1])))
     again = choose_anchors(turned, None, 3, None, seed=0)
     assert [plain.clients[i] for i in chosen] == [turned.clients[i] for i in again], "the order of clients matters"
     assert set(chosen) != set(choose_anchors(plain, None, 3, None, seed=1))

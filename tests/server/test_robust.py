@@ -12,12 +12,12 @@ from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
 from coterie.server.aggregate import aggregate
 from coterie.server.robust import krum, krum_scores, median, robust_sums, too_few, trimmed_mean
-from coterie.testing import small_population
+from coterie.testing.checks import small_federation
+from coterie.tiers.assignment import LowestLoss
 from coterie.tiers.combine import Krum, Median, Trimmed, read_combine
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import HardByLoss
 
 
 def column(*values):
@@ -90,21 +90,21 @@ PLAIN = {
 LANES, K, P, M = 2, 2, 5, 24
 
 
-def method_with(combine, lanes=LANES, **averaging):
+def method_with(combine, restarts=LANES, **averaging):
     return Method(
         "own",
         Conditional(),
-        HardByLoss(),
+        LowestLoss(),
         Fixed(K),
         LocalWork(steps=1),
         Averaging(combine=read_combine(combine), **averaging),
-        lanes=lanes,
+        restarts=restarts,
         server_lr=0.5,
     )
 
 
 def some_round(order=None):
-    """24 clients in 2 clusters of 2 lanes; the rows of a reply, in another order if one is given."""
+    """24 clients in 2 clusters of 2 restarts; the rows of a reply, in another order if one is given."""
     random = np.random.default_rng(0)
     params = {
         "a": torch.from_numpy(random.normal(size=(LANES * K, 2))),
@@ -122,13 +122,13 @@ def some_round(order=None):
 def test_every_cluster_of_every_lane_moves_as_a_plain_loop_says(combine, over):
     clusters, reply, vectors, chosen = some_round()
     moved = aggregate(method_with(combine, over=over), clusters, reply, np.full(M, 3), np.arange(M), rate=0.1)
-    for lane in range(LANES):
+    for restart in range(LANES):
         for k in range(K):
-            members = vectors[chosen[:, lane] == k, lane]
+            members = vectors[chosen[:, restart] == k, restart]
             part = len(members) / M if over == "all" else 1.0  # `all` divides by everybody instead of the members
             change = 0.5 * part * PLAIN[combine](members)
             for name, where in (("a", slice(0, 2)), ("b", slice(2, 5))):
-                slot = lane * K + k
+                slot = restart * K + k
                 expected = clusters.params[name][slot].numpy() + change[where]
                 assert np.abs(moved.params[name][slot].numpy() - expected).max() < 1e-9
 
@@ -201,7 +201,7 @@ def test_a_record_tells_where_there_were_too_few_members():
     assert [note.reason for note in too_few(Krum(2), clusters, reply)] == [
         "combine=krum takes 7 members or more, so the median was taken for cluster 0 (5), cluster 2 (2)"
     ]
-    result = coterie.fit(small_population("linear"), "ifca", clusters=2, combine="krum:liars=3", rounds=1, lr=0.01)
+    result = coterie.fit(small_federation("linear"), "ifca", clusters=2, combine="krum:liars=3", rounds=1, lr=0.01)
     assert "combine=krum takes 9 members" in result.records[0]["notes"][0]["reason"]
 
 
@@ -236,13 +236,13 @@ REFUSED = [
 @pytest.mark.parametrize(("method", "options", "sentence"), REFUSED)
 def test_refusals_say_what_to_do(method, options, sentence):
     learner = options.get("learner", "linear")
-    data = small_population("linear" if learner == "linear" else "mlp")
+    data = small_federation("linear" if learner == "linear" else "mlp")
     with pytest.raises(ConfigError, match=sentence):
         coterie.fit(data, method, **{"learner": learner, **options})
 
 
 def test_a_client_counts_once_unless_somebody_says_otherwise():
-    data = small_population("linear")
+    data = small_federation("linear")
     result = coterie.fit(data, "fedavg", combine="median", rounds=2, lr=0.01, local_epochs=1, batch_size=4)
     assert result.config["client_weight"] == "uniform"
     assert result.records[0]["loss"] > 0

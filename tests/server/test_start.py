@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork
 from coterie.server.start import given_start, random_start
+from coterie.tiers.assignment import Assigned, LowestLoss
 from coterie.tiers.method import Averaging, Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned, HardByLoss
 
-METHOD = Method("m", Conditional(), HardByLoss(), Fixed(3), LocalWork(1), Averaging())
+METHOD = Method("m", Conditional(), LowestLoss(), Fixed(3), LocalWork(1), Averaging())
 LINEAR = make_learner("linear:bias=true", Profile((4,), None))
 MLP = make_learner("mlp:hidden=5", Profile((4,), 3))
 CPU = torch.device("cpu")
@@ -29,8 +29,8 @@ def start(method: Method = METHOD, learner=LINEAR, seed: int = 0, dtype=torch.fl
 
 
 def test_every_slot_has_a_model_of_its_own():
-    clusters = start(replace(METHOD, lanes=2))
-    assert (clusters.K, clusters.lanes, clusters.body, clusters.slots) == (3, 2, None, None)
+    clusters = start(replace(METHOD, restarts=2))
+    assert (clusters.K, clusters.restarts, clusters.body, clusters.slots) == (3, 2, None, None)
     assert len({tuple(row) for row in clusters.params["weight"].tolist()}) == 6
 
 
@@ -42,8 +42,8 @@ def test_a_start_repeats_with_its_seed_only():
 def test_more_lanes_or_clusters_leave_the_first_models_as_they_were():
     more = start(replace(METHOD, procedure=Fixed(5)))
     assert torch.equal(more.params["weight"][:3], start().params["weight"])
-    lanes = start(replace(METHOD, lanes=4))
-    assert torch.equal(lanes.params["weight"][:3], start().params["weight"])
+    restarts = start(replace(METHOD, restarts=4))
+    assert torch.equal(restarts.params["weight"][:3], start().params["weight"])
 
 
 def test_assigned_clusters_start_as_copies_of_fedavgs_model():
@@ -79,7 +79,7 @@ def test_a_wrong_number_of_models_is_refused():
 
 def test_restarts_of_given_models_are_refused():
     with pytest.raises(ConfigError, match="restarts=2 needs random starts"):
-        given_(MODELS, replace(METHOD, lanes=2))
+        given_(MODELS, replace(METHOD, restarts=2))
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_given_models_that_are_not_finite_are_refused():
 
 
 def test_shared_parameters_are_put_aside_once_a_lane():
-    method = replace(METHOD, lanes=2, shared=("layer0",))
+    method = replace(METHOD, restarts=2, shared=("layer0",))
     whole, split = start(replace(method, shared=()), MLP), start(method, MLP)
     assert set(split.params) == {"layer1.weight", "layer1.bias"}
     assert set(split.shared) == {"layer0.weight", "layer0.bias"}
-    # the body of a lane is that of its first model: slots 0 and 3
+    # the body of a restart is that of its first model: slots 0 and 3
     assert torch.equal(split.shared["layer0.weight"], whole.params["layer0.weight"][[0, 3]])
     assert torch.equal(split.params["layer1.weight"], whole.params["layer1.weight"])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie import composing as c
 from coterie.errors import ConfigError
-from coterie.testing import CHECKS, Case
+from coterie.testing.checks import CHECKS, Case
 from coterie.tiers.distance import FeatureNorm, LabelHistogram, Parameters
+from coterie.training import composing as c
 from tests.tiers.test_tiers import a_block
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
+from coterie.tiers.assignment import Assigned, LowestLoss
 from coterie.tiers.method import Averaging, Groups, Method, RoundSettings
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import Assigned, HardByLoss
 
-HARD = Method("m", Conditional(), HardByLoss(), Fixed(2), LocalWork(steps=3), Averaging(), lr=0.5, lr_decay=0.5)
+HARD = Method("m", Conditional(), LowestLoss(), Fixed(2), LocalWork(steps=3), Averaging(), lr=0.5, lr_decay=0.5)
 
 
 def test_assigned_weights_need_groups():
@@ -54,7 +54,7 @@ def test_settings_survive_json(work, weight):
     task = method.task(seed=2**40)
     assert task.name == "local-round"
     back = RoundSettings.read(json.loads(json.dumps(task.settings)))
-    assert back == RoundSettings(Conditional(), HardByLoss(), work, weight, 2**40)
+    assert back == RoundSettings(Conditional(), LowestLoss(), work, weight, 2**40)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
+from coterie.tiers.assignment import ASSIGNMENTS, CountShares, LowestLoss, PersonalEM, SingleCluster, SoftmaxLoss
 from coterie.tiers.objective import OBJECTIVES, Conditional, Joint, Ratio
 from coterie.tiers.procedure import Fixed
-from coterie.tiers.weights import WEIGHTS, HardByLoss, OneCluster, PersonalByEM, SoftByCounts, SoftByLoss
 
 
 def a_block(y: list[list[int]], x: Tensor | None = None, sizes: list[int] | None = None) -> Block:
@@ -118,35 +118,35 @@ def test_shares_by_counts_of_the_least_loss():
     real = torch.tensor([[True, True, True, False]])
     total, before = 1 + 1e-4, torch.full((1, 1, 3), 1 / 3, dtype=torch.float64)
     expected = [2 / 3 / total, 1 / 3 / total, 1e-4 / total]
-    assert SoftByCounts().client_share(losses, real, before).flatten().tolist() == pytest.approx(expected)
+    assert CountShares().client_share(losses, real, before).flatten().tolist() == pytest.approx(expected)
 
 
 def test_shares_of_a_model_of_ones_own_by_em():
     # likelihoods 1/2, 1/4 and 1/4, 1/2, weights 1/3 and 2/3: gamma is 1/2, 1/2 and 1/5, 4/5; the third is padding
     losses = -torch.tensor([[[0.5, 0.25], [0.25, 0.5], [1e-9, 1]]], dtype=torch.float64).log()[:, :, None]
     before = torch.tensor([[[1 / 3, 2 / 3]]], dtype=torch.float64)
-    found = PersonalByEM().client_share(losses, torch.tensor([[True, True, False]]), before)
+    found = PersonalEM().client_share(losses, torch.tensor([[True, True, False]]), before)
     assert found.flatten().tolist() == pytest.approx([0.35, 0.65])
 
 
 def test_one_cluster_always_chooses_the_first():
     scores = torch.tensor([[[0.0, 5.0]], [[9.0, 1.0]]])
-    assert OneCluster().client_choose(scores).tolist() == [[0], [0]]
+    assert SingleCluster().client_choose(scores).tolist() == [[0], [0]]
 
 
 def test_hard_by_loss_chooses_the_highest_score_in_each_lane():
-    scores = torch.tensor([[[-3.0, -1.0, -2.0], [-0.1, -7.0, -0.2]]])  # one client, two lanes
-    assert HardByLoss().client_choose(scores).tolist() == [[1, 0]]
+    scores = torch.tensor([[[-3.0, -1.0, -2.0], [-0.1, -7.0, -0.2]]])  # one client, two restarts
+    assert LowestLoss().client_choose(scores).tolist() == [[1, 0]]
 
 
 def test_ties_go_to_the_lowest_index():
     scores = torch.tensor([[[-2.0, -1.0, -1.0]], [[-1.0, -1.0, -1.0]]])
-    assert HardByLoss().client_choose(scores).tolist() == [[1], [0]]
+    assert LowestLoss().client_choose(scores).tolist() == [[1], [0]]
 
 
 def test_a_model_without_a_finite_score_is_never_preferred():
     scores = torch.tensor([[[-2.0, torch.nan, -3.0]], [[-torch.inf, torch.nan, -9.0]]])
-    assert HardByLoss().client_choose(scores).tolist() == [[0], [2]]
+    assert LowestLoss().client_choose(scores).tolist() == [[0], [2]]
 
 
 def test_fixed_never_regroups():
@@ -155,7 +155,7 @@ def test_fixed_never_regroups():
 
 
 def test_only_assigned_clients_are_told_and_only_hard_ones_score():
-    assert {name: w.assigned for name, w in WEIGHTS.items()} == {
+    assert {name: w.assigned for name, w in ASSIGNMENTS.items()} == {
         "one-cluster": False,
         "hard-by-loss": False,
         "hard-by-distance": False,
@@ -166,21 +166,21 @@ def test_only_assigned_clients_are_told_and_only_hard_ones_score():
         "assigned": True,
     }
     kept = {"hard-by-distance", "soft-by-em", "soft-by-counts", "personal-by-em"}
-    assert {name for name, w in WEIGHTS.items() if w.keeps} == kept
+    assert {name for name, w in ASSIGNMENTS.items() if w.keeps} == kept
 
 
 def test_soft_weights_by_hand():
     # mean losses 0, ln 4 and a model that diverged: exp(0) to exp(-ln 4) is 4 to 1, the third counts nothing
     scores = torch.tensor([[[0.0, -math.log(4.0), -math.inf]]], dtype=torch.float64)
-    found = SoftByLoss(1.0).client_weigh(scores)
+    found = SoftmaxLoss(1.0).client_weigh(scores)
     assert found.flatten().tolist() == pytest.approx([0.8, 0.2, 0.0])
-    assert SoftByLoss(1.0).client_choose(scores).item() == 0
-    colder = SoftByLoss(0.5).client_weigh(scores)  # exp(0) to exp(-2 ln 4) is 16 to 1
+    assert SoftmaxLoss(1.0).client_choose(scores).item() == 0
+    colder = SoftmaxLoss(0.5).client_weigh(scores)  # exp(0) to exp(-2 ln 4) is 16 to 1
     assert colder.flatten().tolist() == pytest.approx([16 / 17, 1 / 17, 0.0])
-    nowhere = SoftByLoss(1.0).client_weigh(torch.full((1, 1, 2), math.nan))
+    nowhere = SoftmaxLoss(1.0).client_weigh(torch.full((1, 1, 2), math.nan))
     assert nowhere.flatten().tolist() == [0.5, 0.5]
 
 
 def test_members_are_found_under_their_own_name():
-    for table in (OBJECTIVES, WEIGHTS):
+    for table in (OBJECTIVES, ASSIGNMENTS):
         assert all(name == member.name for name, member in table.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.learners.module import HeadedLearner
 from coterie.learners.networks.images import image_shape, with_channels
 from coterie.learners.networks.norms import Norm, check_width, find_norm, scaled

@@ -11,7 +11,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners.module import HeadedLearner
 from coterie.learners.network import check_size

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from coterie.core.clusters import Params
-from coterie.core.population import Profile
+from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners.module import Factory, HeadedLearner, headed
 

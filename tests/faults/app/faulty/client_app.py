@@ -7,7 +7,7 @@ The node's config names a folder (`orders`). There, for node 2::
     node-2.log      one line for each message that was begun, "round 3" or a task's name
     go-3            those that hold in round 3 may go on
 
-Attacks are those of tests/federation/flower/attacks.py, whose path is in the node's config (`attacks`).
+Attacks are those of tests/flower/attacks.py, whose path is in the node's config (`attacks`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 from flwr.app import Context, Message
 
+from coterie.core.dataset import FederatedDataset
 from coterie.core.messages import Reply
-from coterie.core.population import Population
-from coterie.federation.flower.node import make_client_app
-from coterie.federation.flower.wire import Answer, answer_content, read_answer, read_request, task_of
+from coterie.flower.node import make_client_app
+from coterie.flower.wire import Answer, answer_content, read_answer, read_request, task_of
 from faulty.data import population
 
 ROUND = "local-round"
@@ -33,7 +33,7 @@ HELD = 600.0
 """Seconds after which a node that is held gives up: the test is over long before."""
 
 
-def load(context: Context) -> Population:
+def load(context: Context) -> FederatedDataset:
     """The clients of this node."""
     node, nodes = (int(context.node_config[name]) for name in ("partition-id", "num-partitions"))
     return population(node, of=nodes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.core.population import Population
-from coterie.scenarios.arrays import from_arrays
+from coterie.core.dataset import FederatedDataset
+from coterie.data.arrays import from_arrays
 
 SIZES = (4, 9, 6, 12, 5, 20, 8, 15, 7)
 
@@ -15,7 +15,7 @@ def names(node: int, of: int) -> tuple[str, ...]:
     return tuple(f"site-{i}" for i in range(node, len(SIZES), of))
 
 
-def population(*nodes: int, of: int) -> Population:
+def population(*nodes: int, of: int) -> FederatedDataset:
     """The clients of some of so many nodes.
 
     Two classes, so that a run has few exchanges after its last round: for linear models the report asks for more.

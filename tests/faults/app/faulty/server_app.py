@@ -1,5 +1,5 @@
 """The server as everybody would write it."""
 
-from coterie.federation.flower.server import make_server_app
+from coterie.flower.server import make_server_app
 
 app = make_server_app()

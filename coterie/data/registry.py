@@ -1,0 +1,404 @@
+"""The scenarios by name, with their options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from coterie.core.dataset import FederatedDataset
+from coterie.data import table
+from coterie.data.scenarios import (
+    diverse_shift,
+    drift,
+    femnist,
+    few_classes,
+    grunfeld,
+    ifca_synthetic,
+    linear_representation,
+    mixed_clients,
+    mixed_regression,
+    noisy_labels,
+    odcl_clusterpath,
+    odcl_linear,
+    odcl_logistic,
+    opposite_labels,
+    rotated_digits,
+    rotated_images,
+    school,
+)
+from coterie.data.scenarios.shifts.pictures import DATASETS as PICTURES
+from coterie.errors import ConfigError, CoterieError, shown, unknown_name
+from coterie.options import Option, check_all, check_seed
+
+
+@dataclass(frozen=True)
+class ScenarioEntry:
+    """A scenario as users see it."""
+
+    name: str
+    summary: str
+    build: Callable[..., FederatedDataset]
+    recommended: Mapping[str, object]
+    """Run options that suit it; used where the user says nothing. What depends on its options is in the population."""
+    options: tuple[Option, ...]
+
+
+_CLIENTS = "number of clients (m)"
+_SIZES = "samples a client (n_i): 50, 10-200 drawn uniformly, or 900x10+20x50"
+_TRAIN_IMAGES = Option("train_images", int, "use only the first so many training images; unset: all", None, low=1)
+_HOLDOUT = Option(
+    "holdout",
+    float,
+    "share of each client's rows held out as test samples; 0: none",
+    table.HOLDOUT,
+    low=0,
+    high=0.9,
+)
+
+_SHIFTED_IMAGES = (
+    Option("dataset", str, "whose images", "digits", PICTURES),
+    Option("clients", int, _CLIENTS + "; unset: 100, digits: 30", None, low=1),
+    Option("samples", int, "training samples a client (n); unset: all images are shared out", None, low=1),
+    Option(
+        "test_samples",
+        int,
+        "held-out samples a client; unset: a tenth of its samples, digits: a quarter",
+        None,
+        low=1,
+    ),
+)
+_POOL = Option("pool", int, "means over squares of so many pixels a side", 1, low=1)
+_CONCEPTS = (
+    Option("concepts", int, "true groups, with different meanings of labels", 3, low=1),
+    Option("beta", float, "share of the labels whose meaning differs between concepts", 0.4, low=0, high=1),
+)
+
+
+def _label_shift(default: str) -> tuple[Option, ...]:
+    return (
+        Option(
+            "label_shift",
+            str,
+            "class shares of a client: Dir(alpha times the shares left), Dir(alpha, ..., alpha), or as in the data",
+            default,
+            diverse_shift.LABEL_SHIFTS,
+        ),
+        Option("alpha", float, "concentration of the class shares: small gives few classes a client", 1.0, above=0),
+    )
+
+
+def _corruptions(default: bool) -> Option:
+    return Option("corruptions", bool, "whether each client sees its images under one of 20 corruptions", default)
+
+
+SCENARIOS: dict[str, ScenarioEntry] = {
+    entry.name: entry
+    for entry in (
+        ScenarioEntry(
+            "rotated-digits",
+            "8x8 digits, turned by 0, 90, 180 or 270 degrees; the server does not know which client sees which",
+            rotated_digits.rotated_digits,
+            rotated_digits.RECOMMENDED,
+            (Option("clients", int, _CLIENTS + ", a multiple of 4", 60, low=4),),
+        ),
+        ScenarioEntry(
+            "drift",
+            "rotated digits at two times: clients have left, joined, or see another rotation in phase 1",
+            drift.drift,
+            drift.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS + " in phase 0", 60, low=4),
+                Option("phase", int, "when: 0 or 1", 0, low=0, high=1),
+                Option("change", float, "share of the clients that change their group", 0.1, low=0, high=1),
+                Option("leave", float, "share of the clients that leave", 0.1, low=0, high=1),
+                Option("join", float, "share of new clients", 0.1, low=0, high=1),
+                Option("samples", int, "samples a client (n)", 60, low=1, high=1440),
+            ),
+        ),
+        ScenarioEntry(
+            "mixed-regression",
+            "linear data whose coefficients differ by group",
+            mixed_regression.mixed_regression,
+            mixed_regression.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS, 120, low=1),
+                Option("samples", str, _SIZES, "50"),
+                Option("dimension", int, "features (d)", 20, low=1),
+                Option("groups", int, "true groups (k)", 3, low=1),
+                Option(
+                    "separation",
+                    float,
+                    "least distance between two true models; unset: N(0, I/d) as drawn",
+                    None,
+                    above=0,
+                ),
+                Option("noise", str, "standard deviation of the noise; one number, or one for each group", "0.2"),
+                Option("proportions", str, "shares of the groups, such as 0.2,0.3,0.5; unset: equal", None),
+                Option(
+                    "covariance",
+                    str,
+                    "of the features: identity, or different in each group",
+                    "identity",
+                    ("identity", "different"),
+                ),
+                Option("features", str, "distribution of the features", "gaussian", ("gaussian", "rademacher")),
+                Option("test_samples", int, "held-out samples of each group", 500, low=1),
+            ),
+        ),
+        ScenarioEntry(
+            "rotated-mnist",
+            "MNIST, turned by 0, 90, 180 or 270 degrees; the image experiment of the IFCA paper",
+            rotated_images.rotated_mnist,
+            rotated_images.MNIST_RECOMMENDED,
+            (Option("clients", int, _CLIENTS + ", a multiple of 4", 1200, low=4), _TRAIN_IMAGES),
+        ),
+        ScenarioEntry(
+            "rotated-fashion-mnist",
+            "Fashion-MNIST, turned by 0, 90, 180 or 270 degrees",
+            rotated_images.rotated_fashion_mnist,
+            rotated_images.MNIST_RECOMMENDED,
+            (Option("clients", int, _CLIENTS + ", a multiple of 4", 1200, low=4), _TRAIN_IMAGES),
+        ),
+        ScenarioEntry(
+            "rotated-cifar10",
+            "CIFAR-10, turned by 0 or 180 degrees; the colour experiment of the IFCA paper",
+            rotated_images.rotated_cifar10,
+            rotated_images.CIFAR_RECOMMENDED,
+            (Option("clients", int, _CLIENTS + ", a multiple of 2", 200, low=2), _TRAIN_IMAGES),
+        ),
+        ScenarioEntry(
+            "diverse-shift",
+            "images whose labels, looks and meaning of labels differ between clients; only the meaning makes groups",
+            diverse_shift.diverse_shift,
+            diverse_shift.RECOMMENDED,
+            (
+                *_SHIFTED_IMAGES,
+                _TRAIN_IMAGES,
+                *_CONCEPTS,
+                Option(
+                    "concept_shift",
+                    str,
+                    "how concepts differ: the first beta C labels turned round by 0, 1, ..., or all in reverse order",
+                    "label_swap",
+                    diverse_shift.CONCEPT_SHIFTS,
+                ),
+                *_label_shift("dirichlet_prior"),
+                _corruptions(True),
+                _POOL,
+                Option("pca", int, "project on so many principal axes of clean images; unset: pixels", None, low=1),
+            ),
+        ),
+        ScenarioEntry(
+            "diverse-shift-a",
+            "diverse-shift on small Fashion-MNIST; clients hold few classes, which hides the groups",
+            diverse_shift.diverse_shift_a,
+            diverse_shift.RECOMMENDED,
+            (),
+        ),
+        ScenarioEntry(
+            "diverse-shift-b",
+            "diverse-shift on small Fashion-MNIST; clients hold most classes",
+            diverse_shift.diverse_shift_b,
+            diverse_shift.RECOMMENDED,
+            (),
+        ),
+        ScenarioEntry(
+            "mixed-clients",
+            "images whose labels mean different things inside one client; each sample has a true group",
+            mixed_clients.mixed_clients,
+            diverse_shift.RECOMMENDED,
+            (
+                *_SHIFTED_IMAGES,
+                *_CONCEPTS,
+                Option(
+                    "mixing", float, "concepts in a client ~ Dir(mixing, ...): small gives nearly one", 0.4, above=0
+                ),
+                *_label_shift("none"),
+                _corruptions(False),
+            ),
+        ),
+        ScenarioEntry(
+            "noisy-labels",
+            "images with wrong training labels under shifts of labels and looks; one true group",
+            noisy_labels.noisy_labels,
+            diverse_shift.RECOMMENDED,
+            (
+                *_SHIFTED_IMAGES,
+                Option(
+                    "noise_kind",
+                    str,
+                    "a wrong label is the next class, or any other",
+                    "pair",
+                    tuple(noisy_labels.FLIPS),
+                ),
+                Option("noise", float, "probability that a training label is wrong", 0.2, low=0, high=1),
+                *_label_shift("dirichlet_prior"),
+                _corruptions(True),
+                _POOL,
+            ),
+        ),
+        ScenarioEntry(
+            "few-classes",
+            "images of which every client holds only a few classes",
+            few_classes.few_classes,
+            {**diverse_shift.RECOMMENDED, "clusters": 5},
+            (*_SHIFTED_IMAGES, Option("classes_each", int, "classes a client", 2, low=1), _POOL),
+        ),
+        ScenarioEntry(
+            "femnist",
+            "handwritten characters of real writers; their groups are unknown",
+            femnist.femnist,
+            femnist.RECOMMENDED,
+            (Option("writers", int, "use only the first so many writers; unset: all", None, low=1),),
+        ),
+        ScenarioEntry(
+            "linear-representation",
+            "linear data whose groups have a few directions in common (HCFL, appendix B)",
+            linear_representation.linear_representation,
+            linear_representation.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS, 40, low=1),
+                Option("samples", int, "samples a client in the mean (n)", 100, low=1),
+                Option("dimension", int, "features (d)", 30, low=1),
+                Option("width", int, "directions that all groups have in common (c)", 4, low=1),
+                Option("groups", int, "true groups (k)", 8, low=1),
+                Option("noise", float, "standard deviation of the noise (sigma)", 0.0, low=0),
+                Option("drift", float, "standard deviation of a client's own head around its group's", 0.0, low=0),
+                Option("imbalance", float, "samples of the largest group over those of the smallest", 1.0, low=1),
+            ),
+        ),
+        ScenarioEntry(
+            "ifca-synthetic",
+            "linear data in many dimensions, true models of zeros and ones; the synthetic experiment of the IFCA paper",
+            ifca_synthetic.ifca_synthetic,
+            ifca_synthetic.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS + ", a multiple of groups", 100, low=1),
+                Option("samples", int, "samples a client (n)", 100, low=1),
+                Option("dimension", int, "features (d)", 1000, low=1),
+                Option("groups", int, "true groups (p)", 2, low=1),
+                Option("norm", float, "factor on the zeros and ones of the true models (R)", 1.0, above=0),
+                Option("noise", float, "standard deviation of the noise (sigma)", 0.1, low=0),
+            ),
+        ),
+        ScenarioEntry(
+            "odcl-linear",
+            "linear data with five active features; the synthetic experiment of the ODCL paper",
+            odcl_linear.odcl_linear,
+            odcl_linear.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS, 100, low=1),
+                Option("samples", str, _SIZES, "400"),
+                Option("dimension", int, "features (d)", 20, low=odcl_linear.ACTIVE),
+                Option(
+                    "intervals",
+                    str,
+                    "where the entries of the true models lie, one interval for each group, such as 1:2,-2:-1",
+                    odcl_linear.TEN,
+                ),
+                Option("noise", float, "standard deviation of the noise (sigma)", 1.0, low=0),
+            ),
+        ),
+        ScenarioEntry(
+            "odcl-clusterpath",
+            "linear data of four groups that are less far apart; appendix D.2 of the ODCL paper",
+            odcl_clusterpath.odcl_clusterpath,
+            odcl_linear.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS, 100, low=1),
+                Option("samples", str, _SIZES, "400"),
+            ),
+        ),
+        ScenarioEntry(
+            "odcl-logistic",
+            "two classes in the plane, four groups; the logistic experiment of the ODCL paper",
+            odcl_logistic.odcl_logistic,
+            odcl_logistic.RECOMMENDED,
+            (
+                Option("clients", int, _CLIENTS, 100, low=1),
+                Option("samples", int, "samples a client (n)", 1000, low=1),
+            ),
+        ),
+        ScenarioEntry(
+            "opposite-labels",
+            "two classes of images that two groups label the opposite way; the real data of the ODCL paper",
+            opposite_labels.opposite_labels,
+            opposite_labels.RECOMMENDED,
+            (
+                Option("dataset", str, "whose images", "digits", tuple(opposite_labels.CLASSES)),
+                Option("clients", int, _CLIENTS + ", a multiple of 2", 100, low=2),
+                Option(
+                    "samples", int, "samples a client (n), half of either class; unset: 4, cifar10: 40", None, low=2
+                ),
+                Option("noise", float, "share of wrong training labels", 0.0, low=0, high=0.5),
+                Option(
+                    "noise_kind",
+                    str,
+                    "whether each client has that share of wrong labels, or each label is wrong by chance",
+                    "exact",
+                    ("exact", "iid"),
+                ),
+            ),
+        ),
+        ScenarioEntry(
+            "school",
+            "exam scores of pupils in 139 London schools; their groups are unknown",
+            school.school,
+            table.RECOMMENDED,
+            (_HOLDOUT,),
+        ),
+        ScenarioEntry(
+            "grunfeld",
+            "investment of eleven firms over twenty years, explained by value and capital; needs statsmodels",
+            grunfeld.grunfeld,
+            table.RECOMMENDED,
+            (_HOLDOUT,),
+        ),
+        ScenarioEntry(
+            "table",
+            "your own table: a .csv or .parquet file whose rows belong to clients",
+            table.table,
+            table.RECOMMENDED,
+            (
+                Option("table", str, "file with one row a sample, .csv or .parquet"),
+                Option("client", str, "column that says whose row it is"),
+                Option("target", str, "column to predict: numbers, or texts for classes"),
+                Option("features", str, "columns to predict from, separated by commas; unset: all others of numbers"),
+                _HOLDOUT,
+            ),
+        ),
+    )
+}
+
+
+def find_scenario(name: str) -> ScenarioEntry:
+    """The entry of this name, or an error with the nearest one."""
+    if not isinstance(name, str) or name not in SCENARIOS:
+        raise unknown_name("scenario", name, SCENARIOS)
+    return SCENARIOS[name]
+
+
+def scenario(name: str, *, seed: int = 0, **options: object) -> FederatedDataset:
+    """Build a named scenario; the same options and seed give the same data."""
+    entry = find_scenario(name)
+    checked = check_all(options, entry.options, f"scenario {name}")
+    _check_sizes(checked)
+    try:
+        built = entry.build(seed=check_seed(seed), **checked)
+    except CoterieError:
+        raise
+    except (MemoryError, OverflowError, ValueError) as error:  # numbers that are allowed one by one
+        raise ConfigError(
+            f"scenario {name} cannot be built with these options ({shown(error)}): use fewer clients or samples"
+        ) from error
+    return replace(built, recommended={**entry.recommended, **built.recommended})
+
+
+LARGEST_SIZE = 10_000_000
+"""The largest number of clients, samples or features of a scenario."""
+
+
+def _check_sizes(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if isinstance(value, int) and value > LARGEST_SIZE:
+            raise ConfigError(f"{name} of a scenario must be at most {LARGEST_SIZE:,}, got {value}: choose less")

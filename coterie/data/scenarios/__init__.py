@@ -1,0 +1,1 @@
+"""Reproducible federations with known groups, and real data sets as federations."""

@@ -1,0 +1,27 @@
+"""Clients that do not live in this process: the server knows who they are and how to reach them, and has no sample."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.core.dataset import ClientDirectory
+from coterie.core.federation import Federation
+from coterie.options import Options
+
+PLACES = frozenset({"engine", "device", "poison"})
+"""Options that say where clients compute and who of them lies: those elsewhere decide that themselves."""
+
+
+@dataclass(frozen=True)
+class RemoteClients(ClientDirectory):
+    """What a run is given instead of data, see `coterie.fit`."""
+
+    @abstractmethod
+    def reach(self, options: Options, keeps: bool) -> Federation:
+        """The clients as a run with these settled options asks them; `keeps`: they keep states from round to round."""
+
+    @abstractmethod
+    def write_down(self, folder: Path) -> None:
+        """Put what a resumed run has to know of the clients into the run's folder."""

@@ -1,0 +1,35 @@
+"""One client at a time, every message through bytes: slow and plain, the oracle for the fast engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.core.federation import Replies
+from coterie.core.messages import (
+    Broadcast,
+    Task,
+    decode_broadcast,
+    decode_reply,
+    encode_broadcast,
+    encode_reply,
+    merge,
+)
+from coterie.core.shard import Positions
+from coterie.engines.in_process import InProcess
+from coterie.engines.missing import answering
+
+
+@dataclass(frozen=True)
+class Sequential(InProcess):
+    """Each client gets its own message, sees nothing else, and sends its own reply."""
+
+    def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
+        replies = []
+        for place in answering(self.clients, asked, broadcast.round, self.missing):
+            one = np.array([place])
+            received = decode_broadcast(encode_broadcast(broadcast.to(one)))
+            reply = self.side.take(asked[one]).serve(task, received)
+            replies.append(decode_reply(encode_reply(reply)))
+        return Replies(merge(replies), sum(r.nbytes for r in replies), broadcast.bytes_for(len(asked)))

@@ -1,0 +1,1 @@
+"""Many runs: comparisons, sweeps, reproductions and the processes they run in."""

@@ -1,0 +1,270 @@
+"""Several methods on the same data over several seeds: one run folder for each, side by side.
+
+::
+
+    compare.toml              what was asked; enough to go on after an interruption
+    jobs/ifca-seed0/          a run folder, as `coterie run` writes it
+    report.html
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from coterie.core.dataset import FederatedDataset
+from coterie.data import find_scenario, scenario
+from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError, shown
+from coterie.experiments.processes import in_processes, leave_if_importing_main
+from coterie.learners import LearnerChoice
+from coterie.methods import find_method
+from coterie.options import Option, check_seed, plain_options, settle
+from coterie.report.reading import read_run
+from coterie.training.fitting import fit, resume
+from coterie.training.planning import prepare
+from coterie.training.runs.folder import read_toml
+from coterie.training.runs.locking import create_for_jobs
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison or of a sweep."""
+
+    folder: Path
+    scenario: str
+    scenario_options: Mapping[str, Any]
+    method: str
+    seed: int
+    options: Mapping[str, Any]
+    tested: bool = True
+    """Whether it gets to see the test data."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
+    def data(self) -> FederatedDataset:
+        whole = scenario(self.scenario, seed=self.seed, **self.scenario_options)
+        return whole if self.tested else replace(whole, test=None, newcomers=None)
+
+    def rounds(self) -> int:
+        """How many rounds it will take; told from the options, without the data."""
+        method = find_method(self.method).defaults(self.options)
+        return int(settle(self.options, find_scenario(self.scenario).recommended, method)["rounds"])
+
+    def run_options(self) -> dict[str, Any]:
+        return {**self.options, "seed": self.seed}
+
+    def done(self) -> int:
+        """Rounds finished so far, as far as the folder tells; all of them for a run that stopped early."""
+        if self.finished:
+            return self.rounds()
+        records = self.folder / "records.jsonl"
+        return records.read_bytes().count(b"\n") if records.is_file() else 0
+
+
+Progress = Callable[[Job, int], None]
+"""Called now and then with a job and the rounds it has done."""
+
+
+def plan_comparison(
+    name: str, methods: Sequence[str], seeds: Sequence[int], options: Mapping[str, Any], out: Path
+) -> None:
+    """Check everything, then write compare.toml into a new folder. Nothing runs yet."""
+    options = plain_options(options)
+    if not methods or not seeds:
+        raise ConfigError("a comparison needs at least one method and one seed")
+    for method in methods:
+        find_method(method)
+    twice = {m for m in methods if list(methods).count(m) > 1}
+    if twice:
+        raise ConfigError(f"method {sorted(twice)[0]!r} is listed twice: name every method once")
+    entry = find_scenario(name)
+    scenario_names = {option.name for option in entry.options}
+    known = scenario_names | {option.name for m in methods for option in find_method(m).accepts}
+    _check_taken(options, known, f"scenario {name} nor of {', '.join(methods)}")
+    asked = {"scenario": name, "methods": list(methods), "seeds": list(seeds), "options": dict(options)}
+    first = [job for job in _jobs(out, asked) if job.seed == seeds[0]]
+    data = first[0].data()
+    for job in first:
+        prepare(data, job.method, None, None, job.run_options())  # a mistake shows before anything is written
+    create_for_jobs(out, "compare.toml", asked)
+
+
+def _check_taken(options: Mapping[str, Any], known: Collection[str], by: str) -> None:
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{option} is no option of {by}: leave it out")
+
+
+def check_data(data: object) -> None:
+    """Refuse what is neither a scenario's name nor a population."""
+    if not isinstance(data, str | FederatedDataset):
+        raise ConfigError(
+            f"expected a scenario's name or the result of from_arrays or scenario, got {type(data).__name__}"
+        )
+
+
+def check_no_seed(options: Mapping[str, Any]) -> None:
+    """Refuse the option `seed`, which would have no effect beside `seeds`."""
+    if "seed" in options:
+        raise ConfigError(f"seed={shown(options['seed'])} has no effect here: list the seeds, seeds=[...]")
+
+
+def folder_path(out: object) -> Path:
+    """Return the folder that a user names as a path."""
+    if not isinstance(out, str | os.PathLike) or "\0" in str(out):
+        raise ConfigError(f"out must be the path of a folder, got {shown(out)}")
+    return Path(out)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether this folder was made by `plan_comparison`."""
+    return (folder / "compare.toml").is_file()
+
+
+def jobs_of(folder: Path) -> list[Job]:
+    """The runs of a comparison, seed by seed."""
+    return _jobs(folder, read_toml(folder / "compare.toml"))
+
+
+def _jobs(folder: Path, asked: Mapping[str, Any]) -> list[Job]:
+    scenario_names = {option.name for option in find_scenario(asked["scenario"]).options}
+    options = asked["options"]
+    jobs = []
+    for seed in asked["seeds"]:
+        for method in asked["methods"]:
+            accepted = {option.name for option in find_method(method).accepts}
+            jobs.append(
+                Job(
+                    folder / "jobs" / f"{method}-seed{seed}",
+                    asked["scenario"],
+                    {k: v for k, v in options.items() if k in scenario_names},
+                    method,
+                    seed,
+                    {k: v for k, v in options.items() if k in accepted and k not in scenario_names},
+                )
+            )
+    return jobs
+
+
+def run_comparison(folder: Path, workers: int | None = None, progress: Progress = lambda job, done: None) -> list[str]:
+    """Run, or go on with, every job that is not finished; returns what failed, one line each."""
+    return [f"{name}: {why}" for name, why in run_jobs(jobs_of(folder), workers, progress).items()]
+
+
+def run_jobs(
+    jobs: Sequence[Job], workers: int | None = None, progress: Progress = lambda job, done: None
+) -> dict[str, str]:
+    """Every job that is not finished, in processes of their own; the names of those that failed, and why."""
+    for job in jobs:
+        progress(job, job.done())
+
+    def watch(pending: Sequence[Job]) -> None:
+        for job in pending:
+            progress(job, job.done())
+
+    failed = {}
+    for job, outcome in in_processes(run_job, [job for job in jobs if not job.finished], workers, watch):
+        progress(job, job.done())
+        if isinstance(outcome, CoterieError):
+            failed[job.name] = str(outcome)
+    return {job.name: failed[job.name] for job in jobs if job.name in failed}
+
+
+def run_job(job: Job) -> None:
+    """One job, in a worker process; that its training diverged is in its result."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)
+        go_on(job.folder, job.data(), job.method, None, job.run_options())
+
+
+def go_on(
+    folder: Path, data: FederatedDataset, method: str, learner: LearnerChoice | None, options: Mapping[str, Any]
+) -> None:
+    """Bring the run in this folder to its end, whether or not it has begun."""
+    if (folder / "config.toml").is_file():
+        resume(folder, data, learner=learner, warn=lambda text: None)
+    else:
+        fit(data, method, learner=learner, out=folder, **options)
+
+
+MOST_SEEDS = 10_000
+"""The most seeds of a comparison or a sweep."""
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether this is a list of values: a sequence that is no text, or an array with one axis."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def seed_list(seeds: int | Sequence[int], first: int = 0) -> list[int]:
+    """Return the seeds: so many from `first` on, or those that are listed, checked and each one once."""
+    if is_list(seeds):
+        listed = [check_seed(seed) for seed in seeds]
+    else:
+        count = Option("seeds", int, "", low=1, high=MOST_SEEDS).check(seeds)
+        if not isinstance(count, int):
+            raise ConfigError("seeds must be a number of seeds or a list of them, got None")
+        listed = [check_seed(first + number) for number in range(count)]
+    if len(set(listed)) < len(listed):
+        raise ConfigError("seeds lists a seed twice: name every seed once")
+    return listed
+
+
+def compare(
+    data: str | FederatedDataset,
+    methods: Sequence[str] = ("local", "fedavg", "ifca"),
+    *,
+    seeds: int | Sequence[int] = 3,
+    out: str | Path,
+    learner: LearnerChoice | None = None,
+    **options: Any,
+) -> Path:
+    """Run several methods over several seeds and return the folder with their runs.
+
+    data: a scenario's name (jobs run in parallel, every seed draws its own data), or a population of one's own (jobs
+    run one after the other, seeds change the start and the sampling). An option goes to the methods that take it.
+    """
+    leave_if_importing_main()
+    check_data(data)
+    check_no_seed(options)
+    seeds = seed_list(seeds)
+    folder = folder_path(out)
+    if not is_list(methods):
+        raise ConfigError(f"methods must be a list of names, got {shown(methods)}")
+    methods = list(methods)  # an array has no truth value
+    if isinstance(data, str):
+        if learner is not None and not isinstance(learner, str):
+            raise ConfigError(
+                "a learner of your own needs a population instead of a scenario's name: pass scenario(...)"
+            )
+        plan_comparison(data, methods, seeds, options | ({} if learner is None else {"learner": learner}), folder)
+        failed = run_comparison(folder)
+        if failed:
+            raise RunError(f"{len(failed)} of {len(jobs_of(folder))} runs failed; the first: {failed[0]}")
+        for job in jobs_of(folder):
+            run = read_run(job.folder)
+            if run.diverged:
+                warnings.warn(f"{job.name}: {run.metrics['why_diverged']}", DivergenceWarning, stacklevel=2)
+        return folder
+    known = {option.name for method in methods for option in find_method(method).accepts}
+    _check_taken(options, known, ", ".join(methods))
+    for seed in seeds:
+        for method in methods:
+            accepted = {option.name for option in find_method(method).accepts}
+            own = {k: v for k, v in options.items() if k in accepted}
+            fit(data, method, learner=learner, out=folder / "jobs" / f"{method}-seed{seed}", seed=seed, **own)
+    return folder

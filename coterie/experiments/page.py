@@ -1,0 +1,44 @@
+"""Tables and verdicts as text: for the terminal and for docs/reproductions.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from coterie.experiments.reproduction import Claim, Reproduction, Table
+from coterie.experiments.results import read
+
+NOTE = "<!-- Written by `make reproductions` from papers/reproductions.jsonl; do not edit. -->\n"
+VERDICTS = {True: "holds", False: "does not hold", None: "not run"}
+
+
+def page(reproductions: Iterable[Reproduction], results: Path) -> str:
+    """docs/reproductions.md: every reproduction with what has been run of it."""
+    parts = [
+        NOTE,
+        "# Reproductions\n",
+        "The figures of the papers beside ours. `coterie reproduce NAME` runs the cells that are not in "
+        "`papers/reproductions.jsonl` yet and adds them; `coterie reproduce NAME --quick` shows a small version in a "
+        "minute or two; `make reproductions` writes this page. In brackets: the number of seeds.\n",
+    ]
+    for reproduction in reproductions:
+        found = read(results, reproduction.kept_as)
+        parts += [f"## {reproduction.name}\n", f"{reproduction.title} ({reproduction.paper}). {reproduction.notes}\n"]
+        parts.append(f"```sh\ncoterie reproduce {reproduction.name}\n```\n")
+        parts += [_markdown(table) for table in reproduction.tables(found, False)]
+        parts.append(_verdicts(reproduction.claims(found, False)))
+    return "\n".join(parts)
+
+
+def _markdown(table: Table) -> str:
+    lines = [f"{table.title}\n", _row(table.header), _row(["---"] * len(table.header)), *map(_row, table.rows), ""]
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _verdicts(claims: Iterable[Claim]) -> str:
+    rows = [[claim.text, VERDICTS[claim.holds], claim.evidence] for claim in claims]
+    return _markdown(Table("Claims", ["claim", "verdict", "found"], rows))

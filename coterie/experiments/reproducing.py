@@ -1,0 +1,73 @@
+"""Running the cells of a reproduction: in processes side by side, each finished one written down at once."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.errors import ConfigError, CoterieError
+from coterie.experiments.processes import in_processes
+from coterie.experiments.reproduction import Cell, Figures, Found, Reproduction
+from coterie.experiments.results import append
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What a worker process does with a cell."""
+
+    out: Path
+
+    def __call__(self, cell: Cell) -> tuple[Figures, float]:
+        begun = time.perf_counter()
+        return cell.measure(folder_of(self.out, cell)), time.perf_counter() - begun
+
+
+OnProgress = Callable[[Cell, int], None]
+"""Called now and then with a cell and how much of its work is done."""
+OnCell = Callable[[Cell, Figures, float], None]
+"""Called with a finished cell, its figures and its seconds."""
+
+
+def folder_of(out: Path, cell: Cell) -> Path:
+    """Where a cell keeps its run: its name as a path, and its seed."""
+    return out / f"{re.sub('[^a-z0-9.=]+', '-', cell.name.lower()).strip('-')}-seed{cell.seed}"
+
+
+def open_cells(reproduction: Reproduction, found: Found, seeds: int, quick: bool, only: str | None) -> list[Cell]:
+    """The cells that have no result yet, of those whose name contains `only`."""
+    cells = reproduction.cells(seeds, quick)
+    chosen = [cell for cell in cells if only is None or only.lower() in cell.name.lower()]
+    if not chosen:
+        names = sorted({cell.name for cell in cells})
+        raise ConfigError(f"no cell of {reproduction.name} contains {only!r}; there are: {'; '.join(names)}")
+    return [cell for cell in chosen if cell.seed not in found.get(cell.name, {})]
+
+
+def run_cells(
+    reproduction: Reproduction,
+    cells: Sequence[Cell],
+    out: Path,
+    results: Path,
+    workers: int | None = None,
+    on_progress: OnProgress = lambda cell, done: None,
+    on_cell: OnCell = lambda cell, figures, seconds: None,
+) -> list[str]:
+    """Run cells, or go on with them, and append each to the results file; returns what failed, one line each."""
+    failed: list[str] = []
+
+    def watch(waiting: Sequence[Cell]) -> None:
+        for cell in waiting:
+            on_progress(cell, cell.done(folder_of(out, cell)))
+
+    for cell, outcome in in_processes(_Measure(out), cells, workers, watch):
+        if isinstance(outcome, CoterieError):
+            failed.append(f"{cell.name}, seed {cell.seed}: {outcome}")
+            continue
+        figures, seconds = outcome
+        append(results, reproduction.kept_as, cell, figures, seconds)
+        on_progress(cell, cell.work)
+        on_cell(cell, figures, seconds)
+    return failed

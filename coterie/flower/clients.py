@@ -1,0 +1,167 @@
+"""Clients behind a Flower Grid, as what a run is given instead of data: `fit(clients_of(grid, nodes=3), "ifca")`.
+
+The server knows ids, sizes and shapes, and no sample. What a resumed run has to know of them is in its folder:
+
+::
+
+    RUN/federation.json    the run's own name, who lives at which node, shapes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+from flwr.serverapp import Grid
+
+from coterie.core.dataset import Profile
+from coterie.core.shard import ClientId, Positions
+from coterie.engines.remote import RemoteClients
+from coterie.errors import RunError
+from coterie.flower.admission import Admission, AllowList, Entries
+from coterie.flower.engine import CHANGE_FACTOR, FlowerFederation
+from coterie.flower.exchange import Exchange
+from coterie.flower.roll import Roll
+from coterie.flower.schema import DataSchema, Demanded
+from coterie.flower.terms import Terms
+from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
+from coterie.options import Options
+from coterie.training.runs.files import read_checked_json, write_checked_json
+
+FILE = "federation.json"
+
+
+@dataclass(frozen=True)
+class FlowerClients(RemoteClients):
+    """The clients of a roll that was called."""
+
+    exchange: Exchange
+    roll: Roll
+    run: str
+    """The run's own name, by which clients keep their states; a resumed run has the same."""
+    quorum: float = 0.0
+    """See `FlowerFederation`, as the next two."""
+    most_change: float | None = None
+    change_factor: float | None = CHANGE_FACTOR
+    scored: bool = True
+    """Whether test samples count."""
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        return self.roll.clients
+
+    @property
+    def profile(self) -> Profile:
+        return self.roll.profile
+
+    @property
+    def sizes(self) -> Positions:
+        return self.roll.sizes
+
+    @property
+    def tested(self) -> npt.NDArray[np.bool_] | None:
+        tested = self.roll.tests > 0
+        return tested if self.scored and bool(tested.any()) else None
+
+    def fingerprint(self) -> str:
+        """A digest of ids and shapes: of the samples nothing is known."""
+        known = json.dumps([self.clients, self.profile.features, self.profile.classes])
+        return hashlib.sha256(known.encode()).hexdigest()
+
+    def training_only(self) -> FlowerClients:
+        return replace(self, run=f"{self.run}/trial", scored=False, truth=None)
+
+    def reach(self, options: Options, keeps: bool) -> FlowerFederation:
+        # trial runs are many, and each has states of its own
+        run = self.run if self.scored else f"{self.run}/{options.clusters}/{options.seed}"
+        terms = Terms.of(run, self.profile, options, keeps, self.scored)
+        return FlowerFederation(self.exchange, self.roll, terms, self.quorum, self.most_change, self.change_factor)
+
+    def write_down(self, folder: Path) -> None:
+        facts = {
+            "run": self.run,
+            "bound": self.roll.bound,
+            "clients": self.clients,
+            "schema": self.roll.schema.plain(),
+        }
+        write_checked_json(folder / FILE, facts)
+
+
+def clients_of(
+    grid: Grid,
+    *,
+    nodes: int = 1,
+    wait: float = 600.0,
+    deadline: float = 600.0,
+    quorum: float = 0.0,
+    most_change: float | None = None,
+    change_factor: float | None = CHANGE_FACTOR,
+    expected: Iterable[ClientId] = (),
+    allowed: str | Path | Entries | None = None,
+    schema: str | Path | Mapping[str, object] | DataSchema | None = None,
+    most_clients: int = MOST_CLIENTS,
+    most_samples: int = MOST_SAMPLES,
+    again: str | Path | None = None,
+) -> FlowerClients:
+    """Ask the nodes behind a grid which clients live there; with that the list of clients is closed.
+
+    Args:
+        grid: The grid that Flower hands to a server app.
+        nodes: Number of nodes to wait for, at most `wait` seconds.
+        wait: Seconds to wait for them.
+        deadline: Seconds that an exchange may take; clients without an answer by then are missing in it.
+        quorum: Share of the asked clients below which a round counts as if nobody had answered.
+        most_change: Answers whose change of a model is longer are refused.
+        change_factor: Answers whose change of a model is more than so many times as long as the median over the nodes
+            are refused, where three nodes or more have answered; None: any length.
+        expected: Ids of clients that may come later; others cannot once the run has begun.
+        allowed: Clients that each node may bring, by its public key or node id: a TOML file (`admission.py` shows one)
+            or a mapping. By default every node may bring clients that no other node has brought.
+        schema: Form of the data that is expected: shape, classes, names, scaling, or some of these; a JSON file, a
+            JSON text or a mapping. Nodes that differ are refused. By default all nodes must agree.
+        most_clients: Largest number of clients of one node.
+        most_samples: Largest number of samples of one client.
+        again: Folder of a run to resume, `coterie.resume(folder, clients)`: its clients are waited for, and live
+            where they lived.
+
+    Raises:
+        InputError: The nodes do not agree on the form of their data, and `schema` does not say which is right.
+        TrainingError: Fewer nodes than `nodes` came in time.
+    """
+    admission = admission_of(allowed, schema, most_clients, most_samples)
+    exchange = Exchange(grid, deadline)
+    if again is None:
+        roll, run = Roll(expected, admission=admission), uuid4().hex
+    else:
+        roll, run = _known(Path(again), admission)
+    roll.call(exchange, nodes, wait)
+    return FlowerClients("flower", exchange, roll, run, quorum, most_change, change_factor)
+
+
+def admission_of(
+    allowed: str | Path | Entries | None,
+    schema: str | Path | Mapping[str, object] | DataSchema | None,
+    most_clients: int = MOST_CLIENTS,
+    most_samples: int = MOST_SAMPLES,
+) -> Admission:
+    """Return the rules for nodes, as `clients_of` takes them; files are read and checked."""
+    entries = None if allowed is None else AllowList.read(allowed)
+    return Admission(entries, Demanded.read(schema), most_clients, most_samples)
+
+
+def _known(folder: Path, admission: Admission) -> tuple[Roll, str]:
+    """The roll of an earlier part of a run, and the run's own name."""
+    try:
+        facts = read_checked_json(folder / FILE)
+        schema = DataSchema.read(facts["schema"])
+        return Roll(facts["clients"], facts["bound"], schema, admission), str(facts["run"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{folder / FILE} cannot be read ({error}): the folder is no run with clients elsewhere, or damaged"
+        ) from None

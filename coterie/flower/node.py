@@ -1,0 +1,208 @@
+"""The node's half: one handler for every task, for the one or many clients whose data a user's function loads.
+
+::
+
+    from coterie import from_arrays
+    from coterie.flower.node import make_client_app
+
+    def load(context):
+        return from_arrays({"ward-7": (x, y)}, test={"ward-7": (x_test, y_test)})
+
+    app = make_client_app(load)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import time
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from coterie.client.side import ClientSide
+from coterie.core.client_state import NEVER
+from coterie.core.dataset import FederatedDataset, torch_dtype
+from coterie.core.messages import Broadcast
+from coterie.core.shard import ClientId, Positions
+from coterie.errors import ConfigError, TrainingError
+from coterie.flower.guard import FAILED, Guard
+from coterie.flower.limits import Limits, RefusedError
+from coterie.flower.schema import DataSchema
+from coterie.flower.state import Store
+from coterie.flower.terms import Terms
+from coterie.flower.wire import (
+    HELLO,
+    Answer,
+    Hosted,
+    Request,
+    answer_content,
+    hosted_content,
+    read_request,
+    task_of,
+)
+from coterie.learners import LearnerChoice, make_learner, no_files
+from coterie.learners.base import Learner
+from coterie.training.runs.files import read_tensors
+
+LOG = logging.getLogger("flwr")
+"""Of the node; it stays there."""
+Load = Callable[[Context], FederatedDataset]
+"""The data of the clients that live at a node, as `from_arrays` makes it."""
+STATE_FOLDER = "state-folder"
+"""In a node's config: where its clients keep what they keep for themselves."""
+UNMASKING = ("secagg_mod", "secaggplus_mod")
+"""Mods whose other half, at the server, cannot serve these exchanges."""
+
+
+def make_client_app(
+    load: Load,
+    *,
+    learner: LearnerChoice | None = None,
+    state_folder: str | Path | None = None,
+    mods: Sequence[Mod] = (),
+    guard: Guard | None = None,
+    limits: Limits | None = None,
+) -> ClientApp:
+    """The app of a node.
+
+    load: called with the node's context for every message; gives the data of the clients that live here.
+    learner: only for learners that a text from the server cannot build here: a function of your own that returns a
+        torch.nn.Module, or one that starts from a file of this node.
+    state_folder: where clients keep what they keep for themselves, for methods in which they do; the node's config may
+        name another (`state-folder`).
+    mods: Flower's, for every message. SecAgg and SecAgg+ are refused.
+    guard: the least privacy that the clients here go by, whatever the server says; they count their answers in
+        the state folder, and no error text that leaves the node depends on data.
+    limits: the largest request that this node serves; by default generous ones.
+    """
+    _refuse_masks(mods)
+    node = Node(load, learner, state_folder, guard, limits or Limits())
+    app = ClientApp(mods=list(mods))
+    app.train()(node.serve)
+    return app
+
+
+def _refuse_masks(mods: Sequence[Mod]) -> None:
+    for mod in mods:
+        name = getattr(mod, "__name__", type(mod).__name__)
+        if name in UNMASKING or "secagg" in name.lower():
+            raise ConfigError(
+                f"mod {name}: the server's half of Flower's secure aggregation cannot serve these exchanges, so that "
+                "nothing would be masked: leave it out"
+            )
+
+
+@dataclass(frozen=True)
+class Node:
+    """Serves the messages that come to one node."""
+
+    load: Load
+    learner: LearnerChoice | None = None
+    state_folder: str | Path | None = None
+    guard: Guard | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def serve(self, message: Message, context: Context) -> Message:
+        """Do what the message asks; under a guard no error text that leaves the node depends on data."""
+        try:
+            return self._serve(message, context)
+        except RefusedError:
+            raise
+        except Exception:
+            if self.guard is None:
+                raise
+            LOG.exception("a request could not be served")
+        raise TrainingError(FAILED)
+
+    def _serve(self, message: Message, context: Context) -> Message:
+        """Do what the message asks, whatever the task, unless nobody waits for the answer any more.
+
+        A busy SuperNode takes messages and starts with them later; Flower drops the answer to one whose time is over.
+        """
+        if message.metadata.created_at + message.metadata.ttl < time():
+            raise RefusedError(f"the {message.metadata.ttl:g} s of this message were over before it was begun: left")
+        request = None if task_of(message.content) == HELLO else read_request(message.content)
+        if request is not None:
+            self.limits.check(request)
+        data = self.load(context)
+        if not isinstance(data, FederatedDataset):
+            raise ConfigError(f"load must return what from_arrays makes, got {type(data).__name__}")
+        if request is None:
+            return Message(hosted_content(_hosted(data)), reply_to=message)
+        with torch.no_grad():
+            answer = self._answer(request, data, context)
+        return Message(answer_content(request.task.name, answer), reply_to=message)
+
+    def _answer(self, request: Request, data: FederatedDataset, context: Context) -> Answer:
+        terms = request.terms
+        positions = _positions(request.clients, data)
+        if self.guard is not None:
+            self.guard.check(request.task)
+            self.guard.count(self._folder(context), request.clients)
+        side = _side(data, self._learner(terms), terms).take(positions)
+        if not terms.keeps:
+            return Answer(side.serve(request.task, request.broadcast))
+        store = Store(self._folder(context), terms.run)
+        store.forget(request.clients, request.keep_from)
+        accepted = request.broadcast.each.get("accepted", torch.full((len(positions),), NEVER))
+        states, lost = store.load(request.clients, accepted)
+        before = states.shelf.rounds.clone()
+        broadcast = _without(request.broadcast, request.clients, lost)
+        reply = replace(side, states=states).serve(request.task, broadcast)
+        store.save(request.clients, states, before)
+        return Answer(reply, lost)
+
+    def _learner(self, terms: Terms) -> Learner:
+        """As the server says, unless it has to be made here; then it must be the one that the server means."""
+        read = no_files if self.learner is None else read_tensors  # a server names no files of a node
+        made = make_learner(self.learner or terms.learner, terms.profile, read)
+        if made.spec != terms.learner:
+            raise ConfigError(
+                f"the run has learner {terms.learner}, but this node was set up with {made.spec}: give both the same"
+            )
+        return made
+
+    def _folder(self, context: Context) -> Path:
+        named = context.node_config.get(STATE_FOLDER, self.state_folder)
+        if named is None:
+            raise ConfigError(
+                "clients keep something for themselves here, of this method or of a guard: name a folder of the node "
+                f"as state_folder of make_client_app, or {STATE_FOLDER} in the node's config"
+            )
+        return Path(str(named)).expanduser()
+
+
+def _hosted(data: FederatedDataset) -> Hosted:
+    tests = [0] * len(data.clients) if data.test is None else data.test.sizes.tolist()
+    return Hosted(data.clients, tuple(data.train.sizes.tolist()), tuple(tests), DataSchema.of(data))
+
+
+def _positions(clients: Sequence[ClientId], data: FederatedDataset) -> Positions:
+    place = {client: i for i, client in enumerate(data.clients)}
+    foreign = [client for client in clients if client not in place]
+    if foreign:
+        raise ConfigError(f"client {foreign[0]!r} does not live at this node: it was there when the run began")
+    return np.array([place[client] for client in clients], dtype=np.int64)
+
+
+def _side(data: FederatedDataset, learner: Learner, terms: Terms) -> ClientSide:
+    if data.profile.features != terms.features:
+        raise ConfigError(f"samples here have shape {data.profile.features}, but those of the run {terms.features}")
+    dtype, cpu = torch_dtype(terms.dtype), torch.device("cpu")
+    data = data if terms.tests else data.training_only()
+    return ClientSide.of(data, learner, dtype, cpu, terms.validation, terms.seed, keeps=False)
+
+
+def _without(broadcast: Broadcast, clients: Sequence[ClientId], lost: Sequence[ClientId]) -> Broadcast:
+    """The broadcast as for newcomers where the state is lost."""
+    if not lost:
+        return broadcast
+    gone = torch.tensor([client in lost for client in clients])
+    accepted = broadcast.each["accepted"].masked_fill(gone, NEVER)
+    return replace(broadcast, each={**broadcast.each, "accepted": accepted})

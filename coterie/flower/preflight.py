@@ -1,0 +1,136 @@
+"""Checks of the settings of a run before anybody is asked: a typo must not cost the start of a federation.
+
+Nothing is known of the clients yet, so the run is prepared for data of several kinds. Settings that suit none of them
+are refused; what depends on the real data is checked again after the roll call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from coterie.core.dataset import Profile
+from coterie.core.federation import Federation, Replies
+from coterie.core.keys import Words, hash_ids
+from coterie.core.messages import Broadcast, Task
+from coterie.core.shard import ClientId, Positions
+from coterie.engines.remote import RemoteClients
+from coterie.errors import CoterieError
+from coterie.learners import make_learner
+from coterie.options import Options
+from coterie.training.planning import prepare
+from coterie.training.runs.files import read_tensors
+from coterie.training.starting import check_start
+
+PROFILES = (
+    Profile((3, 64, 64), 10),
+    Profile((1, 28, 28), 10),
+    Profile((1024,), 10),
+    Profile((1024,), 2),
+    Profile((1024,), None),
+    Profile((3, 64, 64), None),
+)
+"""Data of the kinds that nodes may have."""
+LEARNERS = (None, "mlp", "cnn", "representation")
+"""Learners to try where the run config names none: the server app may bring its own."""
+CLIENTS = 100
+"""Number of clients to check with, unless the settings ask for more clusters than that."""
+MOST_CLIENTS = 100_000
+SAMPLES = 1_000_000
+"""Training samples of each client, enough for any setting."""
+
+
+def check_run_options(method: str, options: Mapping[str, Any]) -> None:
+    """Raise the error that a run with these options would end with, whatever data the nodes have."""
+    wanted = options.get("clusters")
+    count = min(max(CLIENTS, wanted), MOST_CLIENTS) if isinstance(wanted, int) else CLIENTS
+    refusals: list[CoterieError] = []
+    for profile, learner in _kinds(options.get("learner")):
+        given = {name: value for name, value in options.items() if name not in ("learner", "start")}
+        try:
+            plan = prepare(UnseenClients("flower", profile, count), method, learner, options.get("start"), given)
+            check_start(plan.start)
+        except CoterieError as error:
+            refusals.append(error)
+        else:
+            return
+    raise refusals[0] from None
+
+
+def _kinds(learner: object) -> Iterator[tuple[Profile, str | None]]:
+    """Yield the pairs of data and learner to check with: the data for which the learner can be built, or all."""
+    if learner is None or "weights=" in str(learner):  # stored weights fit one shape of data, which nobody knows yet
+        yield from ((profile, choice) for choice in LEARNERS for profile in PROFILES)
+        return
+    named, built = str(learner), False
+    for profile in PROFILES:
+        if _can_be_built(named, profile):
+            built = True
+            yield profile, named
+    if not built:
+        yield PROFILES[0], named
+
+
+def _can_be_built(learner: str, profile: Profile) -> bool:
+    try:
+        make_learner(learner, profile, read_tensors)
+    except CoterieError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class UnseenClients(RemoteClients):
+    """Clients that have not come yet, with data of an assumed kind; they can be counted and not asked."""
+
+    kind: Profile = field(default=PROFILES[0])
+    count: int = CLIENTS
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        return tuple(map(str, range(self.count)))
+
+    @property
+    def hashes(self) -> Words:
+        return hash_ids(self.clients)
+
+    @property
+    def profile(self) -> Profile:
+        return self.kind
+
+    @property
+    def sizes(self) -> Positions:
+        return np.full(self.count, SAMPLES, dtype=np.int64)
+
+    @property
+    def tested(self) -> npt.NDArray[np.bool_]:
+        return np.ones(self.count, dtype=np.bool_)
+
+    @property
+    def shelf(self) -> None:
+        """Nothing is kept here."""
+        return
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def training_only(self) -> UnseenClients:
+        return self
+
+    def reach(self, options: Options, keeps: bool) -> Federation:
+        return self
+
+    def write_down(self, folder: Path) -> None:
+        """Nothing is known of them."""
+
+    def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
+        raise NotImplementedError("settings are checked without asking anybody")
+
+    def release(self, accepted: Tensor) -> None:
+        """They keep nothing."""

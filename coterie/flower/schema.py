@@ -1,0 +1,222 @@
+"""What nodes must agree on before their models can be averaged: shapes, names, classes and scaling of the features."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.core.dataset import FederatedDataset, Profile
+from coterie.errors import ConfigError, InputError
+from coterie.flower.untrusted import check_texts, is_count, read_json, reading, shown
+
+MOST_CLASSES = 100_000
+MOST_VALUES = 10**8
+"""Numbers in one sample."""
+MOST_FILE = 50_000_000
+"""Characters of a schema file."""
+UNSCALED = "none"
+"""The scaling of features that were left as they are."""
+
+
+@dataclass(frozen=True)
+class DataSchema:
+    """The form of a node's data. An empty text or tuple says nothing."""
+
+    features: tuple[int, ...] = ()
+    """Shape of one sample."""
+    classes: int | None = None
+    """Number of classes; None for a regression."""
+    feature_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    """Names of class 0, 1, ..."""
+    encoding: str = ""
+    """Digest of how the columns of a table became features; names alone do not show which text became 0."""
+    scaling: str = ""
+    """Digest of the means and deviations that features were scaled by, or `none`. A digest, since means are data."""
+
+    @classmethod
+    def of(cls, data: FederatedDataset) -> DataSchema:
+        """Return the schema of a node's data."""
+        profile = data.profile
+        found = cls(profile.features, profile.classes, tuple(data.feature_names))
+        schema, plain = data.schema, data.schema.plain()
+        unscaled = set(schema.scales) == {(0.0, 1.0)}
+        return replace(
+            found,
+            class_names=tuple(label if isinstance(label, str) else json.dumps(label) for label in schema.classes),
+            encoding=_digest(plain["columns"]) if schema.is_table else "",
+            scaling="" if not schema.scales else UNSCALED if unscaled else _digest(plain["scales"]),
+        )
+
+    @property
+    def profile(self) -> Profile:
+        """Shape and number of classes."""
+        return Profile(self.features, self.classes)
+
+    def plain(self) -> dict[str, object]:
+        """Return the schema as values that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, plain: Mapping[str, object]) -> DataSchema:
+        """Return the schema that `plain` described; raise ValueError for values that no data has."""
+        shape, classes = _lengths(plain["features"]), _class_count(plain["classes"])
+        size = math.prod(shape)
+        names = check_texts(_items(plain["feature_names"]), "feature names")
+        labels = check_texts(_items(plain["class_names"]), "class names")
+        if len(names) not in (0, size) or (labels and len(labels) != classes):
+            raise ValueError(f"{len(names)} feature names and {len(labels)} class names do not fit the shape")
+        digests = check_texts((plain[name] or UNSCALED for name in ("encoding", "scaling")), "digests")
+        said = (d if plain[name] else "" for name, d in zip(("encoding", "scaling"), digests, strict=True))
+        return cls(shape, classes, names, labels, *said)
+
+
+@dataclass(frozen=True)
+class Demanded:
+    """What the server demands of every node's data. None: whatever the nodes agree on."""
+
+    features: tuple[int, ...] | None = None
+    classes: int | None = None
+    """Number of classes, of which a node may have met some only; 0 for a regression."""
+    feature_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    encoding: str | None = None
+    scaling: str | None = None
+
+    @classmethod
+    def read(cls, source: str | Path | Mapping[str, object] | DataSchema | None) -> Demanded:
+        """Return the demands of a JSON file, a JSON text that begins with `{`, a mapping or a whole schema."""
+        if source is None:
+            return cls()
+        plain = source.plain() if isinstance(source, DataSchema) else source
+        if not isinstance(plain, Mapping):
+            plain = _from_text(plain)
+        known = {field.name for field in fields(cls)}
+        odd = [name for name in plain if name not in known]
+        if odd:
+            raise ConfigError(f"schema has no field {odd[0]!r}: choose from {', '.join(sorted(known))}")
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in plain.items()
+            if value is not None and value != "" and value != () and value != []
+        }
+        whole = {**DataSchema((1,)).plain(), **given}
+        whole["classes"] = whole["classes"] or None
+        if whole["feature_names"] and "features" not in given:
+            given["features"] = whole["features"] = (len(given["feature_names"]),)
+        if whole["class_names"] and "classes" not in given:
+            given["classes"] = whole["classes"] = len(given["class_names"])
+        try:
+            DataSchema.read(whole)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"schema of the expected data: {error}") from None
+        return cls(**given)
+
+    def differences(self, schema: DataSchema) -> Iterator[str]:
+        """Name what in the schema of a node is not as demanded."""
+        if self.features is not None and schema.features != self.features:
+            yield f"has samples of shape {schema.features}, but {self.features} was expected"
+        if self.classes == 0 and schema.classes is not None:
+            yield f"has {schema.classes} classes, but numbers for labels were expected"
+        elif self.classes and schema.classes is None:
+            yield f"has numbers for labels, but {self.classes} classes were expected"
+        elif self.classes and (schema.classes or 0) > self.classes:
+            yield f"has {schema.classes} classes, but {self.classes} were expected"
+        names = {"feature names": "feature_names", "class names": "class_names"}
+        for what, name in names.items():
+            wanted, found = getattr(self, name), getattr(schema, name)
+            if wanted is not None and found != wanted:
+                yield _named(what, found, f"{_listed(wanted, found)} was expected")
+        if self.encoding is not None and schema.encoding != self.encoding:
+            yield f"encodes its table in another way than was expected: {ALIKE}"
+        if self.scaling is not None and schema.scaling != self.scaling:
+            yield f"scales its features in another way than was expected: {SCALED}"
+
+
+ALIKE = "encode all tables alike, with the same columns and the same texts in each"
+SCALED = "with standardize=True every node scales by its own means, so use standardize=False, or scale all tables alike"
+
+
+def difference(one: DataSchema, other: DataSchema, of: str) -> str | None:
+    """Say how the schema of a node differs from that of another, which is named by `of`; None: they agree."""
+    if one.features != other.features:
+        return f"has samples of shape {one.features}, but those of {of} have {other.features}"
+    if (one.classes is None) != (other.classes is None):
+        return f"has numbers for labels where {of} has classes, or the reverse"
+    if one.feature_names != other.feature_names:
+        expected = f"{of} has {_listed(other.feature_names, one.feature_names)}"
+        return _named("feature names", one.feature_names, f"{expected}: {ALIKE}")
+    if one.class_names != other.class_names:
+        expected = f"{of} has {_listed(other.class_names, one.class_names)}"
+        return _named("class names", one.class_names, f"{expected}: encode all tables alike, with the same classes")
+    if one.classes != other.classes:
+        return (
+            f"has {one.classes} classes, but {of} has {other.classes}: if no node has met all of them, give the number "
+            f"to the server, schema='{{\"classes\": {max(one.classes or 0, other.classes or 0)}}}'"
+        )
+    if one.encoding != other.encoding:
+        return f"encodes its table in another way than {of}: {ALIKE}"
+    if one.scaling != other.scaling:
+        return f"scales its features in another way than {of}: {SCALED}"
+    return None
+
+
+def _named(what: str, found: tuple[str, ...], expected: str) -> str:
+    return f"has {what} {_listed(found, ()) if found else 'nowhere'}, but {expected}"
+
+
+def _listed(names: tuple[str, ...], other: tuple[str, ...]) -> str:
+    """A few of the names, from the first on that differs from the other list."""
+    if not names:
+        return "none"
+    first = next((i for i, pair in enumerate(zip(names, other, strict=False)) if pair[0] != pair[1]), 0)
+    first = first if len(names) > 6 else 0
+    some = ", ".join(repr(name) for name in names[first : first + 6])
+    return f"({'..., ' if first else ''}{some}{', ...' if first + 6 < len(names) else ''})"
+
+
+def _lengths(value: object) -> tuple[int, ...]:
+    """The shape of a sample; its lengths are looked at one by one, since a product of them may be huge."""
+    shape, size = _items(value), 1
+    for length in shape:
+        size = size * length if isinstance(length, int) and is_count(length, 1, MOST_VALUES) else 0
+        if not 1 <= size <= MOST_VALUES:
+            raise ValueError(f"features must be lengths from 1 on with a product of at most {MOST_VALUES}")
+    return tuple(length for length in shape if isinstance(length, int))
+
+
+def _class_count(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and is_count(value, 1, MOST_CLASSES)):
+        return value
+    raise ValueError(f"classes must be a whole number from 1 to {MOST_CLASSES}, got {shown(value)}")
+
+
+def _items(value: object) -> tuple[object, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"a list was expected, got {shown(value)}")
+    return tuple(value)
+
+
+def _from_text(source: str | Path) -> Mapping[str, object]:
+    text = str(source)
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).expanduser().read_text()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"schema {str(source)!r} cannot be read ({error}): name a JSON file") from None
+    try:
+        plain = reading(lambda: read_json(text, MOST_FILE), "a schema as JSON")
+    except InputError as error:
+        raise ConfigError(f"schema: {error}") from None
+    if not isinstance(plain, dict):
+        raise ConfigError('schema must be a JSON object, such as {"features": [4], "classes": 3}')
+    return plain
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]

@@ -1,0 +1,147 @@
+"""Every method as a Flower strategy, for server apps that are written in Flower's own manner.
+
+::
+
+    strategy = ClusteredStrategy("ifca", clusters=4, nodes=3)
+    result = strategy.start(grid, num_rounds=20, timeout=120, out="/srv/runs/first")
+    result.arrays          # "0/weight", "0/bias", "1/weight", ...
+    result.clustered       # Coterie's own result: who belongs where, how sure, what it cost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+import coterie.training.result
+from coterie.errors import ConfigError
+from coterie.flower.roll import LOG
+from coterie.flower.server import Settings, conduct
+from coterie.learners import LearnerChoice
+from coterie.methods import find_method
+from coterie.training.runs.folder import Record
+
+TRAINED = ("loss", "clusters", "moved", "answered", "bytes_up", "bytes_down", "seconds")
+EVALUATED = ("accuracy", "rmse", "worst_tenth", "validation_loss", "validation_accuracy", "validation_rmse")
+
+
+@dataclass
+class ClusteredResult(Result):
+    """Flower's result, with the models of all clusters as "k/name"."""
+
+    clustered: coterie.training.result.Result | None = None
+    """Coterie's own."""
+
+
+class ClusteredStrategy(Strategy):
+    """A method of Coterie's. Its rounds are its own, so it is started and not asked for single messages."""
+
+    def __init__(self, method: str = "ifca", *, learner: LearnerChoice | None = None, **options: Any) -> None:
+        """options: of the method, and those of the run config (`coterie.flower.server.OPTIONS`)."""
+        self.method, self.learner, self.options = method, learner, options
+
+    def summary(self) -> None:
+        """Log what will be run."""
+        said = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        LOG.info("\t└──> %s %s", self.method, said)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        out: str | Path | None = None,
+    ) -> ClusteredResult:
+        """Run to the last round.
+
+        initial_arrays: models to start from, one for each cluster, "0/weight", "1/weight", ...; None: as the method
+            begins.
+        timeout: seconds that an exchange may take.
+        out: the run's folder; one that is there and unfinished is gone on with.
+        """
+        if train_config or evaluate_config or evaluate_fn is not None:
+            raise ConfigError(
+                "train_config, evaluate_config and evaluate_fn have nobody to go to: nodes are told what they need "
+                "and evaluate themselves; leave them out, and look at result.arrays in the end"
+            )
+        rounds = {} if "rounds" in find_method(self.method).refuses else {"rounds": num_rounds}
+        given = {"method": self.method, "deadline": float(timeout), **rounds, **self.options}
+        if out is not None:
+            given["out"] = str(out)
+        settings = Settings.read(given)
+        if initial_arrays is not None:
+            settings = _beginning_with(settings, initial_arrays)
+        return _as_flowers(conduct(grid, settings, self.learner))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Not for single rounds."""
+        _refuse()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Not for single rounds."""
+        _refuse()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Not for single rounds."""
+        _refuse()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Not for single rounds."""
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise ConfigError(
+        "a clustered method has more in a round than one model down and one up, so that no other strategy can wrap it: "
+        "call start"
+    )
+
+
+def _beginning_with(settings: Settings, arrays: ArrayRecord) -> Settings:
+    """The same run from these models."""
+    models: dict[int, dict[str, np.ndarray]] = {}
+    for key, array in arrays.items():
+        number, _, name = key.partition("/")
+        if not number.isdecimal() or not name:
+            raise ConfigError(f"initial_arrays are named by cluster, such as '0/weight', got {key!r}")
+        models.setdefault(int(number), {})[name] = array.numpy()
+    if sorted(models) != list(range(len(models))):
+        raise ConfigError(f"initial_arrays must have clusters 0, 1, ... without a gap, got {sorted(models)}")
+    start = [models[k] for k in sorted(models)]
+    return Settings(settings.method, settings.out, settings.exchange, {**settings.options, "start": start})
+
+
+def _as_flowers(done: coterie.training.result.Result) -> ClusteredResult:
+    arrays = {
+        f"{k}/{name}": Array(np.ascontiguousarray(value))
+        for k, model in enumerate(done.models)
+        for name, value in model.items()
+    }
+    return ClusteredResult(
+        ArrayRecord(arrays),
+        {record["round"] + 1: _metrics(record, TRAINED) for record in done.records},
+        {r["round"] + 1: found for r in done.records if (found := _metrics(r, EVALUATED))},
+        clustered=done,
+    )
+
+
+def _metrics(record: Record, names: Iterable[str]) -> MetricRecord:
+    return MetricRecord({name: record[name] for name in names if record.get(name) is not None})

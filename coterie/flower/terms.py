@@ -1,0 +1,54 @@
+"""What the server tells every node with every task, so that a node need not be set up for a method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from coterie.core.dataset import Profile
+from coterie.options import Options
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The part of a run's settings that every client needs, whatever it is asked."""
+
+    run: str
+    """The run's own name: clients keep their state by it, whatever Flower calls a run."""
+    learner: str
+    """The text that builds the learner."""
+    features: tuple[int, ...]
+    """Shape of one sample."""
+    classes: int | None
+    """C over all clients, who may not have met every class; None for regression."""
+    dtype: str
+    validation: float | None
+    """Which share of its training samples every client holds out."""
+    seed: int
+    keeps: bool
+    """Whether clients keep something for themselves from round to round."""
+    tests: bool = True
+    """Whether clients look at their test samples, where they have some."""
+
+    @classmethod
+    def of(cls, run: str, profile: Profile, options: Options, keeps: bool, tests: bool = True) -> Terms:
+        """From the settled options of a run."""
+        learner, dtype = str(options.learner), str(options.dtype)
+        return cls(
+            run, learner, profile.features, profile.classes, dtype, options.validation, options.seed, keeps, tests
+        )
+
+    @property
+    def profile(self) -> Profile:
+        """Of all clients together."""
+        return Profile(self.features, self.classes)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Terms:
+        """The inverse of `plain`."""
+        return cls(**{**plain, "features": tuple(plain["features"])})

@@ -1,0 +1,535 @@
+"""The check suite that every method passes, whoever wrote it.
+
+    from coterie.testing.checks import check_method
+    check_method("ifca")                       # all checks, all learners that fit
+    check_method("ifca", {"restarts": 3})      # the same with options
+
+Each check is a function of a `Case` and raises AssertionError with a sentence. Results are compared in float64 over
+at most 5 rounds, to 1e-9 relative.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from coterie.client.side import ClientSide
+from coterie.core.dataset import ClientDirectory, FederatedDataset
+from coterie.core.federation import Federation, Replies
+from coterie.core.messages import LOOKING, Broadcast, Reply, Task
+from coterie.core.shard import Positions
+from coterie.data.arrays import from_arrays
+from coterie.engines.in_process import InProcess
+from coterie.engines.sequential import Sequential
+from coterie.engines.simulated import Simulated
+from coterie.errors import ConfigError, InputError
+from coterie.learners import LearnerChoice
+from coterie.learners.minimum import GeneralisedLinear
+from coterie.methods import find_method
+from coterie.server.before import BEFORE
+from coterie.training.fitting import begin_run, execute, fit, resume
+from coterie.training.planning import Plan, prepare
+from coterie.training.result import Result
+from coterie.training.runs.folder import RunFolder
+from coterie.training.starting import begin
+from coterie.training.starts import MOMENT_DESCENT, ODCL
+
+ROUNDS = 4
+RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
+"""n_i of the clients of the checks: one of them has a single sample."""
+
+
+def small_module() -> nn.Module:
+    """A module of nobody's family, for the generic path."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+LEARNERS: Mapping[str, LearnerChoice] = {
+    "linear": "linear",
+    "logistic": "logistic:l2=0.01",
+    "representation": "representation:width=2",
+    "mlp": "mlp:hidden=6",
+    "cnn": "cnn:channels=2,hidden=4",
+    "module": small_module,
+}
+
+
+NUMBERS = ("linear", "representation")
+"""The learners that predict numbers."""
+
+
+def small_federation(
+    learner: str, sizes: Sequence[int] = RAGGED, order: Sequence[int] | None = None
+) -> FederatedDataset:
+    """Two groups of clients with ragged sizes; 4x4 features; three classes, or numbers for those that predict some."""
+    random = np.random.default_rng(5)
+    clients, tests, truth = {}, {}, {}
+    teachers = random.standard_normal((2, 16, 3))
+    for index, size in enumerate(sizes):
+        x = random.standard_normal((size + 7, 4, 4))
+        scores = x.reshape(len(x), 16) @ teachers[index % 2]
+        y = scores[:, 0] + 0.1 * random.standard_normal(len(x)) if learner in NUMBERS else scores.argmax(axis=1)
+        name = f"site-{index}"
+        clients[name], tests[name] = (x[:size], y[:size]), (x[size:], y[size:])
+        truth[name] = "even" if index % 2 == 0 else "odd"
+    if order is not None:
+        names = [f"site-{index}" for index in order]
+        clients = {name: clients[name] for name in names}
+    return from_arrays(
+        clients, test={name: tests[name] for name in clients}, truth={name: truth[name] for name in clients}
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with a learner and options, on the suite's small data."""
+
+    method: str
+    learner: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Sequence[int] = RAGGED
+    """n_i of its nine clients."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Options for `fit`, cut down to what the method takes."""
+        accepted = {option.name for option in find_method(self.method).accepts}
+        wanted: dict[str, Any] = {
+            "clusters": 2,
+            "rounds": ROUNDS,
+            "local_steps": 2,
+            "lr": 0.05,
+            "dtype": "float64",
+            "seed": 3,
+            "evaluate_every": 2,
+        }
+        if "patience" in self.options:
+            wanted["evaluate_every"] = 1
+        if "local_epochs" in self.options or self.options.get("exchange") == "gradient":
+            del wanted["local_steps"]
+        if self.learner != "linear":
+            wanted["start"] = "random"  # moment descent is for linear models
+        return {k: v for k, v in wanted.items() if k in accepted} | dict(self.options)
+
+    def population(self, sizes: Sequence[int] | None = None, order: Sequence[int] | None = None) -> FederatedDataset:
+        return small_federation(self.learner, sizes or self.sizes, order)
+
+    def plan(self, data: ClientDirectory | None = None, **more: Any) -> Plan:
+        settings = self.settings | more
+        return prepare(data or self.population(), self.method, LEARNERS[self.learner], None, settings)
+
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+        plan = plan or self.plan()
+        if federation is not None:
+            assert isinstance(plan.federation, Simulated)
+            plan = replace(plan, federation=federation(plan.federation.side))
+        return execute(begin_run(plan), None, lambda record: None)
+
+
+def _flat(result: Result) -> np.ndarray:
+    arrays = [value.ravel() for model in result.models for _, value in sorted(model.items())]
+    return np.concatenate(arrays).astype(np.float64)
+
+
+def _assert_same(one: Result, other: Result, what: str, tolerance: float = 1e-9) -> None:
+    a, b = _flat(one), _flat(other)
+    assert a.shape == b.shape, f"{what}: {a.size} parameters became {b.size}"
+    difference = np.abs(a - b).max() / max(1e-12, np.abs(a).max())
+    assert difference <= tolerance, f"{what}: parameters differ by {difference:.2e} relative, allowed {tolerance:.0e}"
+    assert one.assignments == other.assignments, f"{what}: clients changed their clusters"
+
+
+def check_finite(case: Case) -> None:
+    """Every parameter and every figure is finite, with ragged sizes and a client of one sample."""
+    result = case.run()
+    assert np.isfinite(_flat(result)).all(), "a parameter is not finite"
+    for record in result.records:
+        numbers = [v for v in record.values() if isinstance(v, int | float)]
+        assert np.isfinite(numbers).all(), f"round {record['round']} has a figure that is not finite: {record}"
+
+
+def check_seed(case: Case) -> None:
+    """The same seed gives the same result to the last bit; another seed gives another, where anything is drawn."""
+    first, second = case.run(), case.run(case.plan())
+    assert np.array_equal(_flat(first), _flat(second)), "the same seed gave different models"
+    if _draws_nothing(case.plan()):
+        return
+    other = case.run(case.plan(seed=4))
+    assert not np.array_equal(_flat(first), _flat(other)), "another seed gave the same models: randomness is not keyed"
+
+
+def _draws_nothing(plan: Plan) -> bool:
+    """Whether the run starts from exact solutions of the clients' own problems and goes on with all of the data."""
+    exact = isinstance(plan.learner, GeneralisedLinear) and plan.beginning_settings.get("solver") in (None, "exact")
+    noisy = plan.beginning != ODCL and plan.beginning_settings.get("noise", 1) > 0
+    steady = plan.method.participation == 1 and plan.method.work.full_batch_steps is not None
+    return exact and not noisy and (steady or plan.options.rounds == 0)
+
+
+def check_client_order(case: Case) -> None:
+    """The order in which clients are listed does not matter."""
+    order = [4, 0, 8, 2, 6, 1, 7, 3, 5]
+    plain, shuffled = case.run(), case.run(case.plan(case.population(order=order)))
+    if find_method(case.method).groups == "self":  # one model a client: compare by client
+        by_id = dict(zip(shuffled.assignments, shuffled.models, strict=True))
+        models = [by_id[c] for c in plain.assignments]
+        parameters = [{name: torch.from_numpy(a) for name, a in model.items()} for model in models]
+        shuffled = replace(shuffled, parameters=parameters, clients=plain.clients)
+    _assert_same(plain, shuffled, "another order of the clients")
+
+
+def check_shards(case: Case) -> None:
+    """How clients are cut into shards does not matter; one client a shard is what the sequential engine does."""
+    _assert_same(case.run(), case.run(federation=partial(Simulated, shards=2)), "2 shards")
+
+
+def check_engines(case: Case) -> None:
+    """One client at a time, through bytes, gives the same models and the same number of bytes.
+
+    A case without options is run with all clients and with some of them, a case with options with some of them.
+    """
+    shares: tuple[float | None, ...] = (0.6,) if case.options else (1.0, 0.6)
+    for share in shares if "participation" not in find_method(case.method).refuses else (None,):
+        plan = case.plan(participation=share)
+        fast = case.run() if plan.options == case.plan().options else case.run(plan)
+        slow = case.run(plan, Sequential)
+        _assert_same(fast, slow, f"the sequential engine (participation {share})")
+        for name in ("bytes_up", "bytes_down"):
+            assert fast.metrics[name] == slow.metrics[name], f"{name} differs between the engines"
+
+
+def check_twin(case: Case) -> None:
+    """With one cluster the method equals the twin it declares."""
+    entry = find_method(case.method)
+    if entry.twin is None:
+        assert entry.no_twin, f"{case.method} declares neither a twin nor the reason why it has none"
+        return
+    data = replace(case.population(), truth=np.zeros(len(RAGGED), dtype=np.int64), group_names=("all",))
+    alone: dict[str, Any] = {"clusters": 1, "start": "random"}
+    if case.plan().method.adapts:
+        alone["max_clusters"] = 1
+    plan = case.plan(data, **{name: value for name, value in alone.items() if name not in entry.refuses})
+    plan = begin(plan).plan
+    accepted = {option.name for option in find_method(entry.twin).accepts}
+    options = {k: v for k, v in plan.options.flat().items() if k in accepted and k not in ("learner", "start")}
+    if plan.method.restarts > 1 or plan.method.resample is not None:
+        return  # the best of several starts has no single twin, nor has one that sees other samples in every round
+    work = plan.method.work
+    if work.implicit or (work.prox and entry.twin == "fedavg") or work.order == "heads-first":
+        return  # the twin takes other local steps
+    if plan.method.weights.way == "personal":
+        return  # its clients go on from models of their own
+    if plan.method.averaging.over == "all" and plan.method.averaging.divide_by == "federation":
+        assert plan.method.participation == 1.0, "dividing by the federation equals the twin only if all answer"
+    twin = prepare(data, entry.twin, LEARNERS[case.learner], "random", options)
+    _assert_same(case.run(plan), case.run(twin), f"its twin {entry.twin}")
+
+
+def check_silent_client(case: Case) -> None:
+    """A client that never answers changes nothing for the others, and gets no cluster."""
+    silent = "site-3"
+    log = dict.fromkeys(range(BEFORE, case.plan().options.rounds), (silent,))
+    with_silent = case.run(federation=partial(Simulated, missing=log))
+    assert silent not in with_silent.assignments, "a client that never answered was given a cluster"
+    plan = case.plan()
+    method = plan.method
+    some = method.race is not None or method.participation < 1  # not everybody takes part in every round
+    asked = [record["missing"] for record in with_silent.records if not some or record["missing"]]
+    assert asked or not with_silent.records, "the silent client was never asked"
+    assert all(missing == [silent] for missing in asked), "records do not name the missing client"
+    # who is asked in a race or is an anchor, what is divided by or pooled, depends on how many clients there are
+    alone = find_method(case.method).groups == "self" or plan.beginning == "cluster-oracle"
+    counted = some or method.averaging.divide_by == "federation"
+    if alone or counted or plan.beginning == MOMENT_DESCENT:
+        assert np.isfinite(_flat(with_silent)).all(), "a client that never answered broke the models"
+        return
+    without = case.run(case.plan(case.population(order=[0, 1, 2, 4, 5, 6, 7, 8])))
+    _assert_same(without, with_silent, "a federation with a client that never answers")
+
+
+def check_weights(case: Case) -> None:
+    """Weights are (m, K), not negative, and sum to one for every client."""
+    result = case.run()
+    weights = result.weights
+    assert weights.shape == (len(RAGGED), len(result.models)), f"weights have shape {weights.shape}"
+    assert (weights >= 0).all(), "a weight is negative"
+    assert np.allclose(weights.sum(axis=1), 1), "weights do not sum to one"
+
+
+@dataclass(frozen=True)
+class _Listening(InProcess):
+    """A simulated federation that keeps what clients sent, by task."""
+
+    heard: list[tuple[str, Reply]] = field(default_factory=list)
+
+    def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
+        replies = Simulated(self.side).ask(task, broadcast, asked)
+        self.heard.append((task.name, replies.reply))
+        return replies
+
+
+def _shapes(reply: Reply) -> dict[str, tuple[int, ...]]:
+    """The shape of everything in a reply, slot and client axes left out."""
+    found: dict[str, Tensor] = dict(reply.sums)
+    found |= {f"row {name}": value[0] for name, value in reply.rows.items()}
+    found |= {f"{group}/{name}": a[0] for group, s in reply.slotted.items() for name, a in s.arrays.items()}
+    return {name: tuple(value.shape) for name, value in found.items()}
+
+
+def check_replies(case: Case) -> None:
+    """Nothing in a reply grows with the samples, and every row is declared."""
+    shapes = []
+    for size in (11, 22):
+        heard: list[tuple[str, Reply]] = []
+        case.run(case.plan(case.population([size] * 6)), partial(_Listening, heard=heard))
+        shapes.append([(task, _shapes(reply)) for task, reply in heard])
+        plan = case.plan()
+        declared = set(plan.entry.revealed(str(plan.start), plan.options.flat()))
+        for task, reply in heard:
+            if task not in LOOKING:
+                extra = set(reply.rows) - declared
+                assert not extra, f"clients send rows that {case.method} does not declare: {sorted(extra)}"
+        axes = {length for _, found in shapes[-1] for shape in found.values() for length in shape}
+        assert not axes & {size, 6 * size}, "something in a reply has a sample axis: it is as long as n_i"
+    # replies grow with the anchors that are still on their way, and with the clusters that were found
+    found = "clusters" in case.plan().open or case.plan().method.adapts
+    if case.plan().beginning != MOMENT_DESCENT and not found:
+        assert shapes[0] == shapes[1], "something in a reply has a sample axis: its shape changed with n_i"
+
+
+def check_config(case: Case) -> None:
+    """The written config settles to the same run again."""
+    with tempfile.TemporaryDirectory() as place:
+        plan = case.plan()
+        folder = RunFolder.create(Path(place) / "run", plan.config, plan.data.fingerprint())
+        read = {k: v for k, v in folder.config.items() if k not in ("scenario", "method", "learner", "start")}
+        accepted = {option.name for option in plan.entry.accepts}
+        known = {k: v for k, v in read.items() if k in accepted}
+        again = prepare(plan.data, case.method, LEARNERS[case.learner], folder.config.get("start"), known)
+    assert again.options == plan.options, f"options changed: {again.options} from {plan.options}"
+    assert again.method == plan.method, "the same options composed another method"
+
+
+class _KilledError(Exception):
+    """Stands for a kill."""
+
+
+def check_resume(case: Case) -> None:
+    """Interrupted between checkpoints and resumed, a run ends bit-identical, records included."""
+
+    def kill(record: Mapping[str, Any]) -> None:
+        if record["round"] == 2:
+            raise _KilledError
+
+    data = case.population()
+    learner = LEARNERS[case.learner]
+    settings = case.settings
+    if "checkpoint_every" not in find_method(case.method).refuses:
+        settings |= {"checkpoint_every": 2}
+    with tempfile.TemporaryDirectory() as place:
+        with suppress(_KilledError):
+            fit(data, case.method, learner=learner, out=Path(place) / "cut", on_round=kill, **settings)
+        cut = resume(Path(place) / "cut", data, learner=learner)
+    whole = case.run()
+    assert np.array_equal(_flat(whole), _flat(cut)), "the resumed run ended with other models"
+    timeless = [[{k: v for k, v in r.items() if k != "seconds"} for r in run.records] for run in (whole, cut)]
+    assert timeless[0] == timeless[1], "the resumed run has other records"
+
+
+CHECKS: Mapping[str, Callable[[Case], None]] = {
+    name.removeprefix("check_"): check
+    for name, check in (
+        ("check_finite", check_finite),
+        ("check_seed", check_seed),
+        ("check_client_order", check_client_order),
+        ("check_shards", check_shards),
+        ("check_engines", check_engines),
+        ("check_twin", check_twin),
+        ("check_silent_client", check_silent_client),
+        ("check_weights", check_weights),
+        ("check_replies", check_replies),
+        ("check_config", check_config),
+        ("check_resume", check_resume),
+    )
+}
+
+
+# ---- kinds of data and layouts of arrays --------------------------------------------------------------------------
+
+TASKS = ("binary", "three classes", "regression")
+"""Kinds of data that every method is checked with; it runs or refuses with a sentence."""
+GAPS = {"binary": (3, 7), "three classes": (-2, 0, 9)}
+"""Labels in the place of 0, 1, 2 for the layout `label gaps`."""
+
+Array = npt.NDArray[Any]
+Layout = Callable[[Array], Any]
+
+
+def _behind(x: Array) -> Array:
+    """Return equal values with steps between them in memory."""
+    wide = np.full((2 * len(x), *(2 * n for n in x.shape[1:])), 7, dtype=x.dtype)
+    view = wide[tuple(slice(None, None, 2) for _ in x.shape)]
+    view[...] = x
+    return view
+
+
+def _read_only(x: Array) -> Array:
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "reversed strides": lambda a: np.ascontiguousarray(a[::-1])[::-1],
+    "float16": lambda a: a.astype(np.float16) if a.dtype.kind == "f" else a.astype(np.int8),
+    "Fortran order": np.asfortranarray,
+    "read-only": _read_only,
+    "not contiguous": _behind,
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "integers": lambda a: a.astype(np.int32) if a.ndim > 1 else a,
+    "lists": lambda a: a.tolist(),
+}
+"""Ways to pass the same numbers; none of them may change a result."""
+
+
+def task_clients(task: str) -> dict[str, tuple[Array, Array]]:
+    """Return {id: (x, y)} of six clients in two groups; all numbers are whole, so that every type can hold them."""
+    random = np.random.default_rng(11)
+    clients = {}
+    for index in range(6):
+        x = random.integers(-3, 4, size=(14, 2)).astype(np.float64)
+        score = (x @ [2, -1]) * (1 if index % 2 else -1) + random.integers(-4, 5, size=14)
+        y = score if task == "regression" else np.digitize(score, [0] if task == "binary" else [-2, 2])
+        clients[f"site-{index}"] = (x, y)
+    return clients
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A method on small data of one kind."""
+
+    method: str
+    task: str
+    options: Mapping[str, Any]
+
+    def fit(self, clients: Mapping[str, tuple[Any, Any]]) -> Result:
+        """Fit with the method's defaults; where it refuses those, from random models or with a learner it is for."""
+        entry = find_method(self.method)
+        data = from_arrays(clients, truth=[str(index % 2) for index in range(len(clients))])
+        accepted = {option.name for option in entry.accepts}
+        wanted = Case(self.method, "linear", {"rounds": 2, **self.options}).settings
+        settings = {name: value for name, value in wanted.items() if name in accepted}
+        learner = LEARNERS[entry.learners[0]] if entry.learners else "mlp:hidden=3"
+        refusals: list[ConfigError] = []
+        for instead in ({}, {"start": "random"}, {"learner": learner}, {"learner": learner, "start": "random"}):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about groups that so little data does not show
+                try:
+                    return fit(data, self.method, **(settings | instead))
+                except ConfigError as refusal:
+                    refusals.append(refusal)
+        raise refusals[0]
+
+    def answers(self, result: Result, x: Any, y: Any) -> list[Any]:
+        """Return what a result says of these samples of site-1: predictions, cluster and weights."""
+        said: list[Any] = [result.predict(x, client="site-1"), result.predict(x, cluster=0), result.assign(x, y)]
+        if find_method(self.method).groups == "self":
+            return said
+        return [*said, result.predict(x, support=(x, y)), result.weigh(x, y)]
+
+
+def check_task(
+    method: str, task: str, options: Mapping[str, Any] | None = None, layouts: Iterable[str] = LAYOUTS
+) -> str | None:
+    """Check a method on one kind of data: the same result in every layout; return the sentence of a refusal.
+
+    Masked arrays must be refused. Labels with gaps must give the same models, and predictions in those labels.
+    """
+    trial, clients = _Trial(method, task, options or {}), task_clients(task)
+    try:
+        clean = trial.fit(clients)
+    except (ConfigError, InputError) as refusal:
+        return str(refusal)
+    assert np.isfinite(_flat(clean)).all(), f"{task}: a parameter is not finite"
+    expected = trial.answers(clean, *clients["site-1"])
+    for name in layouts:
+        lay = LAYOUTS[name]
+        found = trial.fit({client: (lay(x), lay(y)) for client, (x, y) in clients.items()})
+        said = trial.answers(found, *map(lay, clients["site-1"]))
+        _assert_equal(clean, found, expected, said, f"{task}, {name}")
+    if task != "regression":
+        _check_labels(trial, clients, clean, expected)
+    _check_masks(trial, clients, clean)
+    return None
+
+
+def _assert_equal(clean: Result, found: Result, expected: list[Any], said: list[Any], what: str) -> None:
+    assert np.array_equal(_flat(clean), _flat(found)), f"{what}: other models than from a plain array"
+    assert clean.assignments == found.assignments, f"{what}: clients changed their clusters"
+    same = all(np.array_equal(one, other) for one, other in zip(expected, said, strict=True))
+    assert same, f"{what}: other predictions than for a plain array"
+
+
+def _check_labels(
+    trial: _Trial, clients: Mapping[str, tuple[Array, Array]], clean: Result, expected: list[Any]
+) -> None:
+    """Labels with gaps give the same models as 0, 1, ..., and predictions in the labels given; so do true and false."""
+    gaps = np.array(GAPS[trial.task])
+    named = {client: (x, gaps[y]) for client, (x, y) in clients.items()}
+    found = trial.fit(named)
+    said = [gaps[each] if np.asarray(each).dtype.kind == "i" and np.ndim(each) else each for each in expected]
+    _assert_equal(clean, found, said, trial.answers(found, *named["site-1"]), f"{trial.task}, label gaps")
+    if trial.task == "binary":
+        truths = {client: (x, y.astype(bool)) for client, (x, y) in clients.items()}
+        found = trial.fit(truths)
+        _assert_equal(clean, found, expected, trial.answers(found, *truths["site-1"]), "true and false as labels")
+
+
+def _check_masks(trial: _Trial, clients: Mapping[str, tuple[Array, Array]], clean: Result) -> None:
+    x, y = clients["site-1"]
+    mask = np.arange(len(y)) == 1
+    masked_x, masked_y = np.ma.array(x, mask=np.broadcast_to(mask[:, None], x.shape)), np.ma.array(y, mask=mask)
+    uses: list[Callable[[], object]] = [
+        lambda: from_arrays({**clients, "site-1": (masked_x, y)}),
+        lambda: from_arrays({**clients, "site-1": (x, masked_y)}),
+        lambda: clean.predict(masked_x, client="site-1"),
+        lambda: clean.assign(x, masked_y),
+    ]
+    for use in uses:
+        try:
+            use()
+        except InputError:
+            continue
+        raise AssertionError(f"{trial.task}: a masked array was accepted, and its masked values counted")
+
+
+def learners_of(method: str) -> tuple[str, ...]:
+    """The learners of the checks that a method is for."""
+    fits = find_method(method).learners
+    return tuple(LEARNERS) if fits is None else fits
+
+
+def check_method(method: str, options: Mapping[str, Any] | None = None, learners: Sequence[str] | None = None) -> None:
+    """Run every check on a registered method with every learner that fits; raises at the first that fails.
+
+    The method also meets every kind of data in every layout of arrays (`check_task`) and must run on one kind.
+    """
+    for learner in learners or learners_of(method):
+        for name, check in CHECKS.items():
+            try:
+                check(Case(method, learner, options or {}))
+            except AssertionError as error:
+                raise AssertionError(f"{method} with {learner}, check {name}: {error}") from error
+    refusals = [check_task(method, task, options) for task in TASKS]
+    assert None in refusals, f"{method} refuses every kind of data: {refusals[0]}"

@@ -1,0 +1,1 @@
+"""From a plan to a result: initialisation, the loop, callbacks, run folders."""

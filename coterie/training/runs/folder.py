@@ -1,0 +1,474 @@
+"""One run's folder.
+
+::
+
+    config.toml          all options as given or by default; the same file runs it again
+    versions.json        Python, libraries, platform, threads, digest of the data
+    manifest.json        SHA-256 of all files that results depend on
+    trials.jsonl         with clusters=auto: the results of finished trial runs
+    beginning.json       what was found out and settled before the first round, if anything was
+    asked.json           of a private run with clients elsewhere: the rounds in which they were asked
+    records.jsonl        one line a round
+    checkpoints/         the last few states of the server
+    best/                with patience on validation samples: the states with the least validation loss so far
+    models.safetensors   final models, "0/weight", "1/weight", ...
+    beside.safetensors   what predicts besides the models, if anything does
+    result.json          final figures and one row for each client
+    report.html
+    .lock                while the run is unfinished
+
+The order of writes makes a run resumable after a kill at any moment. Creation: versions.json, asked.json,
+manifest.json, config.toml. Beginning: beginning.json, then the checkpoint of round 0. A round: asked.json,
+records.jsonl, then, where one is due, best/ and the checkpoint, whose header names the digests of the records so far,
+of beginning.json and of the best state. End: models.safetensors, manifest.json, result.json. A folder with config.toml
+can be resumed, one with result.json is complete; everything between is done again and gives the same.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load as safetensors_load
+from torch import Tensor
+
+from coterie.core.clusters import Params
+from coterie.errors import RunError
+from coterie.server.loop import ServerState
+from coterie.training.runs.checkpoint import (
+    Facts,
+    accepted_in_oldest,
+    drop_others,
+    headers_in,
+    newest_checkpoint,
+    read_state,
+    save_checkpoint,
+)
+from coterie.training.runs.files import (
+    file_sha256,
+    json_bytes,
+    read_checked_json,
+    sha256,
+    tensor_bytes,
+    toml_bytes,
+    unreadable,
+    write_atomically,
+    write_json,
+    writing,
+)
+from coterie.training.runs.journal import Journal, TrialLog, joined
+from coterie.training.runs.ledger import LEDGER, check_ledger, read_ledger, write_ledger
+from coterie.training.runs.locking import alone_in, claimed, is_empty, is_versions_file, names_in, remove_lock
+from coterie.training.runs.manifest import FORMAT, MANIFEST, Manifest
+
+Record = dict[str, Any]
+
+CONFIG, VERSIONS, BEGINNING, RECORDS, TRIALS = (
+    "config.toml",
+    "versions.json",
+    "beginning.json",
+    "records.jsonl",
+    "trials.jsonl",
+)
+MODELS, BESIDE, RESULT = "models.safetensors", "beside.safetensors", "result.json"
+CHECKPOINTS, BEST = "checkpoints", "best"
+CREATED = (VERSIONS, CONFIG)
+"""The files that never change after the creation."""
+MADE_FIRST = {CONFIG, MANIFEST, LEDGER, VERSIONS, BEGINNING, CHECKPOINTS}
+"""What a folder may hold in which no round, and no trial run, was ever finished."""
+SETTLED = "settled"
+"""In beginning.json: the options that were left to the data."""
+
+
+class Restart(NamedTuple):
+    """Where an interrupted run goes on."""
+
+    state: ServerState | None
+    """None: from the beginning."""
+    records: list[Record]
+    """Of the rounds before the state."""
+    best: ServerState | None
+    """The state with the least validation loss among them, where one is kept."""
+
+
+@dataclass
+class RunFolder:
+    """A folder that belongs to one run."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self._records = Journal(self.path / RECORDS)
+
+    @classmethod
+    @contextmanager
+    def claim(
+        cls, path: Path, config: Mapping[str, Any], fingerprint: str, ledger: bool = False
+    ) -> Iterator[RunFolder]:
+        """Create a folder for a new run and keep other processes out of it.
+
+        A folder in which an earlier run was interrupted before it had finished anything is used again. One that holds
+        anything else is never touched.
+
+        Args:
+            path: The folder.
+            config: All options of the run.
+            fingerprint: Digest of the data.
+            ledger: Whether the run must count its questions to clients in a ledger.
+
+        Raises:
+            RunError: The folder holds something, or another process has claimed it.
+            StorageError: The folder cannot be written.
+        """
+        with claimed(path, _is_unbegun, _clear):
+            yield cls._create(path, config, fingerprint, ledger)
+
+    @staticmethod
+    def can_be_created(path: Path) -> bool:
+        """Whether `claim` would take this folder: it is empty, or holds an interrupted creation and nothing else."""
+        return path.is_dir() and (is_empty(path) or _is_unbegun(path))
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any], fingerprint: str) -> RunFolder:
+        """Create a folder as `claim` does, without keeping other processes out of it afterwards."""
+        with cls.claim(path, config, fingerprint) as folder:
+            remove_lock(path)
+            return folder
+
+    @classmethod
+    def _create(cls, path: Path, config: Mapping[str, Any], fingerprint: str, ledger: bool) -> RunFolder:
+        facts = json_bytes(versions() | {"data_sha256": fingerprint, "folder_format": FORMAT})
+        options = toml_bytes(config)
+        with writing(path):
+            write_atomically(path / VERSIONS, facts)
+            if ledger:
+                write_ledger(path, [])
+            Manifest({VERSIONS: sha256(facts), CONFIG: sha256(options)}, ledger).write(path)
+            write_atomically(path / CONFIG, options)
+        return cls(path)
+
+    def abandon(self) -> None:
+        """Remove the folder again, if nothing was finished in it; the caller holds its lock."""
+        if _is_unbegun(self.path):
+            _clear(self.path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder made by `create`; what never changes in it is verified."""
+        if not (path / CONFIG).is_file():
+            if path.is_dir() and _is_unbegun(path):
+                raise RunError(f"{path} holds a run that was interrupted while it was created: start it again")
+            raise RunError(f"{path} is no run folder: it has no {CONFIG}")
+        folder = cls(path)
+        manifest = folder.manifest
+        if manifest is not None:
+            manifest.verify(path, CREATED)
+        return folder
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep other processes out of the folder."""
+        return alone_in(self.path)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The manifest; None for a folder of an earlier version, which had none."""
+        manifest = Manifest.read(self.path)
+        if manifest is None and "folder_format" in self.versions:
+            raise RunError(
+                f"{self.path / MANIFEST} is missing, so that nothing in the folder can be verified: restore it from a "
+                "copy, or run it again"
+            )
+        return manifest
+
+    @property
+    def planned_rounds(self) -> int:
+        """Number of rounds that the run was started with; 0 for a method without rounds."""
+        return int(self.asked_config.get("rounds", 0))
+
+    @property
+    def asked_config(self) -> dict[str, Any]:
+        """All options as config.toml has them: what was left to the data is `auto`."""
+        return read_toml(self.path / CONFIG)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All options, with the values that were found for those left to the data, as far as they are known."""
+        return self.asked_config | self.settled
+
+    @property
+    def fingerprint(self) -> str:
+        if "data_sha256" not in self.versions:
+            raise RunError(f"{self.path / VERSIONS} has no digest of the data: the folder is damaged, run it again")
+        return str(self.versions["data_sha256"])
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        return self._json(VERSIONS)
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / RESULT).is_file()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What result.json holds, once the whole folder is verified."""
+        if not self.finished:
+            raise RunError(f"{self.path} is not finished: go on with 'coterie resume {self.path}'")
+        manifest = self.manifest
+        if manifest is None:
+            warnings.warn(
+                f"{self.path} was written by an earlier version, without {MANIFEST}: its files cannot be verified",
+                stacklevel=3,
+            )
+        else:
+            manifest.verify(self.path, sorted({*manifest.files, RESULT}))
+        return self._json(RESULT)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            facts = json.loads((self.path / name).read_bytes())
+            if not isinstance(facts, dict):
+                raise ValueError("it is no JSON object")
+        except (OSError, ValueError, RecursionError) as error:
+            raise unreadable(self.path / name, error) from None
+        return facts
+
+    # ---- before the first round -----------------------------------------------------------------------------
+
+    def trials(self) -> TrialLog:
+        """The results of the run's finished trial runs."""
+        return TrialLog(self.path / TRIALS, file_sha256(self.path / CONFIG))
+
+    def begin(self, told: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
+        """Keep what was found out before the first round, the options it settled, and the first state."""
+        with writing(self.path / BEGINNING):
+            if told or settled:
+                write_json(self.path / BEGINNING, {**told, **({SETTLED: dict(settled)} if settled else {})})
+            else:
+                (self.path / BEGINNING).unlink(missing_ok=True)
+        self.checkpoint(state)
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        """What was found out before the first round."""
+        return {name: value for name, value in self._begun().items() if name != SETTLED}
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """The options that were settled before the first round."""
+        return dict(self._begun().get(SETTLED, {}))
+
+    def _begun(self) -> dict[str, Any]:
+        return self._json(BEGINNING) if (self.path / BEGINNING).is_file() else {}
+
+    # ---- while the run goes on ------------------------------------------------------------------------------
+
+    def append(self, record: Record) -> None:
+        """Add a record; it is on the disk before the next checkpoint is."""
+        self._records.append(json.dumps(record, allow_nan=False).encode())
+
+    def records(self) -> list[Record]:
+        """All whole records from round 0 on; a half-written last line is left out."""
+        return _parsed(self._records.lines())
+
+    def ask(self, round_: int) -> None:
+        """Count a round in the ledger before the clients of a private run are asked; on the disk when it returns."""
+        write_ledger(self.path, [*self.asked(), round_])
+
+    def asked(self) -> list[int]:
+        """The rounds of all calls of `ask`, those that were done again several times."""
+        return read_ledger(self.path)
+
+    def checkpoint(self, state: ServerState, best: ServerState | None = None) -> None:
+        """Write the state; before it `best`, the state whose models are kept, if that is another one."""
+        manifest = self.manifest
+        facts: dict[str, Any] = {
+            "records_sha256": self._records.digest,
+            "beginning_sha256": self._digest_of_beginning(),
+            "asked": len(self.asked()) if manifest is not None and manifest.ledger else 0,
+        }
+        with writing(self.path / CHECKPOINTS):
+            if best is not None:
+                facts["best"] = {"round": best.round, "sha256": save_checkpoint(self.path / BEST, best)}
+            save_checkpoint(self.path / CHECKPOINTS, state, facts)
+
+    def _digest_of_beginning(self) -> str | None:
+        return file_sha256(self.path / BEGINNING) if (self.path / BEGINNING).is_file() else None
+
+    def oldest_accepted(self) -> Tensor | None:
+        """(m,) the last rounds of the clients' that counted in the oldest checkpoint that the run may go on from.
+
+        None where there is no checkpoint.
+        """
+        return accepted_in_oldest(self.path / CHECKPOINTS)
+
+    def last_state(self, warn: Callable[[str], None]) -> Restart:
+        """Where to go on: the newest checkpoint that fits the rest of the folder. Everything later is dropped."""
+        manifest = self.manifest
+        if manifest is None:
+            raise RunError(
+                f"{self.path} was begun by an earlier version, without {MANIFEST}, and cannot be resumed: run it again"
+            )
+        lines = self._records.lines()
+        records = _parsed(lines)
+        if manifest.ledger:
+            check_ledger(self.path, self.asked(), len(records), self._counted())
+
+        def check(facts: Facts) -> None:
+            if facts["round"] > len(records) or sha256(joined(lines[: facts["round"]])) != facts["records_sha256"]:
+                raise ValueError(f"{RECORDS} does not match it")
+            if facts["beginning_sha256"] != self._digest_of_beginning():
+                raise ValueError(f"{BEGINNING} does not match it")
+            self._best_of(facts)
+
+        found = newest_checkpoint(self.path / CHECKPOINTS, warn, check)
+        state, facts = (None, {}) if found is None else found
+        restart = Restart(state, records[: 0 if state is None else state.round], self._best_of(facts))
+        self._drop_after(restart, manifest)
+        return restart
+
+    def _counted(self) -> int:
+        """The largest length of the ledger that a whole checkpoint has seen."""
+        counts = [0]
+        for header in headers_in(self.path / CHECKPOINTS):
+            with suppress(OSError, ValueError, KeyError):
+                counts.append(int(read_checked_json(header)["asked"]))
+        return max(counts)
+
+    def _best_of(self, facts: Facts) -> ServerState | None:
+        """The best state that a checkpoint names."""
+        if "best" not in facts:
+            return None
+        header = self.path / BEST / f"round-{facts['best']['round']:06d}.json"
+        try:
+            found = read_checked_json(header)
+            if found["sha256"] != facts["best"]["sha256"]:
+                raise ValueError("it is not the one that the checkpoint names")
+            return read_state(header, found)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{BEST}/{header.name} is damaged: {error}") from None
+
+    def _drop_after(self, restart: Restart, manifest: Manifest) -> None:
+        """Remove what is later than the state that the run goes on from."""
+        with writing(self.path):
+            replace(manifest, files={name: manifest.files[name] for name in CREATED}).write(self.path)
+        self._records.cut(len(restart.records))
+        drop_others(self.path / CHECKPOINTS, restart.state)
+        drop_others(self.path / BEST, restart.best)
+
+    # ---- when it is done ------------------------------------------------------------------------------------
+
+    def finish(self, models: Sequence[Params], result: Mapping[str, Any], beside: Params | None = None) -> None:
+        """Write the final models and what else predicts, then the figures; a folder with result.json is complete."""
+        arrays = {f"{k}/{name}": p for k, model in enumerate(models) for name, p in model.items()}
+        last = {MODELS: tensor_bytes(arrays)} | ({BESIDE: tensor_bytes(beside)} if beside else {})
+        figures = json_bytes(result)
+        manifest = self.manifest
+        assert manifest is not None, "a run of an earlier version is never gone on with"
+        with writing(self.path):
+            for name, data in last.items():
+                write_atomically(self.path / name, data)
+            digests = {name: manifest.files[name] for name in CREATED} | self._digests_so_far()
+            digests |= {name: sha256(data) for name, data in (last | {RESULT: figures}).items()}
+            replace(manifest, files=digests).write(self.path)
+            write_atomically(self.path / RESULT, figures)
+        remove_lock(self.path)
+
+    def _digests_so_far(self) -> dict[str, str]:
+        """Digests of what was written while the run went on."""
+        paths = [self.path / name for name in (BEGINNING, LEDGER, RECORDS, "federation.json")]
+        paths += [header for part in (CHECKPOINTS, BEST) for header in headers_in(self.path / part)]
+        return {path.relative_to(self.path).as_posix(): file_sha256(path) for path in paths if path.is_file()}
+
+    def beside(self) -> Params:
+        """What `finish` was given besides the models."""
+        return self._arrays(BESIDE) if (self.path / BESIDE).is_file() else {}
+
+    def models(self) -> list[Params]:
+        """The final models, one dict a cluster."""
+        models: dict[int, Params] = {}
+        for key, value in self._arrays(MODELS).items():
+            index, _, name = key.partition("/")
+            models.setdefault(int(index), {})[name] = value
+        return [models[k] for k in sorted(models)]
+
+    def _arrays(self, name: str) -> Params:
+        try:
+            arrays: Params = safetensors_load((self.path / name).read_bytes())
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(f"{self.path / name}: the final models cannot be read ({reason}); run it again") from None
+        return arrays
+
+
+def _parsed(lines: Sequence[bytes]) -> list[Record]:
+    """The records from round 0 on, up to the first line that is none."""
+    found: list[Record] = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(record, dict) or record.get("round") != len(found):
+            break
+        found.append(record)
+    return found
+
+
+def _is_unbegun(path: Path) -> bool:
+    """Whether a folder holds nothing but the creation of a run in which nothing was finished.
+
+    versions.json is written first, so a folder with other files and without it is not one of ours.
+    """
+    names = names_in(path)
+    if not names <= MADE_FIRST or not is_versions_file(path / VERSIONS):
+        return False
+    if LEDGER in names:
+        try:
+            if read_ledger(path):
+                return False
+        except RunError:
+            return False
+    return CHECKPOINTS not in names or all(name.endswith(".safetensors") for name in names_in(path / CHECKPOINTS))
+
+
+def _clear(path: Path) -> None:
+    """Remove the files of a creation; versions.json goes last, since it says whose the others are."""
+    with writing(path):
+        if (path / CHECKPOINTS).is_dir():
+            for arrays in (path / CHECKPOINTS).glob("round-*.safetensors"):
+                arrays.unlink()
+            (path / CHECKPOINTS).rmdir()
+        for name in (CONFIG, MANIFEST, LEDGER, BEGINNING, VERSIONS):
+            (path / name).unlink(missing_ok=True)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file, with an error that names the file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is no valid TOML: {' '.join(str(error).split())}") from None
+
+
+def versions() -> dict[str, Any]:
+    """What a bit-identical repetition needs to be the same."""
+    names = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
+    return {
+        "coterie": version("coterie"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        **{name: version(name) for name in names},
+    }

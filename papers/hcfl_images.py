@@ -1,0 +1,348 @@
+"""What the small versions of the tables of Guo, Tang, Lin 2025 share: data, methods, figures, rows and verdicts.
+
+All tables share one family of cells: a run that several tables show is made once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from coterie.core.dataset import FederatedDataset
+from coterie.data import scenario
+from coterie.errors import CoterieError
+from coterie.experiments.processes import in_processes
+from coterie.experiments.reproduction import (
+    NOT_RUN,
+    Cell,
+    Claim,
+    Figures,
+    Found,
+    Reproduction,
+    RunCell,
+    Table,
+    spread,
+    values_of,
+)
+from coterie.training.result import Result
+from coterie.training.runs.folder import Record
+from papers.hcfl_reference import SHOWN, best_and_last, count_range
+
+FAMILY = "hcfl-images"
+PAPER = "Guo, Tang, Lin 2025"
+CLASSES = 10
+CLIENTS, SAMPLES, HELD_OUT = 100, 60, 20
+ROUNDS, EVERY = 48, 12
+"""The best of rounds 12, 24, 36 and 48 counts, and the last."""
+QUICK_CLIENTS, QUICK_ROUNDS = 12, 4
+WORK: dict[str, object] = {"local_epochs": 1, "batch_size": 20}
+LEARNING: dict[str, dict[str, object]] = {
+    "fashion-mnist": {"learner": "cnn:channels=8,hidden=32,kernel=2", "lr": 0.3},
+    "cifar10": {"learner": "cnn:channels=8,hidden=32,kernel=2", "lr": 0.2},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Data that methods are compared on."""
+
+    title: str
+    scenario: str
+    options: Mapping[str, object]
+
+    @property
+    def dataset(self) -> str:
+        return str(self.options["dataset"])
+
+
+def shifted(title: str, dataset: str, beta: float) -> Setting:
+    """Diverse shifts with as many of the paper's three concepts as differ: swapping two labels makes two."""
+    concepts = min(3, math.floor(beta * CLASSES + 1e-9))
+    return Setting(title, "diverse-shift", {"dataset": dataset, "beta": beta, "concepts": concepts})
+
+
+FASHION = shifted("Fashion-MNIST, beta 0.2", "fashion-mnist", 0.2)
+CIFAR = shifted("CIFAR-10, beta 0.2", "cifar10", 0.2)
+CIFAR_04 = shifted("CIFAR-10, beta 0.4", "cifar10", 0.4)
+CIFAR_09 = shifted("CIFAR-10, beta 0.9", "cifar10", 0.9)
+TWO_CLASSES, FOUR_CLASSES = (
+    Setting(f"CIFAR-10, C = {count}", "few-classes", {"dataset": "cifar10", "classes_each": count}) for count in (2, 4)
+)
+FASHION_TWO_CLASSES = Setting("Fashion-MNIST, C = 2", "few-classes", {"dataset": "fashion-mnist", "classes_each": 2})
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with its settings."""
+
+    title: str
+    method: str
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    def cell(self, setting: Setting) -> str:
+        return f"{setting.title}, {self.title}"
+
+
+K_GIVEN = {"clusters": 3}
+ORACLE = Row("oracle", "oracle")
+FEDAVG = Row("FedAvg", "fedavg")
+FESEM = Row("FeSEM", "fesem", K_GIVEN)
+IFCA = Row("IFCA", "ifca", K_GIVEN)
+FEDEM = Row("FedEM", "fedem", K_GIVEN)
+FEDRC = Row("FedRC", "fedrc", K_GIVEN)
+FEDSOFT = Row("FedSoft", "fedsoft", K_GIVEN)
+WARMUP = 12
+CUTS = {"warmup": WARMUP, "thresholds": "relative"}
+CFL_ROWS = tuple(
+    Row(f"CFL, eps1 {eps1:g}, eps2 {eps2:g}", "cfl", {**CUTS, "eps1": eps1, "eps2": eps2})
+    for eps1, eps2 in ((0.1, 1.6), (0.1, 0.8), (0.07, 0.8))
+)
+"""In the order of the paper's (0.4, 1.6), (0.4, 0.8), (0.2, 0.8)."""
+ICFL_085, ICFL_098 = (Row(f"ICFL, alpha0 {alpha0:g}", "icfl", {"alpha0": alpha0}) for alpha0 in (0.85, 0.98))
+STOCFL_0, STOCFL_005, STOCFL_01, STOCFL_015 = (
+    Row(f"StoCFL, tau {tau:g}", "stocfl", {"tau": tau, "lam": 0.5}) for tau in (0.0, 0.05, 0.1, 0.15)
+)
+RHOS = (0.05, 0.1, 0.3)
+BACKBONES = {"FeSEM": "fesem", "FedEM": "fedem", "FedRC": "fedrc", "FedSoft": "fedsoft"}
+
+
+def plus(backbone: str, rho: float, change: str = "", **options: object) -> Row:
+    """HCFL+ on a backbone; `change` names what else differs."""
+    title = ", ".join([f"HCFL+({backbone})", f"rho {rho:g}", *([change] if change else [])])
+    return Row(title, "hcfl+", {"backbone": BACKBONES[backbone], "rho": rho, **options})
+
+
+PLUS_FESEM, PLUS_FEDEM, PLUS_FEDRC = (
+    tuple(plus(backbone, rho) for rho in RHOS) for backbone in ("FeSEM", "FedEM", "FedRC")
+)
+
+
+class ImageCell(RunCell):
+    """A run on data that is kept for the next cell: those that follow each other mostly have the same."""
+
+    def measure(self, folder: Path) -> Figures:
+        data = _population(self.scenario, tuple(self.scenario_options.items()), self.seed)
+        return self.take(self, data, self._result(data, folder))
+
+
+@lru_cache(maxsize=1)
+def _population(name: str, options: tuple[tuple[str, object], ...], seed: int) -> FederatedDataset:
+    """The data of a cell, which takes seconds to make."""
+    return scenario(name, seed=seed, **dict(options))
+
+
+class MeteredCell(RunCell):
+    """A run and the memory it took beyond the data, where the system tells it.
+
+    It has a process of its own: memory that earlier cells have used and freed would hide what this one needs.
+    """
+
+    def measure(self, folder: Path) -> Figures:
+        [(_, outcome)] = in_processes(partial(metered, folder), [self], 1, lambda cells: None)
+        if isinstance(outcome, CoterieError):
+            raise outcome
+        return outcome
+
+
+def metered(folder: Path, cell: MeteredCell) -> Figures:
+    """What the process of a metered cell does."""
+    data = scenario(cell.scenario, seed=cell.seed, **cell.scenario_options)
+    before = forget_peak()
+    figures = cell.take(cell, data, cell._result(data, folder))
+    return figures if before is None else {**figures, "memory": round((peak_memory() - before) / 1e6)}
+
+
+def forget_peak() -> int | None:
+    """Count the largest memory of this process anew, from what it holds now, in bytes; None where Linux is not."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    return peak_memory()
+
+
+def peak_memory() -> int:
+    """The largest memory this process held since then, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+def cell(setting: Setting, row: Row, seed: int, quick: bool) -> RunCell:
+    """One run of a method."""
+    clients = QUICK_CLIENTS if quick else CLIENTS
+    scale = {"clients": clients, "samples": SAMPLES, "test_samples": HELD_OUT, "pool": 2}
+    length = {"rounds": QUICK_ROUNDS, "evaluate_every": 2} if quick else {"rounds": ROUNDS, "evaluate_every": EVERY}
+    options = {**length, **WORK, **LEARNING[setting.dataset], **row.options}
+    data = {**setting.options, **scale}
+    kind = MeteredCell if setting is TWO_CLASSES else ImageCell
+    return kind(row.cell(setting), seed, setting.scenario, data, row.method, options, take)
+
+
+Grid = Sequence[tuple[Setting, Sequence[Row]]]
+"""The methods run on each setting."""
+
+
+def cells_of(grid: Grid) -> Callable[[int, bool], list[Cell]]:
+    """The cells of a table, seed by seed, so that a run that is cut short has whole tables of few seeds."""
+
+    def cells(seeds: int, quick: bool) -> list[Cell]:
+        return [cell(setting, row, seed, quick) for seed in range(seeds) for setting, rows in grid for row in rows]
+
+    return cells
+
+
+def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
+    """All that any of the tables shows."""
+    records, metrics = result.records, result.metrics
+    numbers = [int(record["K"] if "K" in record else record["clusters"]) for record in records]
+    figures: Figures = {
+        **best_and_last(metrics),
+        **at_best_rounds(records),
+        "clusters": metrics["clusters"],
+        "most clusters": max(numbers),
+        "clusters by round": numbers,
+        "seconds": round(median(record["seconds"] for record in records), 3),
+        "megabytes": round(sum(r["bytes_up"] + r["bytes_down"] for r in records) / len(records) / 1e6, 2),
+    }
+    if cell.scenario == "few-classes":
+        figures["classes"] = class_counts(data, result)
+    return figures
+
+
+def at_best_rounds(records: Sequence[Record]) -> dict[str, float]:
+    """Test in the round of the best Val and Val in that of the best Test, of rounds that have both; percent."""
+    both = [(record["accuracy"], record["newcomers"]) for record in records if record.get("newcomers") is not None]
+    if not both:
+        return {}
+    _, test = max(both)
+    val, _ = max(both, key=lambda pair: pair[1])
+    return {"test at best val": round(100 * test, 2), "val at best test": round(100 * val, 2)}
+
+
+def class_counts(data: FederatedDataset, result: Result) -> list[list[int]]:
+    """(C, K): training samples of a class whose clients are in a cluster, or rank it first; clusters in use only."""
+    own = result.assignments
+    used = {k: place for place, k in enumerate(sorted(set(own.values())))}
+    counts = np.zeros((CLASSES, len(used)), np.int64)
+    train = data.train
+    for client, start, stop in zip(train.ids, train.starts, train.stops, strict=True):
+        if client in own:
+            counts[:, used[own[client]]] += np.bincount(train.y[start:stop].numpy(), minlength=CLASSES)
+    found: list[list[int]] = counts.tolist()
+    return found
+
+
+Paper = Mapping[Row, tuple[str, str, str]]
+"""The paper's Val, Test and number of clusters of a row, as text."""
+NO_FIGURES = ("", "", "")
+
+
+def comparison(found: Found, setting: Setting, rows: Sequence[Row], paper: Paper | None = None) -> Table:
+    """Val, Test and K of methods, the paper's beside them if it has them."""
+    title = f"{setting.title}, percent"
+    if paper is None:
+        header = ["method", "Val: best round", "last round", "Test: best round", "last round", "K in use"]
+        return Table(title, header, [[row.title, *_ours(found, setting, row)] for row in rows])
+    header = ["method"]
+    for name in ("Val", "Test"):
+        header += [f"{name}: paper", "best round", "last round"]
+    return Table(title, [*header, "K: paper", "in use"], [_beside(found, setting, row, paper) for row in rows])
+
+
+def _ours(found: Found, setting: Setting, row: Row) -> list[str]:
+    texts = [shown(found, setting, row, figure) for figure in ("val", "val last", "test", "test last")]
+    return [*texts, count_range(values_of(found, row.cell(setting), "clusters"))]
+
+
+def _beside(found: Found, setting: Setting, row: Row, paper: Paper) -> list[str]:
+    val, test, k = paper.get(row, NO_FIGURES)
+    best_val, last_val, best_test, last_test, used = _ours(found, setting, row)
+    return [row.title, val, best_val, last_val, test, best_test, last_test, k, used]
+
+
+def shown(found: Found, setting: Setting, row: Row, figure: str, digits: int = 1) -> str:
+    """A figure with its spread over seeds."""
+    return spread(values_of(found, row.cell(setting), figure), digits)
+
+
+def means(found: Found, cells: Sequence[str], figure: str) -> list[float] | None:
+    """The mean of each cell over the seeds that all have, so that they are compared on the same data; None: no such."""
+    known = [
+        {seed: figures[figure] for seed, figures in found.get(name, {}).items() if figure in figures} for name in cells
+    ]
+    seeds = set.intersection(*(set(one) for one in known))
+    return [sum(one[seed] for seed in seeds) / len(seeds) for one in known] if seeds else None
+
+
+def more(found: Found, setting: Setting, figure: str, better: Row, worse: Row) -> Claim:
+    """One method's figure is above another's, in the mean over seeds."""
+    text = f"{setting.title}: {named(figure)} of {better.title} is above that of {worse.title}"
+    values = means(found, [better.cell(setting), worse.cell(setting)], figure)
+    if values is None:
+        return Claim(text, None, NOT_RUN)
+    return Claim(text, values[0] > values[1], f"{values[0]:.1f} and {values[1]:.1f}")
+
+
+def best_of_all(found: Found, setting: Setting, figure: str, row: Row, others: Sequence[Row], words: str) -> Claim:
+    """A method's figure is above all of others', which are called `words`."""
+    text = f"{setting.title}: {named(figure)} of {row.title} is above that of {words}"
+    values = means(found, [one.cell(setting) for one in (row, *others)], figure)
+    if values is None:
+        return Claim(text, None, NOT_RUN)
+    mine, *theirs = values
+    best, first = max(zip(theirs, (one.title for one in others), strict=True))
+    return Claim(text, mine > best, f"{mine:.1f}; the best of them, {first}: {best:.1f}")
+
+
+def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], words: str) -> Claim:
+    """A figure does not rise from each row to the next, and is less in the end; `words` says what changes."""
+    text = f"{setting.title}: {named(figure)} falls {words}"
+    values = means(found, [row.cell(setting) for row in rows], figure)
+    if values is None:
+        return Claim(text, None, NOT_RUN)
+    met = all(a >= b for a, b in pairwise(values)) and values[0] > values[-1]
+    return Claim(text, met, ", ".join(f"{value:.1f}" for value in values))
+
+
+def named(figure: str) -> str:
+    """What a figure is called in a claim."""
+    return {**SHOWN, "val at best test": "Val in the round of the best Test"}.get(figure, figure)
+
+
+SCALE_NOTE = (
+    "A small version of the paper's setting: 100 clients as there, but 60 training and 20 held-out samples each, "
+    "images pooled to 14x14 (Fashion-MNIST) or 16x16x3 (CIFAR-10), a network of two convolutions of 2x2 pixels with "
+    "stride 2 (8 and 16 channels) and 32 hidden units that begins at random (the paper: MobileNet-V2 with weights from "
+    "ImageNet), 48 rounds of one epoch in batches of 20 (the paper: 200 rounds). Step sizes, 0.3 and 0.2, were "
+    "chosen with FedAvg and the oracle on a seed that is not shown and are the same for all methods. Val is the "
+    "accuracy on the clients' held-out samples; Test is that of one newcomer for each concept with clean test images "
+    "of all classes, 1000 to choose a model or weights by and 3000 to be judged on. The best of rounds 12, 24, 36 and "
+    "48 counts, for Val and Test apart. One seed where the brackets say no more: small gaps mean little. "
+)
+SAME_SCALE = "Scale, Val and Test are those of `hcfl-table1`. "
+
+
+def reproduction(
+    name: str,
+    title: str,
+    table: str,
+    notes: str,
+    grid: Grid,
+    tables: Callable[[Found, bool], Sequence[Table]],
+    claims: Callable[[Found, bool], Sequence[Claim]],
+    seeds: int = 1,
+) -> Reproduction:
+    """One of the paper's tables or figures; `table` is what the paper calls it."""
+    scale = SCALE_NOTE if name == "hcfl-table1" else SAME_SCALE
+    needs = sorted({setting.dataset for setting, _ in grid})
+    where = f"{PAPER}, {table}, on a small scale"
+    return Reproduction(
+        name, title, where, scale + notes, needs, cells_of(grid), seeds, 1, tables, claims, family=FAMILY
+    )

@@ -1,0 +1,143 @@
+"""What the reproductions of ODCL have in common: how models are made and measured, and what a claim looks like.
+
+Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous
+Environments, 2022.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coterie.core.clusters import Params
+from coterie.core.dataset import ClientDirectory, FederatedDataset
+from coterie.experiments.reproduction import NOT_RUN, Claim, Figures
+from coterie.server.loop import rounds
+from coterie.training.planning import prepare
+from coterie.training.starting import begin
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+PAPER = "Armacki, Bajovic, Jakovetic, Kar 2022"
+
+
+@dataclass(frozen=True)
+class Shot:
+    """What a one-shot method, or one of its yardsticks, gives every client."""
+
+    models: Floats
+    """(K, P) weights, then the intercept where there is one."""
+    groups: Ints
+    """(m,) whose model a client has."""
+
+
+def shot(data: FederatedDataset, method: str, seed: int, options: Mapping[str, Any]) -> Shot:
+    """A method without rounds; all that it does happens before the first one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that clusters overlap, or clients have few samples, is the experiment
+        begun = begin(prepare(data, method, None, None, {**options, "seed": seed}))
+    groups = np.zeros(len(data.clients), np.int64) if begun.plan.groups is None else begun.plan.groups.numpy()
+    return Shot(vectors(begun.state.clusters.params), groups)
+
+
+def vectors(params: Params) -> Floats:
+    """Linear or logistic models {name: (K, ...)} as rows (K, P), in the order of `FederatedDataset.true_models`."""
+    parts = [params[name].double().numpy() for name in ("weight", "bias") if name in params]
+    return np.column_stack(parts)
+
+
+def truth_of(data: ClientDirectory) -> tuple[Ints, Floats]:
+    """True groups (m,) and true models (K, P)."""
+    assert data.truth is not None
+    assert data.true_models is not None
+    return data.truth, data.true_models
+
+
+def normalised_mse(data: ClientDirectory, models: Floats, groups: Ints) -> float:
+    """(1/m) sum_i |theta_i - theta*_i|^2 / |theta*_i|^2, section 5; `groups` (m,) says whose model (K, P) i has."""
+    truth, true = truth_of(data)
+    own = true[truth]
+    return float(np.mean(((models[groups] - own) ** 2).sum(axis=1) / (own**2).sum(axis=1)))
+
+
+def is_exact(data: FederatedDataset, groups: Ints) -> bool:
+    """Whether the clusters are the true groups, whatever their numbers."""
+    truth, _ = truth_of(data)
+    pairs = set(zip(truth.tolist(), groups.tolist(), strict=True))
+    return len(pairs) == len(np.unique(truth)) == len(np.unique(groups))
+
+
+def errors_by_round(
+    data: FederatedDataset, method: str, seed: int, options: Mapping[str, Any], until: float = 0.0
+) -> list[float]:
+    """Normalised MSE after each round, up to the first that is at most `until` or to the last of `options`.
+
+    A client's model is that of the cluster it chose last.
+    """
+    begun = begin(prepare(data, method, None, None, {**options, "seed": seed}))
+    plan, errors = begun.plan, []
+    with torch.no_grad():
+        for done in rounds(plan.method, plan.federation, begun.state, plan.options.rounds, seed, plan.groups):
+            state = done.state
+            errors.append(normalised_mse(data, vectors(state.clusters.params), state.choice[:, 0].numpy()))
+            if errors[-1] <= until:
+                break
+    return errors
+
+
+def kept(figures: Figures) -> Figures:
+    """The figures with six digits, as they are written down."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in figures.items()}
+
+
+def first_round(errors: Sequence[float], level: float) -> int | None:
+    """The first round, counted from 1, after which the error is at most `level`; None: never."""
+    return next((t for t, error in enumerate(errors, start=1) if error <= level), None)
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------
+
+
+def powers(values: Sequence[float]) -> str:
+    """`1.60e-02 ± 1.3e-03 (10)`: mean, standard deviation (n - 1), number of seeds."""
+    if not values:
+        return NOT_RUN
+    deviation = f" ± {np.std(values, ddof=1):.1e}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2e}{deviation} ({len(values)})"
+
+
+def counted(outcomes: Sequence[float]) -> str:
+    """`9 of 10`."""
+    return f"{sum(map(bool, outcomes))} of {len(outcomes)}" if outcomes else NOT_RUN
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One figure of a claim and the limits it has to keep."""
+
+    label: str
+    value: float | None
+    """None: not run."""
+    low: float
+    high: float
+
+
+def within(text: str, bars: Sequence[Bar], digits: int = 2) -> Claim:
+    """Holds if every figure is within its limits."""
+    known = [bar.low <= bar.value <= bar.high for bar in bars if bar.value is not None]
+    shown = (f"{bar.label}: {NOT_RUN if bar.value is None else format(bar.value, f'.{digits}f')}" for bar in bars)
+    return Claim(text, None if len(known) < len(bars) else all(known), ", ".join(shown))
+
+
+def at_least(text: str, outcomes: Mapping[str, Sequence[float]], share: float) -> Claim:
+    """Holds if under every label at least this share of the outcomes (0 or 1, one a seed) is 1."""
+    holds = [sum(map(bool, each)) >= share * len(each) - 1e-9 for each in outcomes.values() if each]
+    shown = ", ".join(f"{label}: {counted(each)}" for label, each in outcomes.items())
+    return Claim(text, None if len(holds) < len(outcomes) else all(holds), shown)

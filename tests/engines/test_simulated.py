@@ -1,0 +1,106 @@
+"""Shards side by side in threads: the same result to rounding, to the last bit when repeated, no model held twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.client.side import ClientSide
+from coterie.core.clusters import Clusters
+from coterie.core.dataset import Profile
+from coterie.core.messages import Broadcast, Reply, Task
+from coterie.engines import simulated
+from coterie.engines.simulated import Simulated
+from coterie.learners import make_learner
+from coterie.learners.descent import LocalWork
+from coterie.testing.checks import CHECKS, Case
+from coterie.tiers.assignment import LowestLoss
+from coterie.tiers.method import Averaging, Method
+from coterie.tiers.objective import Conditional
+from coterie.tiers.procedure import Fixed
+from tests.core.make import make_shard, regression_data
+
+LINEAR = make_learner("linear", Profile((3,), None))
+TASK = Method("m", Conditional(), LowestLoss(), Fixed(2), LocalWork(2), Averaging()).task(0)
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    """Two threads, and any amount of work is worth both."""
+    monkeypatch.setattr(simulated, "PART_BYTES", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Watched(ClientSide):
+    """Notes for every shard it is cut into: how many clients, how many models arrived, in how many threads it works."""
+
+    seen: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def take(self, positions: np.ndarray, remember: bool = True) -> ClientSide:
+        return Watched(self.learner, self.train.take(positions), None, seen=self.seen)
+
+    def serve(self, task: Task, broadcast: Broadcast) -> Reply:
+        held = broadcast.clusters.params["weight"].shape[0]
+        self.seen.append((len(self.train), held, torch.get_num_threads()))
+        return super().serve(task, broadcast)
+
+
+def watched(clients: int) -> Simulated:
+    return Simulated(Watched(LINEAR, make_shard(regression_data([4] * clients, 3)), None))
+
+
+def own_models(clients: int) -> Broadcast:
+    """A model for each client, as `local` has it."""
+    clusters = Clusters(LINEAR.start(range(clients), torch.float64), clients)
+    return Broadcast(0, clusters, torch.arange(clients)[:, None], {"lr": 0.1})
+
+
+def test_a_part_holds_only_the_models_of_its_own_clients(two_threads):
+    federation = watched(7)
+    reply = federation.ask(TASK, own_models(7), np.arange(7)).reply
+    assert sorted(federation.side.seen) == [(3, 3, 1), (4, 4, 1)]
+    assert reply.slotted["clusters"].slots.tolist() == list(range(7))
+    assert reply.clients == federation.clients
+
+
+def test_one_client_is_served_by_one_thread(two_threads):
+    federation = watched(5)
+    sent = own_models(5)
+    reply = federation.ask(TASK, Broadcast(0, sent.clusters, sent.only[3:4], sent.scalars), np.array([3])).reply
+    assert federation.side.seen == [(1, 1, 1)]
+    assert reply.clients == ("c3",)
+
+
+def test_little_work_is_done_by_one_thread(two_threads, monkeypatch):
+    monkeypatch.setattr(simulated, "PART_BYTES", 1 << 20)
+    federation = watched(6)
+    federation.ask(TASK, own_models(6), np.arange(6))
+    assert federation.side.seen == [(6, 6, 1)]
+
+
+@pytest.mark.parametrize("check", ["seed", "client_order", "engines", "silent_client", "resume"])
+@pytest.mark.parametrize(("method", "learner"), [("ifca", "mlp"), ("local", "linear")])
+def test_methods_pass_their_checks_in_two_threads(method, learner, check, two_threads):
+    CHECKS[check](Case(method, learner, {}))
+
+
+def test_two_threads_equal_one_to_rounding(two_threads):
+    case = Case("ifca", "mlp", {"restarts": 2, "race": 0})
+    side_by_side, in_turn = case.run(), case.run(federation=partial(Simulated, shards=1))
+    for one, other in zip(side_by_side.models, in_turn.models, strict=True):
+        for name in one:
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-10, atol=1e-12)
+
+
+def test_records_say_how_the_work_was_done(two_threads):
+    assert {record["path"] for record in Case("fedavg", "logistic").run().records} == {"autograd"}
+    ragged = Case("ifca", "mlp", {"local_steps": 5}).run()  # n = 1 to 30: the Gram form pays for the small ones only
+    assert {record["path"] for record in ragged.records} == {"by-hand+gram"}

@@ -1,9 +1,0 @@
-"""Nothing here goes to a network; without flwr there is nothing to test (`tests/federation/test_flower_extra.py`)."""
-
-import os
-from importlib.util import find_spec
-
-os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
-os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
-
-collect_ignore_glob = [] if find_spec("flwr") else ["test_*.py"]

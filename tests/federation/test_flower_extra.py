@@ -1,7 +1,0 @@
-"""Says so when the tests in `flower/` could not run."""
-
-import pytest
-
-
-def test_the_tests_of_flower_can_run():
-    pytest.importorskip("flwr", reason="the tests in tests/federation/flower need coterie[flower]")

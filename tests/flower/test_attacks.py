@@ -1,0 +1,81 @@
+"""A hostile node is refused with a reason, and the run ends as if the node did not exist."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.flower.clients import clients_of
+from coterie.flower.in_process import InProcessGrid
+from coterie.flower.node import make_client_app
+from coterie.testing.checks import small_federation
+from tests.flower.attacks import ATTACKS, attacking
+
+NODES: Mapping[int, Sequence[int]] = {11: (0, 3), 5: (1, 2), 7: (4, 5, 6)}
+HOSTILE, ITS_CLIENTS = 3, (7, 8)
+OPTIONS: Mapping[str, Any] = {
+    "clusters": 2, "rounds": 1, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "start": "random"
+}  # fmt: skip
+DATA = {learner: small_federation(learner) for learner in ("linear", "logistic")}
+
+
+def run(
+    attack: str | None, method: str = "ifca", learner: str = "linear", options: Mapping[str, Any] = OPTIONS
+) -> coterie.Result:
+    """A run with three honest nodes and, where there is an attack, a hostile one."""
+    data, places = DATA[learner], dict(NODES) | ({} if attack is None else {HOSTILE: ITS_CLIENTS})
+    parts = {node: data.take(at) for node, at in places.items()}
+    apps = {node: make_client_app(lambda context, part=part: part) for node, part in parts.items() if node != HOSTILE}
+    if attack is not None:
+        apps[HOSTILE] = make_client_app(lambda context: parts[HOSTILE], mods=[attacking(attack)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        clients = clients_of(InProcessGrid(apps), nodes=3, wait=60, deadline=60)
+        return coterie.fit(clients, method, **options)
+
+
+HONEST = run(None)
+
+
+def reasons(result: coterie.Result) -> list[str]:
+    return [note["reason"] for record in result.records for note in record.get("notes", ()) if note["node"] == "3"]
+
+
+def assert_as_without_it(attacked: coterie.Result, honest: coterie.Result = HONEST) -> None:
+    for ours, theirs in zip(attacked.models, honest.models, strict=True):
+        for name in ours:
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-12, atol=1e-12)
+    mine = {client: attacked.assignments[client] for client in honest.assignments}
+    assert mine == honest.assignments
+    for ours, theirs in zip(attacked.records, honest.records, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-12)
+        assert ours["bytes_up"] == theirs["bytes_up"]
+    told = reasons(attacked)
+    assert told
+    assert all(reason.endswith(": refused") and reason.isprintable() and len(reason) < 600 for reason in told), told
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_hostile_node_is_refused_and_the_run_goes_on(attack):
+    assert_as_without_it(run(attack))
+
+
+OTHERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "restarts": ("ifca", "logistic", {**OPTIONS, "restarts": 2}),
+    "median": ("ifca", "logistic", {**OPTIONS, "combine": "median"}),
+    "one-shot": ("odcl", "linear", {"clusters": 2, "dtype": "float64"}),
+    "uniform": ("fedavg", "logistic", {"rounds": 2, "local_steps": 2, "lr": 0.05, "client_weight": "uniform"}),
+}
+
+
+@pytest.mark.parametrize("attack", ["NaN everywhere", "infinity everywhere", "1e308 everywhere", "npz", "nothing"])
+@pytest.mark.parametrize("case", OTHERS)
+def test_so_it_is_with_other_methods(case, attack):
+    method, learner, options = OTHERS[case]
+    honest, attacked = run(None, method, learner, options), run(attack, method, learner, options)
+    for ours, theirs in zip(attacked.models, honest.models, strict=True):
+        for name in ours:
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6 if case == "uniform" else 1e-9, atol=1e-12)

@@ -1,0 +1,52 @@
+"""The check suite over every method, with a server that has no data and clients behind a grid.
+
+Shards, engines, missing clients and going on after a kill are compared with simulations in test_every_method.py and
+test_faults.py; with that the twin of a simulation is that of a run over a grid.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.client.side import ClientSide
+from coterie.core.dataset import ClientDirectory
+from coterie.core.federation import Federation
+from coterie.testing.checks import CHECKS, Case
+from coterie.training.planning import Plan
+from coterie.training.result import Result
+from tests.flower.make import clients_behind_a_grid
+from tests.flower.test_every_method import CASES, TWO, label, quick
+
+OVER_A_GRID = ("finite", "seed", "client_order", "weights", "config")
+
+
+@dataclass(frozen=True)
+class GridCase(Case):
+    """A case whose clients live behind a grid; its plain run is done once for all checks."""
+
+    folder: Path = field(default_factory=Path)
+    """For what clients keep."""
+    done: list[Result] = field(default_factory=list)
+
+    def plan(self, data: ClientDirectory | None = None, **more: Any) -> Plan:
+        known = super().plan(data, **more)
+        return super().plan(clients_behind_a_grid(known, self.folder, nodes=TWO), **more)
+
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+        if plan is not None:
+            return super().run(plan, federation)
+        if not self.done:
+            self.done.append(super().run())
+        return self.done[0]
+
+
+@pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-shot", "ignore:.*it may split by chance")
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_check_suite_over_a_grid(case, tmp_path):
+    case = quick(case)
+    behind = GridCase(case.method, case.learner, case.options, case.sizes, tmp_path)
+    for check in OVER_A_GRID:
+        CHECKS[check](behind)

@@ -1,0 +1,160 @@
+"""Who may say how much: mass, losses and lengths of changes, beside what was asked and beside the other nodes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.core.messages import ALL, Broadcast, Reply, Slotted
+from coterie.flower.checks import Asked, Memory, sort_out
+from coterie.flower.expected import Expected, Slots, Spec, expected
+from coterie.flower.wire import Answer, answer_content
+from coterie.testing.checks import Case
+from coterie.training.starting import begin
+from tests.flower.make import at_node, edited, federation_of, with_change
+
+MODELS = {"w": torch.zeros(2, 3, dtype=torch.float64)}
+FORM = Expected(
+    {"samples": Spec((), low=0, whole=True, total="samples")},
+    {"clusters": Slots(2, {"change/w": Spec((3,)), "mass": Spec((), low=0, total="mass")})},
+    {"cluster": Spec((1,), torch.int64, 0, 1)},
+)
+SIZES = {"a": 3, "b": 5}
+
+
+def asked_of(models=MODELS, **options):
+    clusters = replace(begin(PLAN).state.clusters, params=models)
+    return Asked("local-round", clusters, SIZES, FORM, **options)
+
+
+def reply_of(length: float, mass: float = 1.0) -> Answer:
+    """Both clients in cluster 0, with a change in their mean that is so long."""
+    change = torch.tensor([[length * mass, 0.0, 0.0]], dtype=torch.float64)
+    sums = Slotted(torch.tensor([0]), {"change/w": change, "mass": torch.tensor([mass]).double()}, torch.tensor([2]))
+    rows = {"cluster": torch.zeros(2, 1, dtype=torch.int64)}
+    return Answer(Reply(("a", "b"), {"samples": torch.tensor(8.0).double()}, {"clusters": sums}, rows))
+
+
+PLAN = Case("ifca", "linear", {"start": "random"}).plan()
+
+
+def refused(answers, memory=None, **options) -> dict[int, str]:
+    contents = {node: answer_content("local-round", answer) for node, answer in enumerate(answers)}
+    asked = asked_of(**options)
+    return sort_out(contents, dict.fromkeys(contents, asked), memory)[1]
+
+
+@pytest.mark.parametrize(
+    ("uniform", "mass", "why"),
+    [
+        (True, 2.0, ""),
+        (True, 2.1, "counts for 2.1 clients in 'clusters', but there are 2"),
+        (True, 8.0, "counts for 8 clients in 'clusters', but there are 2"),
+        (False, 8.0, ""),
+        (False, 8.1, "counts for 8.1 samples in 'clusters', but there are 8"),
+        (True, -1.0, "has -1 in 'clusters/mass', but values lie between 0 and inf"),
+    ],
+)
+def test_a_client_counts_once_or_n_times_and_never_more(uniform, mass, why):
+    assert refused([reply_of(1.0, mass)], uniform=uniform).get(0, "") == why
+
+
+@pytest.mark.parametrize("weight", ["uniform", "samples"])
+def test_a_node_cannot_count_more_than_the_run_lets_it(weight):
+    plan = Case("ifca", "linear", {"start": "random", "client_weight": weight}).plan()
+    for factor, heard in ((1.0, 9), (1.01, 7)):
+        fault = edited(with_change(lambda mass, factor=factor: mass * factor, "mass"))
+        federation = federation_of(plan, deliver=at_node(5, fault))
+        broadcast = Broadcast(0, begin(plan).state.clusters, scalars={"lr": 0.05})
+        assert len(federation.ask(plan.method.task(3), broadcast, np.arange(9)).reply.clients) == heard
+
+
+@pytest.mark.parametrize(
+    ("only", "why"),
+    [
+        ([[0], [0]], ""),
+        ([[ALL], [0]], ""),
+        ([[1], [0]], "has clients in other clusters than they were told"),
+        ([[1], [ALL]], "has clients in other clusters than they were told"),
+    ],
+)
+def test_clients_work_in_the_cluster_that_they_were_told(only, why):
+    assert refused([reply_of(1.0)], uniform=True, only=torch.tensor(only)).get(0, "") == why
+
+
+def test_clients_change_only_models_that_they_were_sent():
+    answer = reply_of(1.0)
+    sums = replace(answer.reply.slotted["clusters"], slots=torch.tensor([1]))
+    other = replace(answer, reply=replace(answer.reply, slotted={"clusters": sums}))
+    why = "has changes of models that none of its clients was sent"
+    assert refused([other], uniform=True, only=torch.tensor([[0], [0]])) == {0: why}
+    assert refused([other], uniform=True, only=torch.tensor([[ALL], [0]])) == {}
+
+
+# ---- lengths beside those of others -------------------------------------------------------------------------------
+
+
+def test_a_change_that_is_many_times_as_long_as_usual_is_refused():
+    lengths = [1.0, 2.0, 3.0, 4001.0]  # the median is 2.5
+    assert refused([reply_of(n) for n in lengths], change_factor=1000.0) == {
+        3: "changes a model by 4e+03, which is more than 1000 times what is usual (2.5)"
+    }
+    assert refused([reply_of(n) for n in lengths], change_factor=2000.0) == {}
+    assert refused([reply_of(n) for n in lengths]) == {}
+    assert refused([reply_of(n) for n in (1.0, 1e9)], change_factor=1000.0) == {}  # of two nobody knows who lies
+
+
+def test_where_most_have_arrived_the_others_may_still_move():
+    memory = Memory()
+    assert refused([reply_of(n) for n in (1.0, 2.0, 3.0)], memory, change_factor=100.0) == {}
+    assert memory.longest == 2.0
+    assert refused([reply_of(n) for n in (1e-12, 1e-12, 5.0)], memory, change_factor=100.0) == {}
+    assert list(refused([reply_of(n) for n in (1e-12, 1e-12, 201.0)], memory, change_factor=100.0)) == [2]
+    # without a memory, as after a resume, a change as long as a model is not unusual
+    models = {"w": torch.full((2, 3), 10.0, dtype=torch.float64)}  # sqrt(300) = 17.3 long
+    assert refused([reply_of(n) for n in (0.0, 0.0, 17.0)], models=models, change_factor=100.0) == {}
+    assert list(refused([reply_of(n) for n in (0.0, 0.0, 18.0)], models=models, change_factor=100.0)) == [2]
+    assert refused([reply_of(n) for n in (0.0, 0.0, 18.0)], change_factor=100.0) == {}  # nothing to compare with
+
+
+def test_a_node_that_does_not_clip_is_refused():
+    pytest.importorskip("dp_accounting")
+    options = {"privacy": "central", "privacy_noise": 1.0, "privacy_clip": 0.5, "start": "random", "rounds": 1}
+    plan = Case("ifca", "linear", options).plan()
+    federation = federation_of(plan, deliver=at_node(5, edited(with_change(lambda change: change * 1e3))))
+    broadcast = Broadcast(0, begin(plan).state.clusters, scalars={"lr": 0.05})
+    replies = federation.ask(plan.method.task(3), broadcast, np.arange(9))
+    assert len(replies.reply.clients) == 7
+    assert "but at most 0.5005 is allowed" in replies.notes[0].reason
+
+
+# ---- values that are not finite -----------------------------------------------------------------------------------
+
+
+def scored(*values):
+    answers = [Answer(Reply(("a", "b"), rows={"losses": torch.tensor(v, dtype=torch.float64)})) for v in values]
+    asked = asked_of()
+    asked = replace(asked, task="score", expected=Expected(rows={"losses": Spec((2,), low=0, missing="shared")}))
+    contents = {node: answer_content("score", answer) for node, answer in enumerate(answers)}
+    return list(sort_out(contents, dict.fromkeys(contents, asked))[1])
+
+
+INF, NAN = torch.inf, torch.nan
+
+
+def test_a_score_is_not_finite_only_where_most_are_so():
+    assert scored([[1, 2], [1, 2]], [[1, INF], [1, 2]], [[3, 4], [5, 6]]) == [1]
+    assert scored([[1, 2], [1, 2]], [[1, 1e101], [1, 2]], [[3, 4], [5, 6]]) == [1]
+    assert scored([[1, 2], [1, 2]], [[NAN, NAN], [1, 2]]) == [1]
+    assert scored([[1, INF], [1, INF]], [[1, INF], [1, INF]], [[3, INF], [5, 6]]) == []  # that model has diverged
+    assert scored([[1, INF], [1, INF]], [[INF, INF], [1, INF]], [[3, INF], [5, 6]]) == [1]
+    assert scored([[INF, NAN], [1, 1]]) == []  # alone nobody can tell
+
+
+def test_every_task_but_those_of_somebodys_own_has_a_form():
+    from coterie.client.side import TASKS
+    from coterie.flower import expected as forms
+
+    assert set(TASKS) == set(forms._TASKS) | {"local-round"}
+    assert expected(replace(PLAN.method.task(0), name="mine"), Broadcast(0, begin(PLAN).state.clusters), None) is None

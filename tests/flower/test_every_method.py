@@ -1,0 +1,134 @@
+"""Every registered method over a grid gives what the simulation gives, and goes on after a kill."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.errors import ConfigError
+from coterie.methods import METHODS, find_method
+from coterie.testing.checks import Case, learners_of
+from coterie.training.fitting import begin_run, carry_out, go_on
+from coterie.training.planning import Plan
+from coterie.training.result import Result
+from coterie.training.runs.folder import RunFolder
+from tests.flower.make import clients_behind_a_grid, federation_of
+
+TWO = {11: (0, 3, 7, 8), 5: (1, 2, 4, 5, 6)}
+"""Fewer nodes, fewer messages."""
+POOLED = "cluster-oracle"
+"""Puts the data in one place, which nobody can do elsewhere."""
+FEW = {"two-phase": {"start": "random"}, "moment-descent": {"moments": "two-points", "iterations": 2, "anchors": 4}}
+"""Fewer exchanges; moment descent is the start of both."""
+CASES = [Case(method, learners_of(method)[0], FEW.get(method, {})) for method in METHODS if method != POOLED]
+CUT = {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}
+CASES += [
+    Case("ifca", "module"),  # a learner of the user's own
+    Case("ifca", "linear", {"restarts": 2}),
+    Case("ifca", "linear", {"combine": "median"}),  # every client's change is a row
+    Case("ifca", "linear", {"stable_after": 2, "rounds": 4, "validation": 0.3}),  # some are sent one model only
+    Case("hcfl", "logistic", CUT | {"backbone": "fedem"}),  # K changes while clients keep weights
+]
+
+pytestmark = pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-shot", "ignore:.*it may split by chance")
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+def kill(record: Mapping[str, Any]) -> None:
+    if record["round"] == 2:
+        raise KilledError
+
+
+def same(one: Result, other: Result) -> None:
+    for a, b in zip(one.models, other.models, strict=True):
+        for name in a:
+            np.testing.assert_allclose(b[name], a[name], rtol=1e-9, atol=1e-9 * np.abs(a[name]).max())
+    assert one.assignments == other.assignments
+    for ours, theirs in zip(one.records, other.records, strict=True):
+        for figure in ("answered", "missing", "rejected", "bytes_up", "bytes_down"):
+            assert ours[figure] == theirs[figure], figure
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-9)
+    for figure in ("bytes_up", "bytes_down"):
+        assert one.metrics[figure] == other.metrics[figure], figure
+    score = "rmse" if "rmse" in one.metrics else "accuracy"
+    assert one.metrics[score] == pytest.approx(other.metrics[score], rel=1e-9)
+
+
+def label(case: Case) -> str:
+    return "-".join([case.method, case.learner, *case.options])
+
+
+def quick(case: Case, rounds: int = 3) -> Case:
+    """Few rounds, and scores are asked for at the end only."""
+    takes = {option.name for option in find_method(case.method).accepts} - set(find_method(case.method).refuses)
+    few = {name: value for name, value in {"evaluate_every": 9, "rounds": rounds}.items() if name in takes}
+    return replace(case, options={**few, **case.options})
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_a_run_that_is_killed_and_goes_on_equals_a_simulated_one(case, tmp_path):
+    case = quick(case)
+    takes = "checkpoint_every" not in find_method(case.method).refuses
+    more = {"checkpoint_every": 2} if takes else {}
+    plan = case.plan(**more)
+
+    def elsewhere() -> Plan:
+        """The same plan of a server that has no data."""
+        return case.plan(clients_behind_a_grid(plan, tmp_path / "states", nodes=TWO), **more)
+
+    try:
+        ended = carry_out(elsewhere(), tmp_path / "run", kill)  # those without rounds cannot be killed in one
+    except KilledError:
+        ended = go_on(elsewhere(), RunFolder.open(tmp_path / "run"))
+    same(case.run(plan), ended)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "participation" not in find_method(c.method).refuses], ids=label)
+def test_some_of_the_clients_asked_equals_simulated(case, tmp_path):
+    case = quick(case, rounds=2)
+    plan = case.plan(participation=0.6)
+    same(case.run(plan), case.run(plan, lambda side: federation_of(plan, tmp_path)))
+
+
+def test_pooling_the_data_is_refused():
+    plan = Case(POOLED, "linear").plan()
+    with pytest.raises(ConfigError, match="which only a simulation can: leave it out"):
+        begin_run(replace(plan, federation=federation_of(plan)))
+
+
+@pytest.mark.parametrize("method", ["fedem", "fedsoft"])
+def test_a_server_that_falls_back_to_an_older_checkpoint_finds_the_states_of_then(method, tmp_path):
+    case = Case(method, "linear", {"evaluate_every": 9, "rounds": 6, "participation": 0.6, "checkpoint_every": 1})
+    plan = case.plan()
+    out, states = tmp_path / "run", tmp_path / "states"
+
+    def kill_late(record: Mapping[str, Any]) -> None:
+        if record["round"] == 4:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        carry_out(replace(plan, federation=federation_of(plan, states)), out, kill_late)
+    for newest in sorted(out.glob("checkpoints/round-*"))[-4:]:  # two checkpoints, of two files each
+        newest.write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="is damaged"):
+        ended = go_on(replace(plan, federation=federation_of(plan, states)), RunFolder.open(out))
+    same(case.run(plan), ended)
+    assert "notes" not in {key for record in ended.records for key in record}
+
+
+def test_states_that_no_checkpoint_needs_are_deleted(tmp_path):
+    case = Case("fedem", "linear", {"evaluate_every": 9, "rounds": 6, "checkpoint_every": 1})
+    plan = case.plan()
+    carry_out(replace(plan, federation=federation_of(plan, tmp_path / "states")), tmp_path / "run")
+    # checkpoints after 4, 5 and 6 rounds are there; when the last messages went, those after 3, 4 and 5 were
+    assert rounds_kept(tmp_path / "states") == {"000003", "000004", "000005"}
+
+
+def rounds_kept(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*/*/*")}

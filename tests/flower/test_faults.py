@@ -1,0 +1,545 @@
+"""What goes wrong on the way is dropped or refused with a reason, and the round goes on with the others."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from time import time
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Error, Message, RecordDict
+
+from coterie.core.client_state import NEVER
+from coterie.core.clusters import Clusters
+from coterie.core.federation import Federation, Replies
+from coterie.core.messages import Broadcast, Reply, Slotted, Task
+from coterie.core.shard import Positions
+from coterie.engines.simulated import Simulated
+from coterie.errors import ConfigError, InputError, TrainingError
+from coterie.flower.admission import Admission
+from coterie.flower.checks import longest_change
+from coterie.flower.engine import FlowerFederation
+from coterie.flower.exchange import Exchange
+from coterie.flower.in_process import InProcessGrid, at_once
+from coterie.flower.node import make_client_app
+from coterie.flower.roll import Roll
+from coterie.flower.schema import Demanded
+from coterie.flower.wire import read_request, task_of
+from coterie.testing.checks import Case
+from coterie.training.starting import begin
+from tests.flower.make import (
+    NODES,
+    Clock,
+    app_of,
+    at_node,
+    edited,
+    federation_of,
+    grid_of,
+    part_of,
+    terms_of,
+    with_change,
+)
+
+CASE = Case("ifca", "linear", {"start": "random"})
+PLAN = CASE.plan()
+CLIENTS = PLAN.data.clients
+OF_5 = ("site-1", "site-2")
+EVERYBODY = np.arange(len(CLIENTS))
+MASS = torch.tensor([1.0, 4.0], dtype=torch.float64)
+SOFT_CASE = Case("fedem", "linear", {"evaluate_every": 9})
+SOFT = SOFT_CASE.plan()
+
+
+def ask(federation: Federation, asked: Positions = EVERYBODY) -> Replies:
+    """The first round."""
+    broadcast = Broadcast(0, begin(PLAN).state.clusters, scalars={"lr": 0.05})
+    return federation.ask(PLAN.method.task(3), broadcast, asked)
+
+
+def expected(without: Sequence[str]) -> Reply:
+    """The same from a simulation in which these never answer."""
+    return ask(Simulated(PLAN.federation.side, missing={0: without})).reply
+
+
+def assert_same(reply: Reply, other: Reply) -> None:
+    assert reply.clients == other.clients
+    torch.testing.assert_close(reply.sums, other.sums, rtol=1e-9, atol=0)
+    torch.testing.assert_close(reply.rows, other.rows, rtol=0, atol=0)
+    ours, theirs = reply.slotted["clusters"], other.slotted["clusters"]
+    assert ours.slots.tolist() == theirs.slots.tolist()
+    assert ours.counts.tolist() == theirs.counts.tolist()
+    torch.testing.assert_close(ours.arrays, theirs.arrays, rtol=1e-9, atol=1e-12)
+
+
+def reasons(replies: Replies) -> str:
+    return " | ".join(note.reason for note in replies.notes)
+
+
+def test_nothing_goes_wrong():
+    replies = ask(federation_of(PLAN))
+    assert_same(replies.reply, expected(()))
+    assert replies.notes == ()
+
+
+# ---- answers that do not come as they should ----------------------------------------------------------------------
+
+
+def dropped(message, answer):
+    return []
+
+
+def late(message, answer):
+    return [(12.0, answer)]
+
+
+def failed(message, answer):
+    return [(0.0, Message(Error(8, "Traceback\n  at line 3\nBoomError: no memory"), reply_to=message))]
+
+
+def over(message, answer):
+    """By the clock of a SuperLink a message's time can be over a little earlier."""
+    return [(0.0, Message(Error(3, "Message Unavailable"), reply_to=message))]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (dropped, "node 5 has not answered within 10 s"),
+        (late, "node 5 has not answered within 10 s"),
+        (failed, "node 5 answered with error 8: BoomError: no memory"),
+        (over, "node 5 has not answered within 10 s"),
+    ],
+)
+def test_an_answer_that_does_not_come_is_missing(fault, reason):
+    replies = ask(federation_of(PLAN, deliver=at_node(5, fault)))
+    assert_same(replies.reply, expected(OF_5))
+    assert replies.reply.rejected == ()
+    assert reasons(replies) == reason
+    assert replies.notes[0].plain() == {"node": "5", "clients": list(OF_5), "reason": reason}
+
+
+def test_an_answer_that_comes_twice_counts_once():
+    federation = federation_of(PLAN, deliver=at_node(5, lambda message, answer: [(0.0, answer), (0.0, answer)]))
+    replies = ask(federation)
+    assert_same(replies.reply, expected(()))
+    assert reasons(replies) == "node 5 answered twice or without being asked: dropped"
+
+
+def test_a_node_that_is_late_is_left_alone_until_it_gives_a_sign():
+    asked: list[tuple[str, float]] = []
+    delays = iter([25.0, 4.0])  # the work, and then the first question
+
+    def slow(message, answer):
+        if message.metadata.dst_node_id != 5:
+            return at_once(message, answer)
+        asked.append((task_of(message.content), message.metadata.ttl))
+        return [(next(delays, 0.0), answer)]
+
+    federation = federation_of(PLAN)
+    grid_of(federation).deliver = slow
+    clock, sleep = federation.exchange.clock, federation.exchange.sleep
+    assert ask(federation).reply.clients == expected(OF_5).clients
+    assert clock() == 10
+    busy = "node 5 is still busy with an earlier exchange and was not asked"
+    second = ask(federation)
+    assert reasons(second) == busy
+    assert_same(second.reply, expected(OF_5))
+    only = ask(federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]}, expected=OF_5))
+    assert second.bytes_down == only.bytes_down  # nothing was sent to it
+    assert clock() == 10  # nor is it waited for
+    sleep(2.0)
+    assert reasons(ask(federation)) == busy  # the time of the message is over: it is asked for a sign
+    sleep(2.0)
+    assert reasons(ask(federation)) == busy
+    sleep(3.0)
+    assert_same(ask(federation).reply, expected(()))
+    assert asked == [("local-round", 10), ("hello", 20), ("local-round", 10)]
+
+
+def test_a_node_that_is_late_with_its_sign_may_still_come_back():
+    delays = iter([25.0, 12.0])  # the work; the question waits for the end of what the node was still busy with
+
+    def slow(message, answer):
+        return [(next(delays, 0.0) if message.metadata.dst_node_id == 5 else 0.0, answer)]
+
+    federation = federation_of(PLAN)
+    grid_of(federation).deliver = slow
+    assert ask(federation).reply.clients == expected(OF_5).clients
+    for wait in (1.0, 13.0):  # over: it is asked for a sign, which takes longer than a deadline
+        federation.exchange.sleep(wait)
+        replies = ask(federation)
+    assert_same(replies.reply, expected(()))
+
+
+def test_an_answer_that_comes_between_two_exchanges_is_dropped():
+    federation = federation_of(PLAN, deliver=at_node(5, lambda message, answer: [(9.8, answer)]))
+    clock, sleep = federation.exchange.clock, federation.exchange.sleep
+    grid_of(federation).clock = lambda: 0.97 * clock()  # when nobody waits any more, its time is not quite over
+    assert ask(federation).reply.clients == expected(OF_5).clients
+    sleep(0.2)
+    grid_of(federation).deliver = at_once
+    replies = ask(federation)
+    assert reasons(replies) == "node 5 answered an earlier exchange after its deadline: dropped"
+    assert_same(replies.reply, expected(()))
+
+
+def test_if_all_are_busy_one_is_waited_for():
+    delays = iter([12.0] * 3 + [3.0] * 3)
+    federation = federation_of(PLAN)
+    grid_of(federation).deliver = lambda message, answer: [(next(delays, 0.0), answer)]
+    assert ask(federation).reply.clients == ()
+    second = ask(federation)  # over at 10 s, a sign of life 3 s after that, then the answers
+    assert_same(second.reply, expected(()))
+    assert reasons(second) == ""
+    assert 13 <= federation.exchange.clock() < 14
+
+
+def test_a_node_that_is_gone_is_missing_and_may_come_back():
+    federation = federation_of(PLAN)
+    app = grid_of(federation).apps.pop(5)
+    replies = ask(federation)
+    assert_same(replies.reply, expected(OF_5))
+    assert reasons(replies) == "2 clients live at node 5, which is not connected"
+    grid_of(federation).apps[5] = app
+    assert_same(ask(federation).reply, expected(()))
+
+
+def test_the_order_in_which_answers_come_changes_nothing():
+    one = ask(federation_of(PLAN)).reply
+    slow = at_node(11, lambda message, answer: [(3.0, answer)])
+    other = ask(federation_of(PLAN, deliver=slow)).reply
+    assert torch.equal(
+        one.slotted["clusters"].arrays["change/weight"], other.slotted["clusters"].arrays["change/weight"]
+    )
+    assert one.clients == other.clients == CLIENTS
+
+
+# ---- answers that are not what they should be ---------------------------------------------------------------------
+
+
+def with_slots(edit):
+    return lambda reply: replace(
+        reply, slotted={"clusters": replace(reply.slotted["clusters"], slots=edit(reply.slotted["clusters"].slots))}
+    )
+
+
+def with_row(name, edit):
+    return lambda reply: replace(reply, rows={**reply.rows, name: edit(reply.rows["cluster"])})
+
+
+def content(edit):
+    """The records themselves are changed."""
+
+    def deliver(message, answer):
+        edit(answer.content)
+        return [(0.0, answer)]
+
+    return deliver
+
+
+WRONG = {
+    "NaN": (edited(with_change(lambda c: c * torch.nan)), "values in 'clusters/change/weight' that are not finite"),
+    "shape": (edited(with_change(lambda c: c[:, :-1])), r"float64 \(15,\), but the run has float64 \(16,\)"),
+    "dtype": (edited(with_change(lambda c: c.float())), r"float32 \(16,\), but the run has float64"),
+    "no sums": (edited(lambda r: replace(r, sums={})), "does not say 'sums/loss'"),
+    "more sums": (
+        edited(lambda r: replace(r, sums={**r.sums, "more": torch.zeros(3)})),
+        "has 'sums/more', which nobody asked for",
+    ),
+    "mass of another shape": (
+        edited(with_change(lambda m: m[:, None], "mass")),
+        r"has 'clusters/mass' as float64 \(1,\), but the run has float64 \(\)",
+    ),
+    "K": (edited(with_slots(lambda slots: slots + 2)), "has slot [23] of 'clusters', but there are 2"),
+    "cluster": (
+        edited(with_row("cluster", lambda c: c + 2)),
+        "has [23] in 'rows/cluster', but values lie between 0 and 1",
+    ),
+    "rows": (edited(with_row("more", lambda c: c[:1])), r"has 'more' of shape \(1, 1\) for 2 clients"),
+    "undeclared": (edited(with_row("more", lambda c: c.double())), "'rows/more', which nobody asked for"),
+    "foreign": (edited(lambda r: replace(r, clients=("site-0", "site-2"))), "client 'site-0', which was not asked"),
+    "twice": (edited(lambda r: replace(r, clients=("site-1", "site-1"))), "names a client twice"),
+    "norm": (edited(with_change(lambda c: c * 1e6)), "changes a model by .*e.*, but at most 100 is allowed"),
+    "mass": (edited(with_change(lambda m: m * 1e3, "mass")), "counts for .*000 clients in 'clusters', but there are 2"),
+    "order": (edited(with_slots(lambda slots: slots.flip(0) if len(slots) > 1 else slots - 1)), "slot"),
+    "no config": (content(lambda c: c.pop("config")), "sent something else: .*ConfigRecord named 'config'"),
+    "no array": (content(lambda c: c["arrays"].pop("small")), "the header lists 6 arrays, but 0 have come"),
+    "empty": (content(RecordDict.clear), "this one has nothing"),
+}
+
+
+def test_a_message_that_flower_itself_cannot_decode_is_refused_alone(monkeypatch):
+    federation = federation_of(PLAN)
+    pull = InProcessGrid.pull_messages
+
+    def fails(self, message_ids):
+        """As Flower's grids do: what they pull together is lost together."""
+        found = list(pull(self, message_ids))
+        if any(message.metadata.src_node_id == 5 for message in found):
+            raise MemoryError
+        return found
+
+    monkeypatch.setattr(InProcessGrid, "pull_messages", fails)
+    monkeypatch.setattr(InProcessGrid, "_answer", from_its_node(InProcessGrid._answer))
+    replies = ask(federation)
+    assert_same(replies.reply, expected(OF_5))
+    assert reasons(replies) == "node 5 sent a message that Flower cannot decode (MemoryError): refused"
+
+
+def from_its_node(answer):
+    def named(self, node, message):
+        reply = answer(self, node, message)
+        reply.metadata.__dict__["_src_node_id"] = node
+        return reply
+
+    return named
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_answer_that_is_wrong_is_refused_with_a_reason(name):
+    fault, reason = WRONG[name]
+    replies = ask(federation_of(PLAN, deliver=at_node(5, fault), most_change=100.0))
+    assert_same(replies.reply, expected(OF_5))
+    assert sorted(replies.reply.rejected) == list(OF_5)
+    (note,) = replies.notes
+    assert note.clients == OF_5
+    assert note.reason.startswith("node 5 ")
+    assert note.reason.endswith(": refused")
+    assert re.search(reason, note.reason), note.reason
+
+
+def test_the_longest_change_by_hand():
+    clusters = Clusters({"w": torch.tensor([[0.0, 0.0], [3.0, 4.0]]), "b": torch.zeros(2)}, K=2)
+    sums = Slotted(
+        torch.tensor([0, 1]),
+        {"change/w": torch.tensor([[0.0, 4.0], [6.0, 0.0]]), "change/b": torch.tensor([3.0, 8.0]), "mass": MASS},
+        torch.tensor([1, 2]),
+    )
+    # |(0, 4, 3)| / 1 = 5 and |(6, 0, 8)| / 4 = 2.5
+    assert longest_change(Reply(("a",), slotted={"clusters": sums}), clusters) == pytest.approx(5)
+    # a body is changed by all: |(18, 24)| / (1 + 4) = 6
+    body = Slotted(torch.tensor([0]), {"change/deep": torch.tensor([[18.0, 24.0]])}, torch.tensor([3]))
+    assert longest_change(Reply(("a",), slotted={"clusters": sums, "body": body}), clusters) == pytest.approx(6)
+    assert longest_change(Reply(("a",), rows={"change": torch.tensor([[[5.0, 12.0]]])}), clusters) == pytest.approx(13)
+    # models as vectors are b, w: (1, 3, 4) is 1 from the second cluster's
+    own = torch.tensor([[[1.0, 3.0, 4.0]]])
+    assert longest_change(Reply(("a",), rows={"model": own}), clusters) == pytest.approx(1)
+
+
+def test_an_answer_that_is_looked_at_may_be_infinite():
+    clusters = begin(PLAN).state.clusters
+    huge = replace(clusters, params={name: p + 1e200 for name, p in clusters.params.items()})
+    task, broadcast = Task("evaluate", {"margin": False}), Broadcast(0, huge, each={"own": torch.zeros(9, dtype=int)})
+    replies = federation_of(PLAN).ask(task, broadcast, EVERYBODY)
+    assert replies.reply.clients == CLIENTS
+    assert bool(replies.reply.rows["loss"].isinf().all())
+
+
+# ---- too few answers ----------------------------------------------------------------------------------------------
+
+
+def test_with_fewer_answers_than_the_quorum_nobody_counts():
+    silent = at_node(7, dropped)  # 4 of 9 clients
+    assert ask(federation_of(PLAN, deliver=silent, quorum=0.5)).reply.clients == expected(part(7)).clients
+    replies = ask(federation_of(PLAN, deliver=silent, quorum=0.6))
+    assert replies.reply.clients == ()
+    assert "5 of 9 clients answered, but the quorum is 0.6: this is no update" in reasons(replies)
+
+
+def part(node: int) -> tuple[str, ...]:
+    return tuple(CLIENTS[i] for i in NODES[node])
+
+
+def in_round(round_: int, fault, *nodes: int):
+    """The fault for the local rounds of this number."""
+
+    def deliver(message, answer):
+        hit = task_of(message.content) == "local-round" and read_request(message.content).broadcast.round == round_
+        return fault(message, answer) if hit and message.metadata.dst_node_id in nodes else at_once(message, answer)
+
+    return deliver
+
+
+@pytest.mark.parametrize("nodes", [(5,), (5, 7, 11)], ids=["one node", "everybody"])
+def test_a_run_with_faults_equals_a_simulation_that_replays_who_answered(nodes, tmp_path):
+    gone = [client for node in nodes for client in part(node)]
+    federation = federation_of(SOFT, tmp_path, in_round(1, dropped, *nodes))
+    ended = SOFT_CASE.run(SOFT, lambda side: federation)
+    log = {record["round"]: record["missing"] for record in ended.records}
+    assert sorted(log[1]) == sorted(gone)
+    twin = SOFT_CASE.run(SOFT, partial(Simulated, missing=log))
+    for a, b in zip(ended.models, twin.models, strict=True):
+        np.testing.assert_allclose(a["weight"], b["weight"], rtol=1e-9, atol=1e-12)
+    assert [r["missing"] for r in ended.records] == [r["missing"] for r in twin.records]
+    assert [r["answered"] for r in ended.records] == [r["answered"] for r in twin.records]
+    assert [r["bytes_up"] for r in ended.records] == [r["bytes_up"] for r in twin.records]
+    assert (ended.records[-1]["answered"] == 9) is (len(nodes) == 3)  # one node alone is not waited for
+
+
+def test_a_first_round_without_an_answer_says_why():
+    federation = federation_of(PLAN, deliver=in_round(0, failed, *NODES))
+    with pytest.raises(TrainingError, match=r"none of the 9 clients asked has answered \(node 5 answered with"):
+        CASE.run(PLAN, lambda side: federation)
+
+
+# ---- who lives where ----------------------------------------------------------------------------------------------
+
+
+def grid_with(apps) -> tuple[Exchange, InProcessGrid]:
+    clock = Clock()
+    grid = InProcessGrid(apps, clock=clock)
+    return Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep), grid
+
+
+def test_a_client_keeps_the_node_that_brought_it_first():
+    exchange, _ = grid_with({5: app_of(PLAN, (0, 1)), 7: app_of(PLAN, (1, 2))})
+    roll = Roll()
+    (note,) = roll.call(exchange, wait=1)
+    assert note.reason == ("node 7 brings client 'site-1', which lives at node 5: a client keeps its node: refused")
+    assert roll.clients == ("site-0", "site-1")
+    assert roll.bound == {"site-0": 5, "site-1": 5}
+    again = Roll(bound={"site-1": 7})
+    again.call(exchange, wait=1)
+    assert again.node_of("site-1") == 7
+    assert again.node_of("site-0") is None
+
+
+def test_the_roll_knows_sizes_tests_and_shapes():
+    exchange, _ = grid_with({5: app_of(PLAN, (2, 0))})
+    roll = Roll(expected=["site-1"])
+    roll.call(exchange, wait=1)
+    assert roll.clients == ("site-0", "site-1", "site-2")
+    assert roll.sizes.tolist() == [1, 0, 5]
+    assert (roll.tests > 0).tolist() == [True, False, True]
+    assert roll.profile == PLAN.data.profile
+
+
+def test_a_node_may_start_late_with_clients_that_were_announced():
+    federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]}, expected=OF_5)
+    early = ask(federation)
+    assert_same(early.reply, expected(OF_5))
+    assert reasons(early) == "2 clients have not come yet"
+    assert federation.sizes.tolist() == [1, 0, 0, 8, 13, 21, 9, 30, 4]
+    grid_of(federation).apps[5] = app_of(PLAN, NODES[5])
+    assert_same(ask(federation).reply, expected(()))
+    assert federation.sizes.tolist() == PLAN.federation.sizes.tolist()
+
+
+def test_a_newcomer_that_says_nothing_is_waited_for_once():
+    federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]}, expected=OF_5)
+    silent, clock, sleep = grid_of(federation), federation.exchange.clock, federation.exchange.sleep
+    silent.apps[5] = app_of(PLAN, NODES[5])
+    silent.deliver = at_node(5, dropped, "hello")
+    start = clock()
+    assert "node 5 has not answered within 10 s" in reasons(ask(federation))
+    assert clock() - start == pytest.approx(10)
+    for _ in range(3):  # the time of the question is over, then that of the next one
+        assert_same(ask(federation).reply, expected(OF_5))
+        sleep(21)
+    assert clock() - start == pytest.approx(73)
+    silent.deliver = at_once
+    ask(federation)  # for a sign of life
+    assert_same(ask(federation).reply, expected(()))
+
+
+def test_a_node_that_nobody_knows_is_refused_once_the_list_is_closed():
+    federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]})
+    grid_of(federation).apps[5] = app_of(PLAN, NODES[5])
+    assert reasons(ask(federation, asked=np.arange(7))) == (
+        "node 5 brings nobody that the run knows: announce clients that come later: refused"
+    )
+    assert reasons(ask(federation, asked=np.arange(7))) == ""
+
+
+def test_nodes_that_do_not_agree_on_their_data_do_not_begin():
+    other = Case("ifca", "mlp").plan()
+    apps = {5: app_of(PLAN, (0,)), 7: app_of(other, (1,)), 9: app_of(PLAN, (2,))}
+    with pytest.raises(InputError, match=r"node 7 has numbers .* where node 5 has classes.*name the expected form"):
+        Roll().call(grid_with(apps)[0], wait=1)
+    roll = Roll(admission=Admission(demanded=Demanded.read({"features": [4, 4], "classes": 0})))
+    (note,) = roll.call(grid_with(apps)[0], nodes=2, wait=1)
+    assert note.reason == "node 7 has 3 classes, but numbers for labels were expected: refused"
+    assert roll.clients == ("site-0", "site-2")
+
+
+def test_a_run_without_nodes_does_not_begin():
+    exchange, _ = grid_with({})
+    with pytest.raises(TrainingError, match="2 nodes were waited for, but 0 have come within 3 s: start the nodes"):
+        Roll().call(exchange, nodes=2, wait=3)
+    assert exchange.clock() >= 3
+
+
+# ---- at the node --------------------------------------------------------------------------------------------------
+
+
+def test_secure_aggregation_is_refused_loudly():
+    def secaggplus_mod(message, context, call):
+        raise AssertionError
+
+    with pytest.raises(ConfigError, match=r"mod secaggplus_mod: .* nothing would be masked: leave it out"):
+        make_client_app(lambda context: PLAN.data, mods=[secaggplus_mod])
+
+
+def test_mods_that_see_every_message_are_welcome():
+    seen = []
+
+    def listening(message, context, call):
+        seen.append((message.metadata.message_type, len(message.content.array_records)))
+        return call(message, context)
+
+    data = part_of(PLAN.data, range(9))
+    exchange, _ = grid_with({5: make_client_app(lambda context: data, mods=[listening])})
+    Roll().call(exchange, wait=1)
+    assert seen == [("train", 1)]
+
+
+def refusal(plan, app) -> str:
+    """What the only node says when it is asked."""
+    exchange, _ = grid_with({5: app})
+    roll = Roll()
+    roll.call(exchange, wait=1)
+    federation = FlowerFederation(exchange, roll, terms_of(plan))
+    clusters = begin(plan).state.clusters
+    each = {"accepted": torch.full((9,), NEVER)} if plan.method.weights.keeps else {}
+    return reasons(
+        federation.ask(plan.method.task(3), Broadcast(0, clusters, scalars={"lr": 0.1}, each=each), EVERYBODY)
+    )
+
+
+def test_a_message_whose_time_is_over_is_left(monkeypatch):
+    federation = federation_of(PLAN)
+    monkeypatch.setattr("coterie.flower.node.time", lambda: time() + 11)
+    assert "the 10 s of this message were over before it was begun: left" in reasons(ask(federation))
+
+
+def test_a_node_without_a_folder_for_states_says_so():
+    assert "name a folder of the node as state_folder of make_client_app, or state-folder in" in refusal(
+        SOFT, app_of(SOFT, range(9))
+    )
+
+
+def test_a_node_set_up_for_another_learner_says_so():
+    app = make_client_app(lambda context: PLAN.data, learner="linear:bias=true")
+    assert "but this node was set up with linear:bias=true" in refusal(PLAN, app)
+
+
+def test_a_server_names_no_file_of_a_node():
+    plan = replace(PLAN, options=replace(PLAN.options, learner="resnet18:weights=/etc/passwd"))
+    assert "no file can be read here" in refusal(plan, make_client_app(lambda context: PLAN.data))
+
+
+def test_load_must_give_what_from_arrays_makes():
+    exchange, _ = grid_with({5: make_client_app(lambda context: {"a": 1})})
+    with pytest.raises(TrainingError, match="load must return what from_arrays makes, got dict"):
+        Roll().call(exchange, wait=1)
+
+
+def test_senseless_settings_are_refused():
+    with pytest.raises(ConfigError, match="quorum is a share between 0 and 1"):
+        federation_of(PLAN, quorum=2)
+    with pytest.raises(ConfigError, match="most_change is a length above 0"):
+        federation_of(PLAN, most_change=0.0)
+    with pytest.raises(ConfigError, match="deadline and poll are seconds above 0"):
+        Exchange(grid_of(federation_of(PLAN)), deadline=0)

@@ -1,0 +1,46 @@
+"""A node begins a process for every message, so it imports what the message needs and nothing else."""
+
+import json
+import subprocess
+import sys
+
+SERVES_A_ROUND = """
+import json, sys
+import torch
+from coterie import from_arrays
+from coterie.core.clusters import Clusters
+from coterie.core.messages import Broadcast, Task
+from coterie.flower.exchange import Exchange
+from coterie.flower.in_process import InProcessGrid
+from coterie.flower.node import make_client_app
+from coterie.flower.terms import Terms
+from coterie.flower.wire import Request, read_answer, request_content
+from coterie.learners.descent import LocalWork
+from coterie.tiers.method import RoundSettings
+from coterie.tiers.objective import OBJECTIVES
+from coterie.tiers.assignment import ASSIGNMENTS
+
+x, y = torch.eye(2, dtype=torch.float64), torch.tensor([3.0, 5.0], dtype=torch.float64)
+app = make_client_app(lambda context: from_arrays({"a": (x.numpy(), y.numpy())}))
+settings = RoundSettings(OBJECTIVES["conditional"](), ASSIGNMENTS["hard-by-loss"](), LocalWork(steps=1), "uniform", 0)
+broadcast = Broadcast(0, Clusters({"weight": torch.zeros(1, 2, dtype=torch.float64)}, 1), scalars={"lr": 1.0})
+learner = "linear:bias=false,degree=1,half=true,scale=1.0,start=normal"
+terms = Terms("r", learner, (2,), None, "float64", None, 0, False)
+request = Request(terms, Task("local-round", settings.plain()), broadcast, ("a",), (-1,))
+heard = Exchange(InProcessGrid({1: app})).send({1: request_content(request)})
+change = read_answer(heard.contents[1], "local-round").reply.slotted["clusters"].arrays["change/weight"]
+print(json.dumps([change.tolist(), sorted(sys.modules)]))
+"""
+HEAVY = (
+    "scipy", "sklearn", "numba", "jinja2", "tomllib", "torch._dynamo", "coterie.cli", "coterie.data.loaders",
+    "coterie.evaluate", "coterie.training.fitting", "coterie.methods", "coterie.training.planning", "coterie.report",
+    "papers", "coterie.data.registry", "coterie.data.table", "coterie.server",
+)  # fmt: skip
+
+
+def test_a_node_serves_a_round_without_what_it_does_not_need():
+    done = subprocess.run([sys.executable, "-c", SERVES_A_ROUND], capture_output=True, text=True, check=True)
+    change, modules = json.loads(done.stdout)
+    assert change == [[1.5, 2.5]]  # one step of size 1 down the mean of (w_j - y_j)^2 / 2 over the two samples
+    assert not {name for name in modules if name.startswith(tuple(f"{heavy}." for heavy in HEAVY))}
+    assert not set(modules) & set(HEAVY)

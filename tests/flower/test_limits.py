@@ -1,0 +1,147 @@
+"""What a node refuses to do for a server, and that a guarded node's errors tell nothing of its data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from coterie import from_arrays
+from coterie.core.clusters import Clusters
+from coterie.core.messages import Broadcast, Task
+from coterie.errors import ConfigError
+from coterie.flower.guard import FAILED, Guard
+from coterie.flower.in_process import InProcessGrid
+from coterie.flower.limits import Limits, RefusedError
+from coterie.flower.node import make_client_app
+from coterie.flower.terms import Terms
+from coterie.flower.wire import Request, request_content
+from coterie.testing.checks import Case
+
+GUARD = Guard(noise=1.0, answers=10**6, choice=10.0)
+PLAN = Case("ifca", "logistic", {"privacy": "local", "privacy_noise": 2.0, "privacy_choice": 1.0, "rounds": 1}).plan()
+TASK = PLAN.method.task(3)
+TERMS = Terms("r", "logistic:l2=0.01,bias=true", (4,), 3, "float64", None, 3, False)
+MODELS = Clusters({"weight": torch.zeros(2, 3, 4).double(), "bias": torch.zeros(2, 3).double()}, K=2)
+GOOD = Request(TERMS, TASK, Broadcast(0, MODELS, scalars={"lr": 0.1}), ("a", "b"), (-1, -1))
+
+
+def data_with(labels, scale):
+    random = np.random.default_rng(1)
+    return from_arrays({name: (scale * random.normal(size=(6, 4)), np.array(labels)) for name in "ab"})
+
+
+DATA = {
+    "three classes": data_with([0, 1, 2, 0, 1, 2], 1.0),
+    "many classes": data_with([0, 1, 2, 3, 7, 90], 1.0),
+    "one class": data_with([0] * 6, 1.0),
+    "huge values": data_with([0, 1, 2, 0, 1, 2], 1e150),
+}
+
+
+def settings(**changes):
+    return replace(GOOD, task=Task(TASK.name, {**TASK.settings, **changes}))
+
+
+def models(**changes):
+    return replace(GOOD, broadcast=replace(GOOD.broadcast, clusters=replace(MODELS, **changes)))
+
+
+def work(**changes):
+    return settings(work={**TASK.settings["work"], **changes})
+
+
+REQUESTS = {
+    "fewer classes": replace(GOOD, terms=replace(TERMS, classes=2)),
+    "more classes than weights": replace(GOOD, terms=replace(TERMS, classes=9)),
+    "another learner": replace(GOOD, terms=replace(TERMS, learner="linear")),
+    "no learner": replace(GOOD, terms=replace(TERMS, learner="nonsense")),
+    "a file": replace(GOOD, terms=replace(TERMS, learner="resnet18:weights=/etc/passwd")),
+    "other features": replace(GOOD, terms=replace(TERMS, features=(5,))),
+    "another dtype": replace(GOOD, terms=replace(TERMS, dtype="float16")),
+    "weights of another shape": models(params={"weight": torch.zeros(2, 3, 5).double(), "bias": MODELS.params["bias"]}),
+    "weights of another name": models(params={"w": torch.zeros(2, 3).double()}),
+    "weights that are NaN": models(params={n: p * torch.nan for n, p in MODELS.params.items()}),
+    "no weights": models(params={}),
+    "K that is not so": models(K=3),
+    "clients of nobody": replace(GOOD, clients=("a", "somebody")),
+    "an unknown objective": settings(objective={"name": "nonsense"}),
+    "an unknown setting": settings(work={"nonsense": 3}),
+    "a resampled round": settings(resample=1000),
+    "validation": replace(GOOD, terms=replace(TERMS, validation=7.0)),
+    "states": replace(GOOD, terms=replace(TERMS, keeps=True)),
+    "no step size": replace(GOOD, broadcast=replace(GOOD.broadcast, scalars={})),
+    "another task": replace(GOOD, task=Task("evaluate", {"margin": True})),
+}
+
+
+def error_of(data, request, folder, guard=GUARD, limits=None):
+    """What a server hears of an error; None: it is answered."""
+    app = make_client_app(lambda context: data, state_folder=folder, guard=guard, limits=limits)
+    content = request if isinstance(request, RecordDict) else request_content(request)
+    grid = InProcessGrid({5: app})
+    (answer,) = grid.pull_messages(grid.push_messages([Message(content, 5, "train")]))
+    return answer.error.reason if answer.has_error() else None
+
+
+def test_the_good_request_is_answered(tmp_path):
+    assert error_of(DATA["three classes"], GOOD, tmp_path) is None
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_error_of_a_guarded_node_does_not_depend_on_data(name, tmp_path):
+    told = {error_of(data, REQUESTS[name], tmp_path) for data in DATA.values()} - {None}
+    assert len(told) <= 1, told
+    if name == "another task":
+        assert "answer private questions only" in told.pop()
+    else:
+        assert told <= {f"TrainingError: {FAILED}"}
+
+
+def test_a_guarded_node_that_cannot_load_its_data_does_not_say_why(tmp_path):
+    def load(context: Context):
+        raise ValueError("patient 7 has label 3")
+
+    app = make_client_app(load, state_folder=tmp_path, guard=GUARD)
+    grid = InProcessGrid({5: app})
+    (answer,) = grid.pull_messages(grid.push_messages([Message(request_content(GOOD), 5, "train")]))
+    assert answer.error.reason == f"TrainingError: {FAILED}"
+
+
+SMALL = Limits(steps=50, clusters=4, restarts=3, values=1000, setting=100)
+TOO_MUCH = {
+    "steps": work(steps=51),
+    "steps without end": work(steps=2**62),
+    "epochs": work(steps=None, epochs=51),
+    "batches": work(batch_size=101),
+    "clusters": models(K=5),
+    "negative clusters": models(K=-1),
+    "restarts": models(restarts=4),
+    "no restart": models(restarts=0),
+    "values": models(params={"weight": torch.zeros(2, 3, 400)}),
+    "a wide layer": replace(GOOD, terms=replace(TERMS, learner="mlp:hidden=9999")),
+    "two wide layers": replace(GOOD, terms=replace(TERMS, learner="mlp:hidden=100-100")),
+    "a long learner": replace(GOOD, terms=replace(TERMS, learner="x" * 501)),
+    "gaussians": settings(objective={"name": "joint", "gaussians": 101}),
+    "many features": replace(GOOD, terms=replace(TERMS, features=(10**6, 10**6))),
+    "a setting in a list": settings(weights={"name": "x", "more": [1, 2, 10**9]}),
+}
+
+
+@pytest.mark.parametrize("guard", [None, GUARD], ids=["no guard", "guard"])
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_a_request_beyond_the_limits_is_refused_before_data_is_loaded(name, guard, tmp_path):
+    reason = error_of(None, TOO_MUCH[name], tmp_path, guard, SMALL)
+    assert reason.startswith("RefusedError: "), reason
+    assert not (tmp_path / "answers").exists()
+
+
+def test_the_default_limits_hold_back_a_server_that_asks_for_the_moon(tmp_path):
+    for request in (work(steps=10**9), models(K=10**8), models(restarts=10**6)):
+        with pytest.raises(RefusedError, match=r"this node serves .* up to"):
+            Limits().check(request)
+    with pytest.raises(ConfigError, match="steps must be a whole number from 1 on, got 0"):
+        Limits(steps=0)

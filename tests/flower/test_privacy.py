@@ -1,0 +1,106 @@
+"""Private runs over a Grid: secret noise, nobody asked for figures, and nodes that set limits of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from coterie.core.messages import Task
+from coterie.errors import ConfigError, TrainingError
+from coterie.flower.guard import Guard
+from coterie.flower.node import make_client_app
+from coterie.flower.wire import task_of
+from coterie.privacy.accountant import Answer, epsilon
+from coterie.testing.checks import Case
+from coterie.training.fitting import carry_out, go_on
+from coterie.training.runs.folder import RunFolder
+from tests.flower.make import NODES, federation_of, grid_of, part_of
+
+pytest.importorskip("dp_accounting", reason="private runs need coterie[privacy]")
+
+LOCAL = {"privacy": "local", "privacy_noise": 4.0, "privacy_choice": 0.5, "start": "random", "rounds": 3}
+CENTRAL = {"privacy": "central", "privacy_noise": 4.0, "start": "random", "rounds": 3}
+
+
+def plan_of(options):
+    return Case("ifca", "linear", options).plan()
+
+
+@pytest.mark.parametrize("options", [LOCAL, CENTRAL], ids=["local", "central"])
+def test_noise_repeats_in_a_simulation_and_nowhere_else(options):
+    plan = plan_of(options)
+    simulated = [carry_out(plan_of(options)).models for _ in range(2)]
+    elsewhere = [carry_out(replace(plan, federation=federation_of(plan))).models for _ in range(2)]
+    weights = [[model["weight"].tolist() for model in models] for models in (*simulated, *elsewhere)]
+    assert weights[0] == weights[1]
+    assert weights[0] != weights[2]
+    assert weights[2] != weights[3]
+
+
+def test_clients_that_trust_nobody_are_asked_for_nothing_else():
+    plan = plan_of(LOCAL)
+    federation, tasks = federation_of(plan), Counter()
+    grid = grid_of(federation)
+    grid.deliver = lambda message, answer: tasks.update([task_of(message.content)]) or [(0.0, answer)]
+    found = carry_out(replace(plan, federation=federation))
+    assert set(tasks) == {"local-round"}
+    assert tasks["local-round"] == 3 * len(NODES)
+    assert [record["epsilon"] for record in found.records] == [epsilon(Answer(2.0, 0.5), n, 1e-5) for n in (1, 2, 3)]
+    assert all(record["loss"] is None and "rmse" not in record for record in found.records)
+    assert all(row["score"] is None for row in found.clients)
+    assert [row["cluster"] for row in found.clients] == found.records[-1]["assignments"]  # what they said last
+
+
+def test_rounds_that_are_asked_again_after_a_resume_count_again(tmp_path):
+    def kill(record):
+        if record["round"] == 1:
+            raise KeyboardInterrupt
+
+    plan = plan_of(LOCAL)
+    plan = replace(plan, federation=federation_of(plan))
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(plan, tmp_path / "run", kill)
+    found = go_on(plan, RunFolder.open(tmp_path / "run"))
+    # rounds 0 and 1 before, 0 to 2 after: the only checkpoint was that of the start
+    assert RunFolder.open(tmp_path / "run").asked() == [0, 1, 0, 1, 2]
+    assert found.metrics["epsilon"] == epsilon(Answer(2.0, 0.5), 5, 1e-5)
+
+
+def guarded(plan, folder, guard):
+    """Nodes with limits of their own."""
+    federation = federation_of(plan)
+    for node, places in NODES.items():
+        data = part_of(plan.data, places)
+        grid_of(federation).apps[node] = make_client_app(
+            lambda context, data=data: data, state_folder=folder, guard=guard
+        )
+    return replace(plan, federation=federation)
+
+
+def test_a_node_gives_no_more_answers_than_it_wants_in_all_runs_together(tmp_path):
+    guard = Guard(noise=4.0, answers=4, choice=0.5)
+    plan = guarded(plan_of(LOCAL), tmp_path, guard)
+    assert carry_out(plan).metrics["epsilon"] <= guard.epsilon(1e-5)
+    again = carry_out(guarded(plan_of({**LOCAL, "rounds": 2}), tmp_path, guard))
+    assert [record["answered"] for record in again.records] == [9, 0]
+    assert "has given the 4 answers" in again.records[1]["notes"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({**LOCAL, "privacy_noise": 3.9}, "at least 4, but the run has 3.9"),
+        ({**LOCAL, "privacy_choice": 0.6}, "with at most 0.5, but the run has privacy_choice=0.6"),
+        (CENTRAL, "answer private questions only"),
+        ({"start": "random", "rounds": 3}, "answer private questions only"),
+    ],
+)
+def test_a_node_answers_no_question_that_is_less_private_than_it_wants(tmp_path, options, why):
+    guard = Guard(noise=4.0, answers=4, choice=0.5)
+    with pytest.raises(TrainingError, match=why):
+        carry_out(guarded(plan_of(options), tmp_path, guard))
+    assert not (tmp_path / "answers").exists()
+    with pytest.raises(ConfigError, match="'evaluate' is none"):
+        guard.check(Task("evaluate"))

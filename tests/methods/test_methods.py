@@ -1,0 +1,274 @@
+"""The shared check suite over every registered method, every learner and the options that change the arithmetic."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from coterie.client.side import ClientSide
+from coterie.core.federation import Federation
+from coterie.methods import METHODS
+from coterie.testing.checks import CHECKS, LAYOUTS, TASKS, Case, check_task, learners_of
+from coterie.training.planning import Plan
+from coterie.training.result import Result
+from tests.fuzz.cases import SCALE
+
+VARIANTS = {
+    "ifca": [
+        {"exchange": "gradient"},
+        {"restarts": 3},
+        {"restarts": 3, "race": 2, "race_share": 0.7},
+        {"averaging": "all", "client_weight": "samples"},
+        {"client_weight": "samples", "server_lr": 0.7, "lr_decay": 0.9},
+        {"batch_size": 4, "local_epochs": 2},
+        {"batch_size": 4, "local_steps": 3},
+        {"batch_size": 4, "local_epochs": 2, "augment": "flip,crop"},
+        {"stable_after": 2, "rounds": 5},
+    ],
+    "fedavg": [{"batch_size": 3, "local_epochs": 1}, {"exchange": "gradient"}],
+    "oracle": [{"exchange": "gradient"}],
+    "fedprox": [{"mu": 0.5, "batch_size": 5, "local_epochs": 1}],
+    "local": [{"batch_size": 5, "local_epochs": 1}],
+    "two-phase": [
+        {"phase2": "fedprox", "start": "random"},
+        {"averaging": "members", "start": "random"},
+        {"soft": 0.5, "start": "random"},
+        {"soft": 0.5, "start": "random", "restarts": 2, "averaging": "members"},
+        {"soft": 0.5, "start": "random", "batch_size": 4, "local_epochs": 2},
+    ],
+}
+SHARED = [("mlp", {"shared": "layer0"}), ("cnn", {"shared": "conv1,conv2"}), ("module", {"shared": "1."})]
+
+# what these do with a network they do through `odcl`, which is checked with a module, and the local work of the others
+LIKE_ODCL = {"one-shot", "local-erm", "naive-averaging", "oracle-averaging", "cluster-oracle", "pacfl", "fedgroup"}
+# networks are trained by these as by `fedavg` or `fedem`
+LIKE_FEDAVG = {"fedprox", "oracle", "two-phase", "fesem", "fedgmm", "fedrc"}
+# networks are trained by these as by `cfl`, and `composed` is made of what the others are made of
+LIKE_CFL = {"icfl", "stocfl", "hcfl", "composed"}
+# networks are trained by this as by `hcfl+`
+LIKE_HCFL_PLUS = {"hcfl-split"}
+# these are checked with logistic models and options of their own further down, or go by autograd with a network, too
+OTHERWISE_LOGISTIC = {"fedprox", "oracle", "fesem", "fedgmm", "icfl", "stocfl", "pacfl", "fedgroup", "composed"}
+CASES = [
+    Case(method, learner)
+    for method in METHODS
+    for learner in learners_of(method)
+    if method not in LIKE_ODCL | LIKE_CFL | LIKE_FEDAVG | LIKE_HCFL_PLUS or learner not in ("cnn", "module")
+    if method not in OTHERWISE_LOGISTIC or learner != "logistic"
+    if learner != "representation" or METHODS[method].learners is not None  # any other goes by autograd, as modules do
+]
+# options that change the arithmetic do so for every learner: linear models and networks take turns
+CASES += [
+    Case(m, "linear" if m == "two-phase" and "batch_size" not in options else ("mlp", "linear")[place % 2], options)
+    for m, variants in VARIANTS.items()
+    for place, options in enumerate(variants)
+]
+CASES += [Case("ifca", learner, options) for learner, options in SHARED]
+CASES += [Case("ifca", "mlp", {"shared": "layer0", "restarts": 2})]
+CASES += [
+    Case("two-phase", "linear", {"phase2": "fedprox"}),
+    Case("two-phase", "linear", {"clusters": "auto"}),
+    Case("two-phase", "linear", {"lr": "auto", "start_norm": 2.0}),
+    Case("moment-descent", "linear", {"private_anchors": 0.1}),
+    Case("moment-descent", "linear", {"clusters": "auto", "delta": 1.0, "anchors": 3}),
+    Case("moment-descent", "linear", {"moments": "two-points", "iterations": 2, "anchors": 4}),
+    Case("ifca", "linear", {"start": "moment-descent"}),
+]
+SGD = {"solver": "sgd", "sgd_steps": 50, "sgd_radius": 3.0, "sgd_mu": 0.5}
+CASES += [
+    Case("odcl", "linear", options)
+    for options in (
+        {"clustering": "spectral"},
+        {"clustering": "gradient"},
+        {"clustering": "convex", "clusters": "auto"},
+        {"clustering": "convex", "clusters": "auto", "convex_weights": "knn"},
+        {"clusters": "auto", "choose_k": "elbow"},
+        {"client_weight": "samples", "clusters": "auto"},
+        SGD,
+        {"solver": "steps", "solve_steps": 3},
+    )
+]
+CASES += [
+    Case("odcl", "logistic", SGD | {"sgd_output": "average"}),
+    Case("odcl", "mlp", {"batch_size": 4, "local_epochs": 2}),
+    Case("one-shot", "linear", {"then": "fedprox", "mu": 0.3, "clustering": "spectral"}),
+    Case("one-shot", "linear", {"participation": 0.6, "batch_size": 4, "local_epochs": 2}),
+    Case("ifca", "linear", {"start": "odcl:clustering=gradient"}),
+    Case("ifca", "mlp", {"start": "odcl"}),
+    Case("ifca", "logistic", {"start": "odcl", "clusters": "auto"}),
+    Case("ifca", "linear", {"start": "gaussian:sd=2", "restarts": 2}),
+    Case("ifca", "logistic", {"start": "cluster-oracle:noise=0.5"}),
+]
+CASES += [Case("ifca", "linear", {"clusters": "auto", "max_clusters": 2, "choose_seeds": 2})]
+CASES += [Case("ifca", learner, {"augment": "flip,crop"}) for learner in ("mlp", "cnn")]
+# four rounds take eight subsets, so nobody may have fewer samples
+PLENTY = (8, 17, 9, 40, 13, 21, 8, 30, 25)
+RESAMPLED = [{"exchange": "gradient"}, {"batch_size": 2, "local_steps": 3}, {"restarts": 2, "stable_after": 2}]
+CASES += [
+    Case("ifca", learner, options | {"resample": True}, PLENTY)
+    for options, learner in zip(RESAMPLED, ("linear", "mlp", "linear"), strict=True)
+]
+# validation takes samples away from those that train, before any method sees them; these differ in what is kept
+CASES += [
+    Case(method, learners_of(method)[0], {"validation": 0.3, "patience": 2})
+    for method in ("local", "ifca", "one-shot", "fedsoft", "stocfl", "hcfl+")
+]
+EM = [{"averaging": "responsibility"}, {"batch_size": 4, "local_epochs": 2}, {"restarts": 2}, {"participation": 0.6}]
+CASES += [Case("fedem", "mlp", options) for options in EM]
+CASES += [Case("fedrc", "logistic", options) for options in (EM[0], EM[3])]
+CASES += [Case("fesem", "linear", options) for options in (EM[1], EM[3])]
+# what clients send in rows is combined by one function, whichever method it is
+CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
+CASES += [Case("fesem", "linear", {"combine": "krum:liars=1,keep=2"})]
+CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3])]
+CASES += [Case("fedgmm", "linear", {"gaussians": 3}), Case("fedgmm", "mlp", {"embedding": "start", "gaussians": 2})]
+CASES += [Case("fedgmm", "logistic", {"embedding": "random", "gaussians": 2, "restarts": 2})]
+CASES += [Case("fedsoft", "mlp", options) for options in (EM[1], EM[3], {"count_every": 2})]
+CASES += [Case("fedsoft", "linear", {"count_every": 3, "participation": 0.6, "client_weight": "uniform"})]
+CUT = {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}
+CASES += [Case("cfl", learner, options | CUT) for learner in ("linear", "mlp") for options in ({}, {"batch_size": 4})]
+CASES += [Case("cfl", "logistic", CUT | {"thresholds": "relative", "participation": 0.6, "max_clusters": 3})]
+CASES += [
+    Case("pacfl", "logistic", options)
+    for options in (
+        {"clusters": "auto", "beta": 30.0, "linkage": "complete"},
+        {"per_class": True, "directions": 1},
+        {"angle": "sum", "participation": 0.6},
+        {"per_class": True, "angle": "sum", "then": "fedprox", "mu": 0.3},
+    )
+]
+CASES += [
+    Case("fedgroup", "logistic", options)
+    for options in (
+        {"measure": "madc", "pretrain_steps": 5},
+        {"founders": 4, "batch_size": 4, "pretrain_steps": 6},
+        {"then": "fedprox", "mu": 0.3, "participation": 0.6},
+    )
+]
+CASES += [Case("ifca", "mlp", {"start": "decomposed-cosine:pretrain_steps=3"})]
+
+
+class Kept(Case):
+    """A case whose plain run, which most checks compare with, is kept until the next case comes."""
+
+    last: ClassVar[dict[str, Result]] = {}
+
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+        if plan is not None or federation is not None:
+            return super().run(plan, federation)
+        if repr(self) not in self.last:
+            self.last.clear()
+            self.last[repr(self)] = super().run()
+        return self.last[repr(self)]
+
+
+CASES += [Case("hcfl", "logistic", CUT | options) for options in ({}, {"backbone": "fedem", "participation": 0.6})]
+CASES += [Case("hcfl-split", "mlp", CUT | {"max_clusters": 4, "batch_size": 4})]
+CASES += [Case("hcfl", "logistic", CUT | {"backbone": "fesem"})]
+CASES += [Case("hcfl-split", "mlp", CUT | {"max_clusters": 4, "backbone": "fedsoft"})]
+GAP = {"rho": 0.05, "max_clusters": 4, "clusters": 1}
+CASES += [
+    Case("hcfl+", "mlp", GAP | options)
+    for options in (
+        {"backbone": "fedem", "batch_size": 4},
+        {"mu": 0.0, "split": "hard"},
+        {"participation": 0.6, "averaging": "responsibility"},
+        {"order": "together", "clusters": 2},
+        {"backbone": "fesem", "clusters": 3, "order": "together"},
+        {"backbone": "fesem", "clusters": 3, "batch_size": 4, "participation": 0.6},
+        {"backbone": "fedsoft", "batch_size": 4},
+        {"backbone": "fedsoft", "order": "together", "participation": 0.6},
+    )
+]
+CASES += [Case("fedem", "mlp", {"shared": "body"}), Case("fedrc", "cnn", {"shared": "body", "order": "heads-first"})]
+
+SPECTRUM = {"alpha0": 0.3, "max_clusters": 5}
+CASES += [Case("icfl", "linear", SPECTRUM), Case("icfl", "mlp", SPECTRUM | {"batch_size": 4})]
+CASES += [Case("icfl", "logistic", SPECTRUM | {"participation": 0.6, "least": 3, "warmup": 1})]
+CASES += [
+    Case("stocfl", "linear", {"tau": 0.6}),
+    Case("stocfl", "mlp", {"tau": 0.9, "lam": 0.0}),
+    Case("stocfl", "mlp", {"tau": 0.6, "batch_size": 4, "local_epochs": 2}),
+]
+CASES += [Case("stocfl", "logistic", {"tau": 0.5, "participation": 0.6, "client_weight": "uniform", "server_lr": 0.7})]
+GROWING = {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1", "distance": "update-cosine", "clusters": 1}
+HALVED = GROWING | {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1,hard=false + remove-unclaimed"}
+CASES += [
+    Case("composed", "logistic", HALVED | {"objective": "joint", "max_clusters": 4}),
+    Case("composed", "module", HALVED | {"objective": "ratio", "weights": "soft-by-em:mu=0.3", "max_clusters": 3}),
+    Case("composed", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
+    Case("composed", "mlp", {"weights": "soft-by-counts"}),
+]
+
+
+def label(case: Case) -> str:
+    return "-".join([case.method, case.learner, *(f"{k}={v}" for k, v in case.options.items())])
+
+
+ROTATING = ("seed", "client_order", "shards", "twin", "silent_client")
+"""Checks of which a case with options runs two, in turn, so that every option meets some and every check most options.
+
+`make fuzz` runs them all. A case without options always does."""
+
+
+def due(place: int, case: Case) -> list[str]:
+    """Return the checks of the case at this place of the list."""
+    if not case.options or SCALE > 1:
+        return list(CHECKS)
+    turn = {ROTATING[place % len(ROTATING)], ROTATING[(place + 2) % len(ROTATING)]}
+    return [check for check in CHECKS if check not in ROTATING or check in turn]
+
+
+def test_every_check_meets_options_of_every_method_that_has_five_cases_with_options():
+    met: dict[str, set[str]] = {}
+    many = Counter(case.method for case in CASES if case.options)
+    for place, case in enumerate(CASES):
+        if case.options:
+            met.setdefault(case.method, set()).update(due(place, case))
+    assert all(met[method] == set(CHECKS) for method, count in many.items() if count >= 5)
+
+
+# nine small clients rarely show their groups
+@pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-shot", "ignore:clusters=auto")
+# the suite asks some of the clients of methods that would rather see all
+@pytest.mark.filterwarnings("ignore:.*it may split by chance")
+@pytest.mark.parametrize(
+    ("case", "check"),
+    [
+        pytest.param(case, check, id=f"{label(case)}-{check}")
+        for place, case in enumerate(CASES)
+        for check in due(place, case)
+    ],
+)
+def test_check_suite(case: Case, check: str) -> None:
+    CHECKS[check](Kept(case.method, case.learner, case.options, case.sizes))
+
+
+NUMBERS_ONLY = {"moment-descent", "linear-heads", "linear-heads-found"}
+CLASSES_ONLY = {"fedrc", "hcfl+", "hcfl", "hcfl-split"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_every_kind_of_data_in_every_layout(method: str, task: str) -> None:
+    refusal = check_task(method, task)
+    refuses = method in (CLASSES_ONLY if task == "regression" else NUMBERS_ONLY)
+    assert (refusal is not None) == refuses, refusal
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("learner", ["mlp:hidden=3", "logistic:bias=false", "linear:bias=true"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_every_kind_of_data_with_other_learners(method: str, learner: str, task: str) -> None:
+    """The parameters of a model have other shapes: single numbers, vectors or matrices."""
+    if learner.startswith("linear") == (task == "regression") or learner.startswith("mlp"):
+        check_task(method, task, {"learner": learner}, layouts=())
+
+
+def test_a_method_that_depends_on_the_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check compares numbers: a layout that changes one of them fails."""
+    monkeypatch.setitem(LAYOUTS, "broken", lambda a: np.where(a == a.max(), a - 1, a))
+    with pytest.raises(AssertionError, match="three classes, broken: other models than from a plain array"):
+        check_task("fedavg", "three classes", layouts=["broken"])

@@ -1,0 +1,240 @@
+"""The one-shot methods from the outside: what they compute, what they cost, what they say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.engines.simulated import Simulated
+from coterie.errors import ConfigError, TrainingError
+from coterie.testing.checks import small_federation
+from coterie.training.fitting import execute
+from coterie.training.planning import prepare
+from coterie.training.starting import begin
+
+pytestmark = pytest.mark.filterwarnings("ignore:one-shot")
+
+
+def two_groups(
+    sizes: tuple[int, ...] = (30, 40, 50, 60, 70, 80), d: int = 3, seed: int = 0
+) -> coterie.FederatedDataset:
+    """Linear clients, turn by turn of models (1, 1, 1) and (-1, -1, -1), with a little noise."""
+    random = np.random.default_rng(seed)
+    clients, tests, truth = {}, {}, {}
+    for i, n in enumerate(sizes):
+        x = random.standard_normal((n + 10, d))
+        y = x.sum(axis=1) * (1 if i % 2 == 0 else -1) + 0.1 * random.standard_normal(n + 10)
+        clients[f"c{i}"], tests[f"c{i}"] = (x[:n], y[:n]), (x[n:], y[n:])
+        truth[f"c{i}"] = i % 2
+    return coterie.from_arrays(clients, test=tests, truth=truth)
+
+
+def own_solutions(data: coterie.FederatedDataset) -> np.ndarray:
+    train = data.train
+    return np.stack(
+        [
+            np.linalg.lstsq(train.x[a:b].numpy(), train.y[a:b].numpy(), rcond=None)[0]
+            for a, b in zip(train.starts, train.stops, strict=True)
+        ]
+    )
+
+
+def weights(result: coterie.Result) -> np.ndarray:
+    return np.stack([model["weight"] for model in result.models])
+
+
+@pytest.mark.parametrize("clustering", ["kmeans++", "spectral", "gradient", "convex"])
+def test_a_cluster_is_the_mean_of_its_members_solutions(clustering: str):
+    data = two_groups()
+    solutions = own_solutions(data)
+    result = coterie.fit(data, "odcl", clustering=clustering)
+    assert result.metrics["ari"] == 1
+    for i, client in enumerate(data.clients):
+        members = solutions[data.truth == data.truth[i]]
+        assert weights(result)[result.assignments[client]] == pytest.approx(members.mean(axis=0), rel=1e-12)
+
+
+def test_clients_may_count_by_their_samples():
+    data = two_groups()
+    result = coterie.fit(data, "odcl", client_weight="samples")
+    members = data.truth == 0
+    expected = np.average(own_solutions(data)[members], axis=0, weights=data.train.sizes[members])
+    assert weights(result)[result.assignments["c0"]] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_yardsticks_by_a_plain_loop():
+    data = two_groups()
+    solutions, x, y = own_solutions(data), data.train.x.numpy(), data.train.y.numpy()
+    local = coterie.fit(data, "local-erm")
+    assert weights(local) == pytest.approx(solutions, rel=1e-12)
+    naive = coterie.fit(data, "naive-averaging")
+    assert weights(naive)[0] == pytest.approx(solutions.mean(axis=0), rel=1e-12)
+    oracle = coterie.fit(data, "oracle-averaging")
+    pooled = coterie.fit(data, "cluster-oracle")
+    owner = np.repeat(data.truth, data.train.sizes)
+    for k in range(2):
+        assert weights(oracle)[k] == pytest.approx(solutions[data.truth == k].mean(axis=0), rel=1e-12)
+        expected = np.linalg.lstsq(x[owner == k], y[owner == k], rcond=None)[0]
+        assert weights(pooled)[k] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_bytes_of_the_one_exchange():
+    # up: 6 clients x 3 numbers of 8 bytes; down: 8 for the round number, then 3 numbers of 8 and the cluster's number
+    metrics = coterie.fit(two_groups(), "odcl").metrics
+    assert metrics["bytes_up"] == 6 * 3 * 8
+    assert metrics["bytes_down"] == 6 * 8 + 6 * (3 * 8 + 8)
+    assert metrics["one_shot"]["exchanges"] == 1
+    assert coterie.fit(two_groups(), "local-erm").metrics["bytes_up"] == 0
+
+
+def test_what_a_run_tells_of_its_clusters():
+    told = coterie.fit(two_groups(), "odcl").metrics["one_shot"]
+    assert (told["K"], told["solved"], told["without_solution"], told["solver"]) == (2, 6, 0, "exact")
+    assert told["separation"]["separable"]
+    assert told["separation"]["alpha"] > 5
+    assert told["warnings"] == []
+
+
+def test_overlapping_clusters_are_warned_of():
+    # solutions at (-1, 0) and (1, 0), and one at (1, 3): centres 2 apart, but its centre is 3 - 3/11 = 2.7 away from it
+    points = [(-1.0, 0.0)] * 10 + [(1.0, 0.0)] * 10 + [(1.0, 3.0)]
+    clients = {f"c{i}": (np.eye(2), np.array(point)) for i, point in enumerate(points)}
+    with pytest.warns(UserWarning, match="one-shot: clusters overlap"):
+        coterie.fit(coterie.from_arrays(clients), "odcl", clusters=2)
+
+
+def test_few_samples_are_warned_of():
+    with pytest.warns(UserWarning, match="1 of 6 clients have fewer samples than the model has coefficients"):
+        coterie.fit(two_groups((2, 40, 50, 60, 70, 80)), "odcl")
+
+
+def test_the_number_of_clusters_is_found():
+    for options in ({"clustering": "convex"}, {"clusters": "auto"}):
+        result = coterie.fit(two_groups((50,) * 12), "odcl", **options)
+        assert len(result.models) == 2, options
+        assert result.config["clusters"] == 2
+
+
+def test_the_oracle_lambda_needs_the_truth():
+    data = two_groups()
+    assert coterie.fit(data, "odcl", clustering="convex", lam="oracle13").metrics["ari"] == 1
+    unknown = coterie.from_arrays({c: (data.train.x[a:b].numpy(), data.train.y[a:b].numpy())
+        for c, a, b in zip(data.clients, data.train.starts, data.train.stops, strict=True)})  # fmt: skip
+    with pytest.raises(ConfigError, match="oracle13"):
+        coterie.fit(unknown, "odcl", clustering="convex", lam="oracle13")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"clusters": 7}, "clusters=7 but there are only 6 clients"),
+        ({"lam": -1.0, "clustering": "convex"}, "lam must be a number above 0, or oracle13"),
+        ({"lam": float("nan"), "clustering": "convex"}, "lam must be a number above 0"),
+        ({"lam": 0.1}, "belongs to clustering=convex"),
+        ({"solver": "sgd"}, "sgd_radius"),
+        ({"clustering": "kmean"}, "unknown clustering 'kmean'"),
+        ({"rounds": 5}, "rounds means nothing to method odcl"),
+        ({"solver": "exact", "learner": "mlp"}, "mlp predicts classes|solver=exact is for linear and logistic"),
+    ],
+)
+def test_mistakes(options: dict, words: str):
+    with pytest.raises(ConfigError, match=words):
+        coterie.fit(two_groups(), "odcl", **options)
+
+
+def test_networks_cannot_be_solved_exactly():
+    with pytest.raises(ConfigError, match="solver=exact is for linear and logistic"):
+        coterie.fit(small_federation("mlp"), "odcl", learner="mlp:hidden=3", solver="exact")
+
+
+def test_one_client_and_equal_clients():
+    data = two_groups((20,))
+    assert coterie.fit(data, "odcl", clusters=1).metrics["clients"] == 1
+    x, y = data.train.x.numpy(), data.train.y.numpy()
+    same = coterie.from_arrays({f"c{i}": (x, y) for i in range(5)})
+    assert len(coterie.fit(same, "odcl", clusters="auto").models) == 1
+    assert len(coterie.fit(same, "odcl", clustering="convex").models) == 1
+
+
+def labels(separable: bool) -> coterie.FederatedDataset:
+    random = np.random.default_rng(0)
+    clients = {}
+    for i in range(6):
+        x = random.standard_normal((40, 2))
+        y = (x[:, 0] > 0).astype(int) ^ (i % 2)
+        if not separable or i > 1:
+            y = np.where(random.random(40) < 0.2, 1 - y, y)
+        clients[f"c{i}"] = (x, y)
+    return coterie.from_arrays(clients)
+
+
+def test_clients_without_a_solution_join_by_their_loss():
+    result = coterie.fit(labels(separable=True), "odcl", learner="logistic", solver="exact", clusters=2)
+    assert result.metrics["one_shot"]["without_solution"] == 2
+    groups = [result.assignments[f"c{i}"] for i in range(6)]
+    assert groups[0::2] == [groups[0]] * 3
+    assert groups[1::2] == [1 - groups[0]] * 3
+
+
+def test_nobody_has_a_solution():
+    x = np.random.default_rng(0).standard_normal((4, 9))
+    data = coterie.from_arrays({f"c{i}": (x, np.array([0, 1, 0, 1])) for i in range(3)})
+    with pytest.raises(TrainingError, match=r"none of the 3 clients that answered has a solution.*l2"):
+        coterie.fit(data, "odcl", learner="logistic", solver="exact", clusters=2)
+    assert coterie.fit(data, "odcl", learner="logistic:l2=0.01", clusters=1).metrics["clients"] == 3
+
+
+def test_a_client_that_is_silent_at_first_is_missing_until_the_end():
+    plan = prepare(two_groups(), "one-shot", None, None, {"rounds": 3, "clusters": 2})
+    late = Simulated(plan.federation.side, missing={-1: ("c2",)})
+    result = execute(begin(replace(plan, federation=late)), None, lambda record: None)
+    assert [record["missing"] for record in result.records] == [["c2"]] * 3
+    assert "c2" not in result.assignments
+
+
+def test_then_trains_inside_the_clusters_that_were_found():
+    # fedavg inside the true clusters, from the mean of the solutions: the oracle with that start
+    data = two_groups()
+    result = coterie.fit(data, "one-shot", rounds=4, local_steps=3, lr=0.05)
+    start = torch.from_numpy(weights(coterie.fit(data, "oracle-averaging", client_weight="samples")))
+    options = {"rounds": 4, "local_steps": 3, "lr": 0.05, "client_weight": "samples"}
+    begun = begin(prepare(data, "oracle", None, None, options))
+    clusters = replace(begun.state.clusters, params={"weight": start})
+    oracle = execute(replace(begun, state=replace(begun.state, clusters=clusters)), None, lambda record: None)
+    for client, k in zip(data.clients, data.truth, strict=True):
+        assert weights(result)[result.assignments[client]] == pytest.approx(weights(oracle)[k], rel=1e-9)
+
+
+def test_a_one_shot_start_goes_on_with_the_method():
+    data = two_groups()
+    start = coterie.fit(data, "odcl")
+    given = coterie.fit(data, "ifca", start=start, rounds=3)
+    begun = coterie.fit(data, "ifca", start="odcl", rounds=3)
+    assert weights(begun) == pytest.approx(weights(given), rel=1e-12)
+    assert begun.metrics["bytes_up"] == given.metrics["bytes_up"] + 6 * 3 * 8
+    assert begun.config["start"] == "odcl"
+
+
+def test_inexact_solutions_come_near_the_exact_ones():
+    data = two_groups((50,) * 6)
+    exact, inexact = (coterie.fit(data, "odcl", **o) for o in ({}, {"solver": "sgd", "sgd_radius": 4.0}))
+    assert inexact.metrics["ari"] == 1
+    assert weights(inexact) == pytest.approx(weights(exact), abs=0.02)
+
+
+def test_a_run_that_was_killed_goes_on_with_the_clusters_it_found(tmp_path):
+    def kill(record: dict) -> None:
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    data, options = two_groups(), {"rounds": 5, "checkpoint_every": 1, "clusters": "auto"}
+    whole = coterie.fit(data, "one-shot", out=tmp_path / "whole", **options)
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(data, "one-shot", out=tmp_path / "cut", on_round=kill, **options)
+    cut = coterie.resume(tmp_path / "cut", data)
+    assert np.array_equal(weights(cut), weights(whole))
+    assert cut.assignments == whole.assignments

@@ -1,0 +1,377 @@
+"""The number of clusters by trial runs: the rule on paper, then whole runs on small data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.data.arrays import from_arrays
+from coterie.errors import ConfigError, TrainingError
+from coterie.methods import METHODS
+from coterie.report.choosing import answer, table_rows
+from coterie.training import choosing
+from coterie.training.choosing import agreement, judge
+from coterie.training.fitting import begin_run
+from coterie.training.planning import prepare
+
+CHOOSERS = [name for name, entry in METHODS.items() if entry.tries]
+TRIALS = {"clusters": "auto", "max_clusters": 3, "choose_seeds": 2}
+LOCAL = {"local_steps": 5, "lr": 0.1, "restarts": 3}
+QUICK = {**TRIALS, **LOCAL, "rounds": 20}
+
+
+def lines(slopes, clients: int = 12, samples: int = 20, noise: float = 0.3, seed: int = 0):
+    """Clients with y = slope x + noise, slopes in turn; the truth is told, though nobody may look at it."""
+    random = np.random.default_rng(seed)
+    data = {}
+    for i in range(clients):
+        x = random.standard_normal((samples, 2))
+        data[f"c{i:02d}"] = (x, x @ np.array([slopes[i % len(slopes)], 1.0]) + noise * random.standard_normal(samples))
+    return from_arrays(data, truth={name: i % len(slopes) for i, name in enumerate(data)})
+
+
+def classes(turns, clients: int = 12, samples: int = 24):
+    """Clients with two classes, which some of them name the other way round."""
+    random = np.random.default_rng(1)
+    data = {}
+    for i in range(clients):
+        x = random.standard_normal((samples, 2))
+        data[f"c{i:02d}"] = (x, ((x[:, 0] > 0) ^ bool(turns[i % len(turns)])).astype(int))
+    return from_arrays(data)
+
+
+# ---- the rule ------------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_by_hand():
+    # two clients, two seeds; rows are seeds
+    losses = np.array([[[5.0, 7.0], [5.0, 7.0]], [[3.0, 3.5], [3.0, 3.3]], [[3.0, 3.0], [3.0, 3.0]]])
+    found = judge(losses)
+    # K=2: gaps 0, 0.5, 0, 0.3; mean 0.2. Clients' means 0 and 0.4: variance 0.08, over 2: 0.04. Seeds' means 0.25 and
+    # 0.15: variance 0.005, over 2: 0.0025. Standard error sqrt(0.0425) = 0.206, and 0.2 is within two of it.
+    # K=1: gaps 2 and 4 in both seeds; mean 3; clients' variance 2, over 2: 1; seeds' 0. 3 is more than two times 1.
+    assert found.loss == pytest.approx([6.0, 3.2, 3.0], abs=1e-12)
+    assert found.behind == pytest.approx([3.0, 0.2, 0.0], abs=1e-12)
+    assert found.error == pytest.approx([1.0, np.sqrt(0.0425), 0.0], abs=1e-12)
+    assert found.chosen == 1
+
+
+def test_a_clear_difference_is_needed_for_more_clusters():
+    gaps = np.array([0.9, 1.1, 1.0, 1.0])  # mean 1, variance 0.02/3, standard error sqrt(0.02/12) = 0.041
+    least = np.zeros((1, 1, 4))
+    assert judge(np.concatenate([gaps[None, None], least])).chosen == 1
+    assert judge(np.concatenate([gaps[None, None] - 0.92, least])).chosen == 0  # 0.08 is 1.96 of them
+    assert judge(np.concatenate([gaps[None, None] - 0.91, least])).chosen == 1  # 0.09 is 2.2 of them
+
+
+def test_equal_losses_are_one_cluster():
+    assert judge(np.ones((4, 3, 5))).chosen == 0
+
+
+def test_seeds_that_disagree_widen_the_error():
+    """One bad start of three does not condemn a number of clusters."""
+    losses = np.zeros((3, 3, 6))
+    losses[0] = 1.0
+    losses[1, 0] = 0.5  # seeds' means 0.5, 0, 0: mean 1/6, variance 1/12, over 3: standard error 1/6
+    found = judge(losses)
+    assert found.error == pytest.approx([0.0, 1 / 6, 0.0], abs=1e-12)
+    assert found.chosen == 1
+
+
+def test_clients_that_cannot_be_judged_are_left_out():
+    losses = np.array([[[2.0, 1.0, np.nan]], [[1.0, 3.0, np.nan]]])
+    assert judge(losses).loss == pytest.approx([1.5, 2.0])
+
+
+def test_a_single_client_argues_for_nothing():
+    assert judge(np.array([[[9.0]], [[1.0]]])).chosen == 0
+
+
+def test_a_number_that_diverges_is_never_taken():
+    losses = np.ones((3, 2, 4))
+    losses[0, 1, 2] = np.inf
+    found = judge(losses)
+    assert found.chosen == 1
+    assert found.behind[0] == np.inf
+    with pytest.raises(TrainingError, match="held-out loss is infinite: lower lr"):
+        judge(np.full((2, 2, 3), np.inf))
+
+
+def test_agreement_of_known_partitions():
+    one, renamed, other = [0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]
+    assert agreement(np.array([one, renamed])) == pytest.approx(1)
+    # four pairs together by chance: ARI = (0 - 2*2/6) / (2 - 2*2/6) = -0.5
+    assert agreement(np.array([one, other])) == pytest.approx(-0.5)
+    assert agreement(np.array([one, renamed, other])) == pytest.approx((1 - 0.5 - 0.5) / 3)
+    assert agreement(np.array([one])) is None
+    assert agreement(np.array([[0, 0, 1, 1, -1], [1, 1, 0, 0, 2]])) == pytest.approx(1)  # who is absent does not count
+
+
+# ---- whole runs ----------------------------------------------------------------------------------------------------
+
+
+def test_the_methods_that_can():
+    assert {"ifca", "fedem", "fedrc"} <= set(CHOOSERS)
+
+
+@pytest.mark.parametrize("method", ["ifca", "fedem"])
+@pytest.mark.parametrize("slopes", [(1.0,), (4.0, -4.0)], ids=["one group", "two groups"])
+def test_numbers(method: str, slopes):
+    options = QUICK if method == "ifca" else {**QUICK, "rounds": 60, "averaging": "responsibility"}
+    result = coterie.fit(lines(slopes), method, **options)
+    assert len(result.models) == result.config["clusters"] == result.metrics["chosen"]["clusters"] == len(slopes)
+    assert result.metrics["ari"] == 1.0
+
+
+@pytest.mark.parametrize("method", CHOOSERS)
+@pytest.mark.parametrize("turns", [(0,), (0, 1)], ids=["one group", "two groups"])
+def test_classes(method: str, turns):
+    options = {**QUICK, "rounds": 40, "lr": 1.0, "averaging": "responsibility"}
+    result = coterie.fit(classes(turns), method, learner="logistic:l2=0.01", **options)
+    assert result.metrics["chosen"]["clusters"] == len(turns)
+
+
+def table_of(data, **options: Any) -> Mapping[str, Any]:
+    return begin_run(prepare(data, "ifca", None, None, {**QUICK, **options})).told["chosen"]
+
+
+def test_the_table_against_runs_by_hand():
+    """Every trial as a run of its own, on the samples and with the seed that a trial has."""
+    from coterie.core.keys import Purpose, key_for
+
+    data = lines((3.0, -3.0))
+    told = table_of(data, seed=5)
+    alone = replace(data, truth=None)
+    tables = np.empty((3, 2, 12))
+    for K in (1, 2, 3):
+        for s in (0, 1):
+            seed = key_for(5, Purpose.TRIAL, s) >> 1
+            run = coterie.fit(alone, "ifca", clusters=K, rounds=10, seed=seed, validation=0.2, **LOCAL)
+            assert run.metrics["evaluated_on"] == "validation samples"
+            tables[K - 1, s] = [row["loss"] for row in run.clients]
+    assert [row["loss"] for row in told["table"]] == pytest.approx(tables.mean(axis=(1, 2)), rel=1e-9)
+    assert [row["clusters"] for row in told["table"]] == [1, 2, 3]
+    assert (told["rounds"], told["seeds"], told["judged"], told["share"]) == (10, 2, 12, 0.2)
+
+
+def test_neither_truth_nor_test_data_nor_validation_samples_are_seen():
+    data = lines((3.0, -3.0))
+    mixed = replace(data, truth=np.zeros(12, dtype=np.int64), group_names=("all",), test=data.train)
+    assert table_of(mixed) == table_of(data)
+    spared = table_of(data, validation=0.25)
+    spoilt = data.train.y.clone()
+    kept = coterie.core.validation.hold_out(data, 0.25, 0)
+    gone = ~np.isin(data.train.y.numpy(), kept.train.y.numpy())
+    assert gone.sum() == 12 * 5
+    spoilt[gone] = 1e6
+    assert table_of(replace(data, train=replace(data.train, y=spoilt)), validation=0.25) == spared
+
+
+@pytest.mark.filterwarnings("ignore:clusters=auto")  # three rounds are too few to trust
+def test_order_and_engine_do_not_matter():
+    data, few = lines((3.0, -3.0)), {"rounds": 6}
+    backwards = data.train.take(np.arange(12)[::-1].copy())
+    told = table_of(data, **few)
+    others = (table_of(replace(data, train=backwards, truth=None), **few), table_of(data, engine="sequential", **few))
+    for other in others:
+        assert other["clusters"] == told["clusters"]
+        for name in ("loss", "se", "agreement"):
+            expected = [row[name] for row in told["table"]]
+            assert [row[name] for row in other["table"]] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert (other["bytes_up"], other["bytes_down"]) == (told["bytes_up"], told["bytes_down"])
+
+
+def test_what_the_choice_costs():
+    """The rounds of the trials as in runs by hand, and one exchange more in each; a model has 16 bytes."""
+    data, told = lines((3.0, -3.0)), table_of(lines((3.0, -3.0)), restarts=2)
+    up = down = 0
+    for K in (1, 2, 3):
+        run = coterie.fit(data, "ifca", clusters=K, rounds=10, validation=0.2, local_steps=5, lr=0.1, restarts=2)
+        starts = 2
+        up += 2 * (run.metrics["bytes_up"] + 12 * starts * 3 * 8)
+        down += 2 * (run.metrics["bytes_down"] + 12 * starts * K * 16)
+    assert (told["bytes_up"], told["bytes_down"]) == (up, down)
+    assert told["exchanges"] == 3 * 2 * 11
+    whole = coterie.fit(data, "ifca", **{**QUICK, "restarts": 2})
+    rounds = {name: sum(record[name] for record in whole.records) for name in ("bytes_up", "bytes_down")}
+    assert whole.metrics["bytes_up"] == rounds["bytes_up"] + up
+    assert whole.metrics["bytes_down"] == rounds["bytes_down"] + down
+    assert whole.metrics["exchanges"] == 20 + 3 * 2 * 11
+    assert whole.metrics["seconds"] > whole.metrics["beginning_seconds"] > 0
+
+
+def test_rounds_seeds_and_the_number_of_clients_bound_the_trials():
+    told = table_of(lines((3.0, -3.0), clients=4), max_clusters=9, choose_seeds=1, choose_rounds=3)
+    assert [row["clusters"] for row in told["table"]] == [1, 2, 3, 4]
+    assert (told["rounds"], told["seeds"]) == (3, 1)
+    assert [row["agreement"] for row in told["table"]] == [None] * 4
+
+
+def with_a_single_sample(data):
+    """The same data, but the fourth client has one sample."""
+    sizes = {name: 1 if i == 3 else 20 for i, name in enumerate(data.clients)}
+    first = data.train.starts
+    return from_arrays(
+        {
+            name: (data.train.x[start : start + n], data.train.y[start : start + n])
+            for start, (name, n) in zip(first, sizes.items(), strict=True)
+        }
+    )
+
+
+def test_a_client_with_one_sample_trains_and_is_not_judged():
+    result = coterie.fit(with_a_single_sample(lines((3.0, -3.0))), "ifca", **QUICK)
+    assert result.metrics["chosen"]["judged"] == 11
+    assert len(result.assignments) == 12
+
+
+# ---- interruptions, mistakes, words --------------------------------------------------------------------------------
+
+
+class StopError(Exception):
+    """Stands for a kill."""
+
+
+def stop_in_round_three(record):
+    if record["round"] == 3:
+        raise StopError
+
+
+def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch):
+    data = lines((3.0, -3.0))
+    options = {**QUICK, "checkpoint_every": 2}
+    whole = coterie.fit(data, "ifca", out=tmp_path / "whole", **options)
+    with pytest.raises(StopError):
+        coterie.fit(data, "ifca", out=tmp_path / "cut", on_round=stop_in_round_three, **options)
+    kept = json.loads((tmp_path / "cut" / "beginning.json").read_text())["chosen"]
+    assert kept == whole.metrics["chosen"]
+
+    def again(*given):
+        raise AssertionError("the choice was made already")
+
+    monkeypatch.setattr("coterie.training.fitting.choose", again)
+    result = coterie.resume(tmp_path / "cut", data)
+    changing = {"seconds", "beginning_seconds"}
+    assert {k: v for k, v in result.metrics.items() if k not in changing} == {
+        k: v for k, v in whole.metrics.items() if k not in changing
+    }
+    assert all((a["weight"] == b["weight"]).all() for a, b in zip(result.models, whole.models, strict=True))
+
+
+@pytest.mark.parametrize("done", [0, 4])
+def test_an_interrupted_choice_goes_on_with_the_next_trial(tmp_path, monkeypatch, done):
+    data, options = lines((3.0, -3.0)), QUICK
+    seen: list[tuple[int, int]] = []
+    whole = coterie.fit(data, "ifca", out=tmp_path / "whole", on_trial=lambda *at: seen.append(at), **options)
+    assert seen == [(number, 6) for number in range(7)]
+
+    def interrupt(finished: int, total: int) -> None:
+        if finished == done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(data, "ifca", out=tmp_path / "cut", on_trial=interrupt, **options)
+    trial, tried = choosing._trial, []
+    monkeypatch.setattr(choosing, "_trial", lambda *given: tried.append(given[2:4]) or trial(*given))
+    seen.clear()
+    result = coterie.resume(tmp_path / "cut", data, on_trial=lambda *at: seen.append(at))
+    assert seen == [(number, 6) for number in range(done, 7)]
+    assert tried == [(k, s) for k in (1, 2, 3) for s in (0, 1)][done:]
+    assert result.metrics["chosen"] == whole.metrics["chosen"]
+    assert result.config == whole.config
+    for name in ("models.safetensors", "trials.jsonl", "config.toml"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_losses_that_are_no_numbers_come_back_from_the_log(tmp_path):
+    data = with_a_single_sample(lines((3.0, -3.0)))
+    whole = coterie.fit(data, "ifca", out=tmp_path / "run", **QUICK)
+    assert '"nan"' in (tmp_path / "run" / "trials.jsonl").read_text()
+    (tmp_path / "run" / "result.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    again = coterie.resume(tmp_path / "run", data)
+    assert again.metrics["chosen"] == whole.metrics["chosen"]
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("fesem", {}, "clusters=auto needs start=odcl.*without them fesem needs a number"),
+        ("ifca", {"start": "near-truth"}, "clusters=auto cannot go with start=near-truth: take start=random"),
+        ("ifca", {"max_clusters": 0}, "max_clusters must be a whole number at least 1"),
+        ("ifca", {"choose_seeds": 0}, "choose_seeds must be a whole number at least 1"),
+        ("fesem", {"max_clusters": 3, "clusters": 2}, "unknown option of method fesem 'max_clusters'"),
+    ],
+)
+def test_mistakes(method: str, options, words: str):
+    with pytest.raises(ConfigError, match=words):
+        prepare(lines((1.0,)), method, None, options.pop("start", None), {"clusters": "auto", **options})
+
+
+def test_clients_with_single_samples_cannot_be_judged():
+    with pytest.raises(ConfigError, match=r"holds out some of each client's samples.*give a number of clusters"):
+        prepare(lines((1.0,), samples=1), "ifca", None, None, {"clusters": "auto"})
+
+
+def test_a_gaussian_start_is_as_good():
+    plan = prepare(lines((3.0, -3.0)), "ifca", None, "gaussian:sd=2", {**QUICK, "lr": "auto"})
+    begun = begin_run(plan)
+    assert begun.plan.options.clusters == 2
+    assert {"curvature", "chosen", "beginning_seconds"} <= set(begun.told)
+
+
+def test_cautions():
+    assert list(choosing._cautions(1, [1.0, 0.2], [1, 2])) == []
+    assert list(choosing._cautions(2, [1.0, 0.95, 0.3], [1, 2, 3])) == []
+    assert "adjusted Rand index 0.30" in next(choosing._cautions(2, [1.0, 0.3, 0.3], [1, 2, 3]))
+    assert "of 3 clusters 2.3 were in use" in next(choosing._cautions(3, [1.0] * 4, [1, 2, 7 / 3, 3]))
+    assert list(choosing._cautions(2, [None, None], [1, 2])) == [
+        "2 is the largest number that was tried, and more may be better: give a larger max_clusters"
+    ]
+
+
+def test_spare_clusters_that_nobody_is_in_do_not_count(monkeypatch):
+    """K=2 fits better only because one of its two starts was luckier: all clients are in one cluster."""
+    losses = np.stack([np.full((2, 4), 2.0), np.full((2, 4), 1.0)])
+    alone = choosing.Trials(losses, np.zeros((2, 2, 4), dtype=np.int64), 10, 0, 0, 0)
+    parted = replace(alone, clusters=np.stack([alone.clusters[0], np.array([[0, 0, 1, 1], [1, 1, 0, 0]])]))
+    plan = prepare(lines((1.0,)), "ifca", None, None, QUICK)
+    for trials, expected in ((alone, 1), (parted, 2)):
+        monkeypatch.setattr(choosing, "_trials", lambda *given, trials=trials: trials)
+        settled, told = choosing.choose(plan, lambda trial: pytest.fail("no trial is needed"))
+        assert told["clusters"] == settled.options.clusters == expected
+
+
+def test_a_caution_is_a_warning():
+    with pytest.warns(UserWarning, match=r"clusters=auto: 2 is the largest number that was tried"):
+        coterie.fit(lines((4.0, -4.0)), "ifca", **{**QUICK, "max_clusters": 2})
+
+
+def test_the_answer_in_words():
+    row = {"loss": 0.5, "behind": 0.0, "se": 0.0, "agreement": None, "in_use": 1.0}
+    told = {"clusters": 1, "table": [{"clusters": 1, **row}, {"clusters": 2, **row, "behind": 0.02, "se": 0.004}]}
+    assert answer(told) == "One model for all explains held-out samples as well as several would: do not cluster."
+    assert answer({**told, "clusters": 2}).endswith("explained clearly worse; more were not tried.")
+    assert table_rows(told)[1][2] == "0.020 ± 0.0040"
+    assert table_rows(told)[0] == ("1", "0.5000", "least", "–", "1")  # noqa: RUF001
+
+
+def test_the_page_shows_the_choice(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = coterie.fit(lines((4.0, -4.0)), "ifca", **QUICK)
+    page = result.report(tmp_path / "report.html").read_text()
+    section = page.partition('id="choice"')[2].partition("</section>")[0]
+    assert "2 clusters: with fewer, held-out samples are explained clearly worse" in section
+    assert section.count("<tr") == 4  # the head and three numbers
+    assert section.count('class="mark"') == 3
+    without = coterie.fit(lines((4.0, -4.0)), "ifca", clusters=2, rounds=2).report(tmp_path / "plain.html").read_text()
+    assert 'id="choice"' not in without
