@@ -1,0 +1,198 @@
+"""Typed values as plain ones (JSON, TOML) and back, derived from the fields of their dataclasses."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from coterie.core.registry import Registered, find_member
+from coterie.errors import ConfigError, shown, unknown_name
+
+Plain = str | int | float | bool | None | Sequence["Plain"] | Mapping[str, "Plain"]
+"""Values that JSON can hold."""
+
+NAME = "name"
+"""The key of a member's name in its plain form."""
+
+
+def to_plain(value: Any) -> Plain:
+    """Return a typed value as plain ones; `from_plain` is the inverse.
+
+    A member of a family becomes a mapping with its name and its fields, any other dataclass a mapping of its fields.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {NAME: value.name} if isinstance(value, Registered) else {}
+        return named | {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple | list):
+        return [to_plain(each) for each in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+def from_plain(kind: Any, plain: Any, what: str = "value") -> Any:
+    """Return the value of a type from its plain form.
+
+    Args:
+        kind: A family (the name in `plain` selects the member), a dataclass, or the type of a field.
+        plain: What `to_plain` returned, maybe read from JSON or TOML; fields that are absent get their defaults.
+        what: Name of the value, for error messages.
+
+    Raises:
+        ConfigError: if the plain form does not fit the type.
+    """
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _from_union(get_args(kind), plain, what)
+    if origin is Literal:
+        if plain not in get_args(kind):
+            raise ConfigError(f"{what} must be one of {', '.join(map(str, get_args(kind)))}, got {shown(plain)}")
+        return plain
+    if origin is tuple:
+        inner = get_args(kind)[0]
+        return tuple(from_plain(inner, each, what) for each in _checked(plain, list | tuple, "a list", what))
+    if isinstance(kind, type) and issubclass(kind, Registered):
+        return _member(kind, plain, what)
+    if is_dataclass(kind):
+        return _dataclass(kind, plain, what)
+    return _scalar(kind, plain, what)
+
+
+def _from_union(kinds: Sequence[Any], plain: Any, what: str) -> Any:
+    if plain is None and types.NoneType in kinds:
+        return None
+    refused = []
+    for kind in kinds:
+        if kind is types.NoneType:
+            continue
+        try:
+            return from_plain(kind, plain, what)
+        except ConfigError as error:
+            refused.append(error)
+    raise refused[0]
+
+
+def _checked(plain: Any, kind: Any, wanted: str, what: str) -> Any:
+    if not isinstance(plain, kind):
+        raise ConfigError(f"{what} must be {wanted}, got {shown(plain)}")
+    return plain
+
+
+def _member(kind: type[Registered], plain: Any, what: str) -> Any:
+    """A member from its mapping, or from its name alone."""
+    if isinstance(plain, str):
+        plain = {NAME: plain}
+    settings = dict(_checked(plain, Mapping, f"a {kind.family} with its name and settings", what))
+    name = _checked(settings.pop(NAME, None), str, f"a {kind.family} with a name", what)
+    return _dataclass(find_member(kind, name), settings, name)
+
+
+@cache
+def hints_of(kind: type) -> Mapping[str, Any]:
+    """Return the types of a dataclass's fields by name."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in settings_of(kind)}
+
+
+def settings_of(kind: Any) -> list[Field[Any]]:
+    """Return the fields of a dataclass that its constructor takes."""
+    return [field for field in fields(kind) if field.init]
+
+
+def _dataclass(kind: Any, plain: Any, what: str) -> Any:
+    settings = _checked(plain, Mapping, "a mapping of settings", what)
+    hints = hints_of(kind)
+    for key in settings:
+        if key not in hints:
+            if not hints:
+                raise ConfigError(f"{what} has no settings, got {shown(key)}: leave it out")
+            raise unknown_name(f"setting of {what}", str(key), hints)
+    needed = [f.name for f in settings_of(kind) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in needed if name not in settings]
+    if missing:
+        raise ConfigError(f"{what} needs {' and '.join(missing)}: write {what}:{missing[0]}=...")
+    return kind(**{key: from_plain(hints[key], value, f"{what}: {key}") for key, value in settings.items()})
+
+
+def _scalar(kind: Any, plain: Any, what: str) -> Any:
+    if kind is float and isinstance(plain, int) and not isinstance(plain, bool):
+        return float(plain)
+    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
+    if not isinstance(plain, kind) or (kind is not bool and isinstance(plain, bool)):
+        raise ConfigError(f"{what} must be {wanted}, got {shown(plain)}")
+    return plain
+
+
+# ---- texts: `name:setting=value,setting=value`, as a flag gives them -------------------------------------------------
+
+
+def from_text(kind: type[Registered], text: str) -> Any:
+    """Return the member of a family that a text such as `softmax-loss:temperature=0.5` names.
+
+    Raises:
+        ConfigError: if the name or a setting is unknown, or a value does not fit.
+    """
+    name, _, settings = text.strip().partition(":")
+    member = find_member(kind, name)
+    hints, given = hints_of(member), {}
+    for part in filter(None, (part.strip() for part in settings.split(","))):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if key not in hints:
+            if not hints:
+                raise ConfigError(f"{name} has no settings, got {part!r}: leave it out")
+            raise unknown_name(f"setting of {name}", key, hints)
+        given[key] = _read(hints[key], value, f"{name}: {key}")
+    return _dataclass(member, given, name)
+
+
+def _read(kind: Any, text: str, what: str) -> Any:
+    """A plain value of a setting's type from text."""
+    if get_origin(kind) in (Union, types.UnionType):
+        if text == "none" and types.NoneType in get_args(kind):
+            return None
+        return _read_any([each for each in get_args(kind) if each is not types.NoneType], text, what)
+    if get_origin(kind) is Literal:
+        choices = {written(choice): choice for choice in get_args(kind)}
+        return choices.get(text, text)
+    if isinstance(kind, type) and issubclass(kind, Registered):
+        return to_plain(from_text(kind, text))
+    if kind is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    try:
+        return kind(text)
+    except ValueError:
+        return text
+
+
+def _read_any(kinds: Sequence[Any], text: str, what: str) -> Any:
+    """The first of these types that the text fits."""
+    for kind in kinds:
+        value = _read(kind, text, what)
+        try:
+            from_plain(kind, value, what)
+        except ConfigError:
+            continue
+        return value
+    return _read(kinds[0], text, what)
+
+
+def to_text(value: Registered) -> str:
+    """Return a member as a text that `from_text` reads: its name, and the settings that differ from their defaults."""
+    given = [
+        f"{field.name}={written(getattr(value, field.name))}"
+        for field in fields(value)  # type: ignore[arg-type]
+        if field.default is MISSING or getattr(value, field.name) != field.default
+    ]
+    return f"{value.name}:{','.join(given)}" if given else value.name
+
+
+def written(value: object) -> str:
+    """Return a setting's value as text."""
+    if isinstance(value, Registered):
+        return to_text(value)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
