@@ -1,8 +1,11 @@
-"""Each room imports only what it may, says what it is for, and the tiers name their side."""
+"""Every package imports only from the packages before it, and keeps to what its layer may do."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,14 +15,99 @@ import coterie
 ROOT = Path(coterie.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
+LAYERS = (
+    "lazy",
+    "errors",
+    "options",
+    "files",
+    "core",
+    "learners",
+    "privacy",
+    "client",
+    "server",
+    "tiers",
+    "methods",
+    "engines",
+    "evaluate",
+    "data",
+    "training",
+    "experiments",
+    "report",
+    "flower",
+    "clustering",
+    "callbacks",
+    "",  # the names that `import coterie` offers
+    "cli",
+    "testing",
+)
+"""Packages and top-level modules from the bottom to the top; each may import only those before it."""
+
+NEVER = {("client", "server"), ("server", "client"), ("testing", "cli")}
+"""(package, package that it must not import wherever the two stand in the order)."""
+
+PENDING = {
+    ("coterie.client.evaluate", "coterie.tiers.method"),
+    ("coterie.client.headed", "coterie.tiers.assignment"),
+    ("coterie.client.mixing", "coterie.tiers.assignment"),
+    ("coterie.client.moving", "coterie.tiers.assignment"),
+    ("coterie.client.personal", "coterie.tiers.assignment"),
+    ("coterie.client.round", "coterie.tiers.assignment"),
+    ("coterie.client.round", "coterie.tiers.method"),
+    ("coterie.client.summary", "coterie.tiers.method"),
+    ("coterie.client.work", "coterie.tiers.method"),
+    ("coterie.experiments.compare", "coterie.report.reading"),
+    ("coterie.experiments.sweep", "coterie.report.commands"),
+    ("coterie.experiments.sweep", "coterie.report.comparison"),
+    ("coterie.experiments.sweep", "coterie.report.reading"),
+    ("coterie.methods.base", "coterie.training.starts"),
+    ("coterie.methods.composed", "coterie.training.starts"),
+    ("coterie.methods.fedgroup", "coterie.training.starts"),
+    ("coterie.methods.moment_descent", "coterie.training.starts"),
+    ("coterie.methods.odcl", "coterie.training.starts"),
+    ("coterie.methods.one_shot", "coterie.training.starts"),
+    ("coterie.methods.one_shot_yardsticks", "coterie.training.starts"),
+    ("coterie.methods.pacfl", "coterie.training.starts"),
+    ("coterie.methods.two_phase", "coterie.training.starts"),
+    ("coterie.privacy.budget", "coterie.tiers.method"),
+    ("coterie.privacy.client", "coterie.tiers.method"),
+    ("coterie.privacy.mechanism", "coterie.tiers.assignment"),
+    ("coterie.privacy.mechanism", "coterie.tiers.distance"),
+    ("coterie.privacy.mechanism", "coterie.tiers.objective"),
+    ("coterie.server.aggregate", "coterie.tiers.method"),
+    ("coterie.server.greeting", "coterie.tiers.method"),
+    ("coterie.server.greeting", "coterie.tiers.view"),
+    ("coterie.server.grouping_once", "coterie.tiers.distance"),
+    ("coterie.server.grouping_once", "coterie.tiers.landmarks"),
+    ("coterie.server.grouping_once", "coterie.tiers.method"),
+    ("coterie.server.loop", "coterie.tiers.method"),
+    ("coterie.server.loop", "coterie.tiers.view"),
+    ("coterie.server.race", "coterie.tiers.method"),
+    ("coterie.server.regrouping", "coterie.tiers.method"),
+    ("coterie.server.regrouping", "coterie.tiers.view"),
+    ("coterie.server.robust", "coterie.tiers.combine"),
+    ("coterie.server.start", "coterie.tiers.method"),
+    ("coterie.training.result", "coterie.report.page"),
+    ("coterie.training.result", "coterie.report.reading"),
+}
+"""(module, module that it imports against the order). Only entries that still occur may be listed."""
+
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(source: str, package: str) -> set[str]:
-    """Every module that is imported anywhere in the source, in full; `package` is where relative names start."""
+MODULES = {module_name(path): path for path in FILES}
+
+
+def imports(source: str, package: str, modules: Iterable[str] = ()) -> set[str]:
+    """Return every module that the source imports anywhere, also inside functions and for type checking only.
+
+    Args:
+        source: Text of a module.
+        package: Package that relative imports start from.
+        modules: Names of our modules; `from a import b` counts as `a.b` if that is one of them, otherwise as `a`.
+    """
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -29,173 +117,173 @@ def imports(source: str, package: str) -> set[str]:
             if node.level:
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, *filter(None, [base])])
-            found.add(base)
-            found |= {f"{base}.{alias.name}" for alias in node.names if base == "coterie"}
+            full = {f"{base}.{alias.name}" for alias in node.names}
+            inner = full & set(modules)
+            found |= inner if inner == full else inner | {base}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("__import__", "import_module")):
             found |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
     return found
 
 
-def imports_of(path: Path) -> set[str]:
-    name = module_name(path)
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    return imports(path.read_text(), package)
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    return frozenset(imports(path.read_text(), package, MODULES))
 
 
-def in_room(*rooms: str) -> list[Path]:
-    return [p for p in FILES if p.relative_to(ROOT).parts[0] in rooms]
-
-
-def room_of(module: str) -> str:
-    """The room of a module of ours, such as `core` or `errors`; the package itself is ``."""
+def package_of(module: str) -> str:
+    """Return the package below `coterie` that a module belongs to; `coterie` itself is the empty text."""
     return module.split(".")[1] if "." in module else ""
 
 
-def ours(modules: set[str]) -> set[str]:
-    return {m for m in modules if m == "coterie" or m.startswith("coterie.")}
+def in_packages(*packages: str) -> list[str]:
+    return [module for module in MODULES if package_of(module) in packages]
+
+
+def our_imports() -> set[tuple[str, str]]:
+    """Return (module, imported module) for every import from one of our packages into another."""
+    return {
+        (module, imported)
+        for module in MODULES
+        for imported in imports_of(module)
+        if imported.split(".")[0] == "coterie" and package_of(imported) != package_of(module)
+    }
+
+
+def against_the_order(module: str, imported: str) -> bool:
+    importer, target = package_of(module), package_of(imported)
+    if importer == "":
+        return target == "cli"  # `import coterie` offers names of every package, and no package imports it in turn
+    return (importer, target) in NEVER or LAYERS.index(target) > LAYERS.index(importer)
 
 
 def test_the_reader_of_imports_sees_every_form():
     source = (
-        "import os.path as p\nfrom coterie import fit\nfrom .a import b\nfrom ..c import d\ndef f():\n  import flwr.x"
+        "import os.path as p\nfrom coterie import fit, data\nfrom .a import b\nfrom ..c import d\n"
+        "if TYPE_CHECKING:\n  from coterie.x import y\ndef f():\n  import flwr.x"
     )
-    expected = {"os.path", "coterie", "coterie.fit", "coterie.core.a", "coterie.c", "flwr.x"}
-    assert imports(source, "coterie.core") == expected
+    expected = {"os.path", "coterie", "coterie.data", "coterie.core.a", "coterie.c", "coterie.x.y", "flwr.x"}
+    assert imports(source, "coterie.core", {"coterie.data", "coterie.x.y"}) == expected
     assert imports("import_module('pickle')", "coterie") == {"pickle"}
 
 
-def test_there_is_something_to_check():
-    for room in (
-        "core",
-        "tiers",
-        "learners",
-        "client",
-        "server",
-        "federation",
-        "scenarios",
-        "evaluate",
-        "runs",
-        "datasets",
-    ):
-        assert len(in_room(room)) > 1, room
+def test_every_package_has_its_place_in_the_order():
+    packages = {package_of(module) for module in MODULES}
+    assert packages - set(LAYERS) == set()
+    for package in packages - {"", "lazy", "errors", "options", "files", "clustering", "callbacks"}:
+        assert len(in_packages(package)) > 1, package
 
 
-MAY_IMPORT = {
-    "core": {"core", "errors"},
-    "learners": {"core", "learners", "errors"},
-    "tiers": {"core", "learners", "tiers", "errors"},
-    "datasets": {"datasets", "core", "config", "errors", "runs"},
-}
+def test_a_package_imports_only_the_packages_before_it():
+    odd = {(module, imported) for module, imported in our_imports() if against_the_order(module, imported)}
+    assert sorted(odd - PENDING) == []
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_a_room_imports_only_the_rooms_below_it(room):
-    odd = {
-        f"{module_name(path)} imports {module}"
-        for path in in_room(room)
-        for module in ours(imports_of(path))
-        if room_of(module) not in MAY_IMPORT[room]
-    }
-    assert odd == set()
+def test_what_is_pending_still_occurs():
+    assert sorted(pair for pair in PENDING if pair not in our_imports() or not against_the_order(*pair)) == []
 
 
-ABOVE = {"federation", "runs", "report", "cli", "methods", "fitting", "measuring", "concluding", "result"}
-MUST_NOT = {
-    "client": {"server"} | ABOVE,
-    "server": {"client"} | ABOVE,
-    "evaluate": {"client", "server", "report"},
-    "report": {"client", "server", "federation"},
-    "methods": {"client", "server", "federation", "runs", "report", "cli"},
-    "scenarios": {"client", "server", "federation", "runs", "report", "cli"},
-}
+def test_there_is_no_cycle_between_packages():
+    graph: dict[str, set[str]] = {}
+    for module, imported in our_imports() - PENDING:
+        if package_of(module):
+            graph.setdefault(package_of(module), set()).add(package_of(imported) or "coterie")
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail("a cycle between packages: " + " is imported by ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("room", MUST_NOT)
-def test_a_room_keeps_away_from_others(room):
-    odd = {
-        f"{module_name(path)} imports {module}"
-        for path in in_room(room)
-        for module in ours(imports_of(path))
-        if room_of(module) in MUST_NOT[room] or module == "coterie"
-    }
-    assert odd == set()
+def test_at_most_six_modules_stand_at_the_top():
+    assert len([path for path in ROOT.glob("*.py") if path.name != "__init__.py"]) <= 6
 
 
 OUTSIDE = {"pathlib", "os", "socket", "requests", "urllib", "http", "flwr", "matplotlib", "subprocess", "shutil"}
 
 
-@pytest.mark.parametrize("room", ["core", "tiers", "learners"])
-def test_values_tiers_and_learners_touch_no_file_network_or_plot(room):
+@pytest.mark.parametrize("package", ["core", "tiers", "learners"])
+def test_values_tiers_and_learners_use_no_file_network_or_plot(package):
     odd = {
-        f"{module_name(path)} imports {module}"
-        for path in in_room(room)
-        for module in imports_of(path)
-        if module.split(".")[0] in OUTSIDE or room_of(module) in {"runs", "report", "cli", "federation"}
+        f"{module} imports {imported}"
+        for module in in_packages(package)
+        for imported in imports_of(module)
+        if imported.split(".")[0] in OUTSIDE or imported == "coterie.files"
     }
     assert odd == set()
 
 
-@pytest.mark.parametrize("room", ["core", "tiers", "learners", "client", "server"])
-def test_no_inner_room_opens_a_file(room):
+@pytest.mark.parametrize("package", ["core", "tiers", "learners", "privacy", "client", "server", "methods"])
+def test_algorithms_open_no_file(package):
     doors = ("open", "torch.save", "torch.load", "np.save", "np.load")
     calls = {
-        f"{module_name(path)}:{node.lineno}"
-        for path in in_room(room)
-        for node in ast.walk(ast.parse(path.read_text()))
+        f"{module}:{node.lineno}"
+        for module in in_packages(package)
+        for node in ast.walk(ast.parse(MODULES[module].read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in doors
     }
     assert calls == set()
 
 
-def test_flower_is_imported_only_in_its_own_room():
-    users = {module_name(p) for p in FILES if any(m.split(".")[0] == "flwr" for m in imports_of(p))}
-    assert {name for name in users if not name.startswith("coterie.flower")} == set()
+def importers_of(*libraries: str) -> set[str]:
+    """Return our modules that import one of these libraries anywhere."""
+    return {module for module in MODULES if {name.split(".")[0] for name in imports_of(module)} & set(libraries)}
+
+
+def test_flower_is_imported_only_in_its_own_package():
+    users = importers_of("flwr")
+    assert users
+    assert {module for module in users if package_of(module) != "flower"} == set()
+
+
+def test_trackers_are_imported_only_by_callbacks():
+    users = importers_of("mlflow", "tensorboard", "tensorboardX", "wandb")
+    users |= {module for module in MODULES if any("utils.tensorboard" in name for name in imports_of(module))}
+    assert {module for module in users if not module.startswith("coterie.training.callbacks")} == set()
 
 
 def test_nothing_is_ever_pickled():
-    banned = {"pickle", "cloudpickle", "dill", "joblib", "shelve"}
-    assert {module_name(p) for p in FILES if {m.split(".")[0] for m in imports_of(p)} & banned} == set()
+    assert importers_of("pickle", "cloudpickle", "dill", "joblib", "shelve") == set()
 
 
 def test_no_global_seed_is_set():
     """`torch.manual_seed` is allowed only inside a fork of the random state; NumPy's global generator never."""
     odd = set()
-    for path in FILES:
+    for module, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
                 if name in ("np.random.seed", "random.seed") or name.startswith(("np.random.rand", "np.random.normal")):
-                    odd.add(f"{module_name(path)}:{node.lineno} {name}")
+                    odd.add(f"{module}:{node.lineno} {name}")
                 if name == "torch.manual_seed" and "fork_rng" not in path.read_text():
-                    odd.add(f"{module_name(path)}:{node.lineno} {name}")
+                    odd.add(f"{module}:{node.lineno} {name}")
     assert odd == set()
 
 
 def test_every_package_and_module_says_what_it_is_for():
     for folder in {p.parent for p in FILES}:
         assert (folder / "__init__.py").is_file(), folder
-    silent = {module_name(p) for p in FILES if not ast.get_docstring(ast.parse(p.read_text()))}
+    silent = {module for module, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text()))}
     assert silent == set()
 
 
-TIERS = [name for name in ("objective", "weights", "procedure", "distance") if (ROOT / f"tiers/{name}.py").exists()]
-
-
-def test_the_tiers_are_there():
-    assert TIERS[:3] == ["objective", "weights", "procedure"]
+TIERS = ("objective", "assignment", "procedure", "distance")
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_tier_methods_start_with_their_side(tier):
+    """A tier is a module or a package; what its classes do publicly is done by a client or by the server."""
+    name = f"coterie.tiers.{tier}"
     odd, seen = set(), 0
-    for node in ast.parse((ROOT / f"tiers/{tier}.py").read_text()).body:
-        for method in node.body if isinstance(node, ast.ClassDef) else []:
-            if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or method.name.startswith("_"):
-                continue
-            if any(ast.unparse(d).endswith("property") for d in method.decorator_list):
-                continue
-            seen += 1
-            if not method.name.startswith(("client_", "server_")):
-                odd.add(f"{node.name}.{method.name}")
+    for module in [m for m in MODULES if m == name or m.startswith(f"{name}.")]:
+        for node in ast.parse(MODULES[module].read_text()).body:
+            for method in node.body if isinstance(node, ast.ClassDef) else []:
+                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or method.name.startswith("_"):
+                    continue
+                if any(ast.unparse(d).endswith(("property", "classmethod")) for d in method.decorator_list):
+                    continue
+                seen += 1
+                if not method.name.startswith(("client_", "server_")):
+                    odd.add(f"{module}.{node.name}.{method.name}")
     assert odd == set()
     assert seen > 0

@@ -40,6 +40,7 @@ from coterie.experiments.compare import (
     seed_list,
 )
 from coterie.experiments.processes import leave_if_importing_main
+from coterie.files import write_json
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
 from coterie.options import Option, plain_options
@@ -47,7 +48,7 @@ from coterie.report.commands import run_command
 from coterie.report.comparison import Spread
 from coterie.report.reading import RunData, read_run
 from coterie.training.planning import prepare
-from coterie.training.runs.files import write_json, writing
+from coterie.training.runs.files import writing
 from coterie.training.runs.folder import read_toml
 from coterie.training.runs.locking import create_for_jobs
 

@@ -24,7 +24,8 @@ from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Params
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
-from coterie.training.runs.files import read_tensors, tensor_bytes, write_atomically
+from coterie.files import write_atomically
+from coterie.training.runs.files import read_tensors, tensor_bytes
 
 SUFFIX = ".safetensors"
 

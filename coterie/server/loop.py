@@ -13,6 +13,7 @@ from coterie.core.client_state import NEVER
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, Note, Replies, positions_of
 from coterie.core.messages import ALL, Broadcast, Reply
+from coterie.core.sampling import choose
 from coterie.core.shard import ClientId, Positions
 from coterie.core.threads import one_thread
 from coterie.errors import TrainingError
@@ -21,7 +22,6 @@ from coterie.server.aggregate import aggregate, changes_of
 from coterie.server.greeting import Greeted, greet
 from coterie.server.regrouping import regroup, unmoved
 from coterie.server.robust import too_few
-from coterie.server.sampling import choose
 from coterie.tiers.method import Method
 from coterie.tiers.view import View
 

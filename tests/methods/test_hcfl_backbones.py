@@ -14,10 +14,10 @@ from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.messages import Broadcast, Reply
+from coterie.core.sampling import choose
 from coterie.errors import ConfigError
 from coterie.methods import find_method
 from coterie.server.aggregate import changes_of
-from coterie.server.sampling import choose
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import NearestParameters
 from coterie.training.planning import prepare

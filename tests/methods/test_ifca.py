@@ -5,8 +5,8 @@ import pytest
 
 import coterie
 from coterie.core.keys import Purpose, hash_ids, keys_for_clients, permutations
+from coterie.core.sampling import choose
 from coterie.errors import ConfigError
-from coterie.server.sampling import choose
 
 
 def population(sizes=(3, 8, 20, 5, 11, 30, 2, 9), noise=0.1, seed=0, dimension=4):

@@ -13,10 +13,10 @@ from coterie.core.clusters import Clusters
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, hash_ids, key_for
 from coterie.core.messages import Broadcast
+from coterie.core.sampling import choose
 from coterie.data.arrays import from_arrays
 from coterie.errors import ConfigError, DivergenceWarning
 from coterie.learners.logistic import Logistic
-from coterie.server.sampling import choose
 from coterie.testing.checks import small_federation
 from coterie.tiers.procedure import SplitBySpectrum, two_means, united
 from coterie.training.fitting import execute

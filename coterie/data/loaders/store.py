@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie.core.arrays import first_line
 from coterie.errors import InputError
-from coterie.training.runs.files import write_atomically, write_json
+from coterie.files import write_atomically, write_json
 
 
 class Content(Protocol):

@@ -15,15 +15,9 @@ from safetensors.torch import load as safetensors_load
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
+from coterie.files import write_atomically
 from coterie.server.loop import ServerState
-from coterie.training.runs.files import (
-    read_checked_json,
-    reason_of,
-    sha256,
-    tensor_bytes,
-    write_atomically,
-    write_checked_json,
-)
+from coterie.training.runs.files import read_checked_json, reason_of, sha256, tensor_bytes, write_checked_json
 
 WHOLE = ("choice", "steady", "loss", "accepted", "flows", "portraits")
 """The parts of a state that are one array each."""

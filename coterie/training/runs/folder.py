@@ -43,6 +43,7 @@ from torch import Tensor
 
 from coterie.core.clusters import Params
 from coterie.errors import RunError
+from coterie.files import json_bytes, write_atomically, write_json
 from coterie.server.loop import ServerState
 from coterie.training.runs.checkpoint import (
     Facts,
@@ -55,14 +56,11 @@ from coterie.training.runs.checkpoint import (
 )
 from coterie.training.runs.files import (
     file_sha256,
-    json_bytes,
     read_checked_json,
     sha256,
     tensor_bytes,
     toml_bytes,
     unreadable,
-    write_atomically,
-    write_json,
     writing,
 )
 from coterie.training.runs.journal import Journal, TrialLog, joined

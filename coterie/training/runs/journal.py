@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.training.runs.files import CHECKSUM, append_line, sha256, unreadable, write_atomically, writing
+from coterie.files import append_line, write_atomically
+from coterie.training.runs.files import CHECKSUM, sha256, unreadable, writing
 
 
 class Journal:

@@ -10,7 +10,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from coterie.errors import RunError
-from coterie.training.runs.files import TEMPORARY, remove_leftovers, write_toml, writing
+from coterie.files import TEMPORARY, remove_leftovers
+from coterie.training.runs.files import write_toml, writing
 
 JOBS = "jobs"
 """The folder inside a comparison or a sweep that holds its runs."""

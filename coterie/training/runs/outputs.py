@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from coterie.errors import StorageError, from_system
-from coterie.training.runs.files import reason_of, write_atomically
+from coterie.files import write_atomically
+from coterie.training.runs.files import reason_of
 
 
 def check_output(path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from coterie.training.runs.files import tensor_bytes, write_atomically, write_json, write_toml
+from coterie.files import write_atomically, write_json
+from coterie.training.runs.files import tensor_bytes, write_toml
 
 
 def test_a_write_leaves_the_file_and_nothing_else(tmp_path: Path):

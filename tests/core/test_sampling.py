@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.keys import hash_ids
-from coterie.server.sampling import choose
+from coterie.core.sampling import choose
 
 IDS = [f"c{i}" for i in range(40)]
 HASHES = hash_ids(IDS)
