@@ -184,8 +184,8 @@ class OptionGroup:
         """Return the value with these options; what they do not name is as in `default`."""
         return from_options(cls, values, default)
 
-    def to_group(self) -> dict[str, Any]:
-        """Return the options that give this value."""
+    def to_group(self, default: Any) -> dict[str, Any]:
+        """Return the options that give this value where `default` is the field's default."""
         return to_options(self)
 
 
@@ -231,8 +231,22 @@ def to_options(value: Any) -> dict[str, Any]:
             if own is not None:
                 found[_option(each, hint, own).name] = own
         elif _is_group(hint):
-            found |= own.to_group()
+            found |= own.to_group(_default(each))
     return found
+
+
+def check_fields(value: Any) -> None:
+    """Check the options of a dataclass instance and bring them into their types; called by its `__post_init__`.
+
+    Raises:
+        ConfigError: if a value is of another type, out of range or not one of the choices.
+    """
+    for each, hint in _fields_of(type(value)):
+        if _OPTION in each.metadata:
+            own = getattr(value, each.name)
+            checked = _option(each, hint, own).check(own)
+            if checked is not own:
+                object.__setattr__(value, each.name, checked)
 
 
 def plain_value(value: object) -> Any:
@@ -292,6 +306,21 @@ def _kind(hint: Any) -> tuple[type, tuple[str, ...], tuple[str, ...]]:
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+SEED = Option("seed", int, "seed of all random numbers", 0, low=0, high=LARGEST)
+
+
+def check_seed(seed: object) -> int:
+    """Return the seed as a plain whole number.
+
+    Raises:
+        ConfigError: if it is anything else.
+    """
+    checked = SEED.check(seed)
+    if not isinstance(checked, int):
+        raise ConfigError(f"seed must be a whole number at least 0, got {shown(seed)}")
+    return checked
 
 
 def check_all(given: Mapping[str, object], options: Iterable[Option], owner: str) -> dict[str, object]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from coterie.core.registry import register
 from coterie.errors import ConfigError, shown
 from coterie.training.callbacks.base import Callback, RoundRecord, TrainingRun
-from coterie.training.runs.folder import RunFolder
 from coterie.training.stopping import TOLERANCE, Watch
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ DIRECTIONS = ("min", "max")
 class EarlyStopping(Callback):
     """End a run after several measurements of a figure without improvement.
 
-    A resumed run takes the rounds in its run folder into account, so that it stops where it would have stopped without
+    A resumed run takes its earlier rounds into account, so that it stops where it would have stopped without
     the interruption.
 
     Args:
@@ -46,6 +45,8 @@ class EarlyStopping(Callback):
     tolerance: float = TOLERANCE
     mode: Literal["min", "max"] = "min"
 
+    reason: ClassVar[str] = "patience"
+
     def __post_init__(self) -> None:
         if self.patience < 1:
             raise ConfigError(f"early-stopping: patience must be at least 1, got {shown(self.patience)}")
@@ -58,9 +59,8 @@ class EarlyStopping(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         self._watch, self._measured = self._new_watch(), False
-        if run.folder is not None and run.first_round > 0:
-            for record in RunFolder.open(run.folder).records()[: run.first_round]:
-                self._see(record)
+        for record in run.records:
+            self._see(record)
 
     def on_round(self, run: TrainingRun, record: RoundRecord) -> bool:
         self._see(record)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from coterie.errors import ConfigError
 from coterie.training.callbacks.base import Callback, RoundRecord, TrainingRun
 
 if TYPE_CHECKING:
@@ -54,3 +55,28 @@ class Lambda(Callback):
     def on_error(self, run: TrainingRun, error: BaseException) -> None:
         if self._on_error is not None:
             self._on_error(error)
+
+
+OnRound = Callable[[RoundRecord], bool | None]
+"""A function that is called with the record of each round; True ends the run after this round."""
+
+
+class _Function(Lambda):
+    """A function that a user passed as a callback."""
+
+    reason: ClassVar[str] = "on_round"
+
+
+def as_callback(callback: Callback | OnRound) -> Callback:
+    """Return the callback itself, or one that calls a function with the record of each round.
+
+    Raises:
+        ConfigError: if it is neither.
+    """
+    if isinstance(callback, Callback):
+        return callback
+    if not callable(callback):
+        raise ConfigError(
+            f"callbacks must be functions or derive from coterie.callbacks.Callback, got {type(callback).__name__}"
+        )
+    return _Function(callback)
