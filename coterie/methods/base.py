@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
+from coterie.learners.schedules import ExponentialDecay
 from coterie.options import COMMON, Option, Options
 from coterie.tiers.combine import is_robust, read_combine
 from coterie.tiers.method import Averaging, Method
@@ -115,7 +116,11 @@ def parts(options: Options) -> dict[str, Any]:
     """The parts that are not tiers, from the options: keyword arguments of `Method`."""
     responsibility = options.averaging == "responsibility"
     return {
-        "work": LocalWork(options.local_steps, options.local_epochs, options.batch_size, augment=options.augment),
+        "work": replace(
+            local_training(options.local_steps, options.local_epochs, options.batch_size, options.augment),
+            lr=options.lr,
+            schedule=ExponentialDecay(options.lr_decay),
+        ),
         "averaging": Averaging(
             over="all" if options.averaging == "all" else "members",
             client_weight="samples" if responsibility or options.client_weight == "samples" else "uniform",
@@ -129,3 +134,15 @@ def parts(options: Options) -> dict[str, Any]:
         "restarts": options.restarts,
         "shared": tuple(options.shared.split(",")) if options.shared else (),
     }
+
+
+def local_training(
+    steps: int | None, epochs: int | None, batch_size: int | None, augment: str = "none"
+) -> LocalTraining:
+    """Return the local training of these options, of which exactly one of steps and epochs is given.
+
+    A pass over a full batch is one step.
+    """
+    if batch_size is not None:
+        return MiniBatch(batch_size=batch_size, epochs=epochs, steps=steps, augment=augment)
+    return FullBatch(steps=(epochs or 1) if steps is None else steps, augment=augment)

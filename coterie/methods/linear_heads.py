@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.errors import ConfigError
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import PooledHeads
 from coterie.methods.base import Entry, parts
 from coterie.options import Options
 from coterie.tiers.assignment import Assigned, LowestLoss
@@ -51,7 +51,7 @@ def _solved(options: Options) -> dict[str, Any]:
             f"heads are solved for on a linear representation, but the learner is {options.learner}: use "
             "representation:width=4"
         )
-    return {**parts(options), "work": LocalWork(steps=1, order="solved-heads"), "shared": ("body",)}
+    return {**parts(options), "work": PooledHeads(lr=options.lr), "shared": ("body",)}
 
 
 REFUSED = frozenset({"local_steps", "local_epochs", "batch_size", "augment", "exchange", "averaging", "shared"})

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining, ProximalStep
 from coterie.methods.base import Entry, parts
 from coterie.options import AUTO, Option, Options
 from coterie.tiers.assignment import LowestLoss, SoftmaxLoss
@@ -36,10 +36,10 @@ def two_phase(options: Options) -> Method:
     return Method("two-phase", Conditional(), weights, Fixed(options.clusters), work=work, **common)
 
 
-def _proximal(work: LocalWork, options: Options) -> LocalWork:
+def _proximal(work: LocalTraining, options: Options) -> LocalTraining:
     """argmin of L_i(theta) + |theta - theta_t|^2 / (2 eta): solved for linear models, by gradient steps for others."""
     if options.learner.startswith("linear"):
-        return LocalWork(steps=1, implicit=True)
+        return ProximalStep(lr=options.lr)
     # s steps of length lr go about as far as one proximal step of s times the length
     return replace(work, prox=1 / (options.lr * (options.local_steps or 1)))
 
