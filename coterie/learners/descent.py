@@ -50,7 +50,7 @@ def batches(block: Block, training: LocalTraining, planned: BatchPlan | None = N
     Raises:
         ConfigError: if the training takes no gradient steps.
     """
-    if training.implicit or training.pools_heads:
+    if not training.takes_gradient_steps:
         raise ConfigError(
             f"this learner trains by gradient steps, not by {training.name}: use full-batch or mini-batch"
         )

@@ -182,8 +182,9 @@ def _flat_sum(phi: Tensor, u: Tensor, rows: Tensor, mass: Tensor, count: int) ->
 
 
 def _in_closed_form(training: LocalTraining) -> bool:
-    """Return whether a client's change is a closed form of its samples: full batches and plain gradient descent."""
-    return training.full_batch_steps is not None and training.optimizer.plain
+    """Return whether a client's change has a closed form: for full batches with plain SGD, and for a proximal step."""
+    steps_plainly = training.takes_gradient_steps and training.optimizer.plain
+    return training.implicit or (steps_plainly and training.full_batch_steps is not None)
 
 
 def _in_sample_space(phi: Tensor, training: LocalTraining) -> bool:

@@ -59,9 +59,17 @@ class LocalTraining(Registered, ABC, family="local training"):
         changes(self.augment)  # which refuses unknown names
 
     @property
+    def takes_gradient_steps(self) -> bool:
+        """Whether clients take gradient steps, as every learner can."""
+        return not self.implicit and not self.pools_heads
+
+    @property
     @abstractmethod
     def full_batch_steps(self) -> int | None:
-        """Number of steps if every step uses the same full batch; None for mini-batches and augmented images."""
+        """Number of steps if every step uses the same full batch; None for mini-batches and augmented images.
+
+        A training without gradient steps counts as one step.
+        """
 
     @property
     @abstractmethod

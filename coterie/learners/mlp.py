@@ -90,8 +90,9 @@ class MLP(Network):
         return each_track(lambda one, _: descend_by_hand(one, block, training, lr, self.classes), theta)
 
     def _plain(self, training: LocalTraining) -> bool:
-        """Several steps on the mean loss alone; after a single one autograd gives the gradient without a rounding."""
-        return training.optimizer.plain and training.prox == 0 and self.l2 == 0 and not training.single_step
+        """Several steps of plain SGD on the mean loss alone; for a single one autograd gives the gradient unrounded."""
+        alone = training.prox == 0 and self.l2 == 0
+        return alone and training.takes_gradient_steps and training.optimizer.plain and not training.single_step
 
     def descend_body(
         self,
