@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Params, take_rows
 from coterie.core.keys import Purpose, keys_for_clients
 from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.plain import from_plain
 from coterie.core.shard import Positions, Shard
 from coterie.learners.base import Learner
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining
 from coterie.tiers.method import read_objective
 
 CERTAIN = 99.0
@@ -75,8 +76,7 @@ def finetuned(learner: Learner, train: Shard, judged: Shard, task: Task, broadca
     The personal models of a block are gone with it; nothing of them is in the reply but `score` and `loss` on `judged`.
     What a model says that is not finite is never right.
     """
-    settings = cast(Mapping[str, Any], task.settings["work"])
-    work, seed = LocalWork(**settings), int(cast(int, task.settings["seed"]))
+    work, seed = from_plain(LocalTraining, task.settings["work"]), int(cast(int, task.settings["seed"]))
     keys = keys_for_clients(seed, Purpose.BATCHES, broadcast.round, train.hashes)
     columns = {name: torch.zeros(len(train), dtype=torch.float64) for name in ("score", "loss")}
     for block in cut(train, keys, 2 * (broadcast.clusters.slot_bytes + broadcast.clusters.body_bytes)):

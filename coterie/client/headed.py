@@ -17,7 +17,7 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.shard import Positions
 from coterie.learners.contribution import finite_models
-from coterie.learners.descent import schedule
+from coterie.learners.descent import plan_batches
 from coterie.learners.heads import (
     Heads,
     WithFeatures,
@@ -89,7 +89,7 @@ def train_heads(
     learner, body, steps = at_hand.learner, at_hand.body, work.settings.work
     if steps.order == "together":
         return descend_together(learner, body, heads, block, gamma, steps, work.lr, towards)
-    planned = schedule(for_heads(block, gamma), steps) if steps.full_batch_steps is None else None
+    planned = plan_batches(for_heads(block, gamma), steps) if steps.full_batch_steps is None else None
     trained = descend_heads(learner, heads, at_hand.z, block, gamma, steps, work.lr, towards, planned)
     change = descend_body(learner, body, trained, block, gamma, replace(steps, prox=0.0), work.lr, planned)
     return change, Heads(trained.weight - heads.weight, trained.bias - heads.bias)
@@ -105,7 +105,7 @@ def _send(work: Work, places: Positions, block: Block, loss: Tensor, own: Tensor
     mass = n if work.settings.client_weight == "samples" else torch.ones_like(n)
     mass = torch.where(sound[:, 0], mass, 0)
     work.tally.add_body(change, mass)
-    work.tally.paths.add("heads")
+    work.tally.paths.add(work.settings.work.path("heads"))
     if work.settings.each:
         work.tally.note(places, {"change": as_vectors(named)})
         return

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,9 +12,10 @@ from coterie.core.blocks import cut
 from coterie.core.clusters import row_bytes
 from coterie.core.keys import Purpose, key_for, keys_for_clients
 from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.plain import from_plain
 from coterie.core.shard import Shard
 from coterie.learners.base import Learner
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining
 
 
 def introduce(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast) -> Reply:
@@ -24,7 +24,7 @@ def introduce(learner: Learner, shard: Shard, task: Task, broadcast: Broadcast) 
     Everybody draws the anchor from the seed, so that no model is sent. Neither the anchor nor a client's batches
     depend on the round: it says the same whenever it is asked. A client whose vector is not finite is rejected.
     """
-    seed, work = int(cast(int, task.settings["seed"])), LocalWork(**cast(Mapping[str, Any], task.settings["work"]))
+    seed, work = int(cast(int, task.settings["seed"])), from_plain(LocalTraining, task.settings["work"])
     anchor = learner.start([key_for(seed, Purpose.INTRODUCTION)], shard.x.dtype)
     keys = keys_for_clients(seed, Purpose.INTRODUCTION, 0, shard.hashes)
     rows = torch.zeros(len(shard), row_bytes(anchor) // shard.x.element_size(), dtype=shard.x.dtype)

@@ -71,13 +71,13 @@ def _arrive(work: Work, places: Positions, block: Block, loss: Tensor, trained: 
     work.tally.meet(places, block, visit)
     if body:
         work.tally.add_body(body, weight[:, 0])
-    restarts = torch.arange(clusters.restarts)
+    restarts, path = torch.arange(clusters.restarts), work.settings.work.path("by-client")
     if work.settings.each:
         work.tally.accept(places, restarts, (weight > 0).cpu())
-        work.tally.paths.add("by-client")
+        work.tally.paths.add(path)
         work.tally.note(places, {"change": as_rows(moved, weight)})
     else:
-        given = weigh(moved, after.to(weight.device), weight, len(visit.slots), "by-client")
+        given = weigh(moved, after.to(weight.device), weight, len(visit.slots), path)
         work.tally.add(places, visit, TrainingPass(restarts, after, weight, weight), given)
     work.keep(places, {KEPT_CLUSTER: after - work.first})
 

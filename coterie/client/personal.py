@@ -88,7 +88,7 @@ def _send(
     sound = finite_models(trained | {name: p[:, None] for name, p in body.items()}) & loss.isfinite()
     work.tally.meet(places, block, visit)
     work.tally.accept(places, torch.arange(clusters.restarts), sound.cpu())
-    work.tally.paths.add("by-client")
+    work.tally.paths.add(work.settings.work.path("by-client"))
     if body:
         work.tally.add_body(body, torch.where(sound, work.weight(places, block, visit), 0)[:, 0])
     rows = {KEPT_MODEL: as_vectors(trained), KEPT_WEIGHTS: shares.double()}

@@ -13,10 +13,11 @@ from coterie.core.blocks import Block, cut
 from coterie.core.clusters import Params, flat
 from coterie.core.keys import Purpose, keys_for_clients
 from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.plain import from_plain
 from coterie.core.shard import Shard
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining
 from coterie.learners.minimum import GeneralisedLinear, minimise
 from coterie.learners.projected import ProjectedSgd
 
@@ -33,7 +34,7 @@ class _Solver:
         if self.name == "steps":
             models = {name: p.expand(len(block.positions), *p.shape[1:]) for name, p in start.items()}
             tracks = {name: p[:, None] for name, p in models.items()}
-            change = learner.descend(tracks, block, LocalWork(**self.settings), lr)
+            change = learner.descend(tracks, block, from_plain(LocalTraining, self.settings["training"]), lr)
             moved = {name: p + change[name][:, 0] for name, p in models.items()}
             return moved, _finite(moved)
         if not isinstance(learner, GeneralisedLinear):

@@ -95,11 +95,11 @@ class Work:
         restarts = torch.arange(1)
         if self.settings.each:
             self.tally.accept(places, restarts, torch.ones(slots.shape, dtype=torch.bool))
-            self.tally.paths.add("by-client")
+            self.tally.paths.add(self.settings.work.path("by-client"))
             self.tally.note(places, {"change": sent[:, None]})
             return
         named = {name: value[:, None] for name, value in unflat(sent, visit.models).items()}
-        given = weigh(named, rows.to(weight.device), weight, len(visit.slots), "by-client")
+        given = weigh(named, rows.to(weight.device), weight, len(visit.slots), self.settings.work.path("by-client"))
         self.tally.add(places, visit, TrainingPass(restarts, slots, weight, weight), given)
 
     def _train_each(self, places: Positions, block: Block, visit: Assignment, weight: Tensor) -> None:
@@ -111,7 +111,7 @@ class Work:
             change = self.learner.descend(theta, part, self.settings.work, self.lr)
             self.tally.accept(places, turn.restarts, (finite_models(change) & (turn.weight > 0)).cpu())
             vectors.append(as_rows(change, weight[:, turn.restarts]))
-        self.tally.paths.add("by-client")
+        self.tally.paths.add(self.settings.work.path("by-client"))
         self.tally.note(places, {"change": torch.cat(vectors, dim=1)})
 
     def _train_beside(
@@ -125,7 +125,7 @@ class Work:
         mass = torch.where(finite_models(change) & finite_models(common), weight, 0)
         sums = {name: add_by_row(value, rows, mass, len(visit.slots)) for name, value in change.items()}
         turn = TrainingPass(torch.arange(1), visit.chosen, mass, mass)
-        self.tally.add(places, visit, turn, Contribution(sums, mass > 0, "by-client"))
+        self.tally.add(places, visit, turn, Contribution(sums, mass > 0, local.path("by-client")))
         self.tally.add_overall({name: add_by_row(value, first, mass, 1) for name, value in common.items()})
 
     def tell(self, places: Positions, block: Block, features: Tensor | None = None) -> None:

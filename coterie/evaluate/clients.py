@@ -13,9 +13,10 @@ from torch import Tensor
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast, Plain, Reply, Task
+from coterie.core.plain import to_plain
 from coterie.core.shard import Positions
 from coterie.errors import SilenceError
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining
 
 Floats = npt.NDArray[np.float64]
 
@@ -115,7 +116,7 @@ def finetuned_scores(
     round_: int,
     regression: bool,
     *,
-    work: LocalWork,
+    work: LocalTraining,
     lr: float,
     seed: int,
 ) -> Scores:
@@ -125,7 +126,7 @@ def finetuned_scores(
     """
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
-    task = Task("finetune", {"work": work.settings(), "seed": seed})
+    task = Task("finetune", {"work": to_plain(work), "seed": seed})
     broadcast = Broadcast(round_, clusters, only=rows[:, None], scalars={"lr": lr}, each={"own": rows})
     return _scores(federation, task, broadcast, asked, regression)
 

@@ -145,7 +145,7 @@ def _models(settings: RoundSettings, clusters: Clusters) -> dict[str, Slots]:
     """The slotted sums of a round."""
     dtype, all_slots = clusters_dtype(clusters), clusters.restarts * clusters.K
     mass = Spec((), low=0, total="mass")
-    if settings.work.order == "solved-heads" and "body.weight" in clusters.shared:
+    if settings.work.pools_heads and "body.weight" in clusters.shared:
         width, features = clusters.shared["body.weight"].shape[1:]
         pooled = {"gram": Spec((features, width), dtype), "cross": Spec((features,), dtype), "mass": mass}
         return {"pooled": Slots(all_slots, pooled)}

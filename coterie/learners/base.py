@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.learners.contribution import Contribution, Scored
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining
 
 
 class Learner(Protocol):
@@ -56,15 +56,25 @@ class Learner(Protocol):
         """Every model {name: (S, ...)} on every sample of a block."""
         ...
 
-    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
+    def descend(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Params:
         """The change of each client's models by its local steps: {name: (B, L, ...)}, in and out.
 
-        A proximal term pulls to `theta` itself, or to `towards`, of the same shape.
+        `lr` is the learning rate of the round. A proximal term pulls to `theta` itself, or to `towards`, of the same
+        shape.
         """
         ...
 
     def contribute(
-        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
     ) -> Contribution:
         """What `descend` gives, weighted by `mass` (B, R) and added up for each of `models` {name: (S, ...)}.
 

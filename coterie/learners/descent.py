@@ -1,10 +1,9 @@
-"""Local work: full-batch or mini-batch gradient steps, the same for every client and its own randomness."""
+"""Gradient steps of local training, on full batches or mini-batches; each client draws its own batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,41 +13,9 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.keys import Purpose, fold, permutations
+from coterie.errors import ConfigError
 from coterie.learners.augment import augment
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """What a client does with the model it was given."""
-
-    steps: int | None = 1
-    """tau: gradient steps a round; None when epochs are counted."""
-    epochs: int | None = None
-    """Passes over the client's data a round; None when steps are counted."""
-    batch_size: int | None = None
-    """Samples a step, the last batch of a pass short; None: all of the client's samples."""
-    prox: float = 0.0
-    """mu: pulls the local model back to the received one by (mu/2) ||theta - theta_received||^2, or to another."""
-    implicit: bool = False
-    """One proximal step, argmin of the loss plus ||theta - theta_received||^2 / (2 lr), instead of gradient steps; for
-    learners that can solve it."""
-    order: Literal["together", "heads-first", "solved-heads"] = "together"
-    """Where clusters share a body and clients train all heads: steps on both at once, or on the heads first, with
-    features as they are, and then on the body. `solved-heads`: no steps, clients only pool what the server needs to
-    solve for the heads and to step on the body; for a learner that can (`learners/representation.py`)."""
-    augment: str = "none"
-    """Random changes of the images in every step, names separated by commas; `none`: they are taken as they are."""
-
-    @property
-    def full_batch_steps(self) -> int | None:
-        """How many steps on one and the same full batch this is; None for mini-batches and changing images."""
-        if self.batch_size is not None or self.augment != "none":
-            return None
-        return self.steps if self.steps is not None else self.epochs
-
-    def settings(self) -> dict[str, int | float | str | None]:
-        """Plain values, from which `LocalWork(**settings)` comes back."""
-        return asdict(self)
+from coterie.learners.local_training import LocalTraining
 
 
 @dataclass(frozen=True)
@@ -66,24 +33,47 @@ class Batch:
     shares: Tensor | None = None
     """(B, b, K) what each sample counts for each of several models, its share in the mean included."""
 
+    @property
+    def active(self) -> Tensor | None:
+        """Which clients take this step, (B,); None if all do."""
+        return None if self.everybody else self.counts > 0
 
-def batches(block: Block, work: LocalWork, planned: Schedule | None = None) -> Iterator[Batch]:
-    """The steps of one round, in order; `planned`, if the samples of all steps are known already."""
-    steps = work.full_batch_steps
-    if steps is None:
-        yield from _mini_batches(block, work, planned or schedule(block, work))
+
+def batches(block: Block, training: LocalTraining, planned: BatchPlan | None = None) -> Iterator[Batch]:
+    """Yield the gradient steps of one round, in order.
+
+    Args:
+        block: Clients that take the steps together.
+        training: Local training that takes gradient steps.
+        planned: Samples of all mini-batches, if `plan_batches` was called before.
+
+    Raises:
+        ConfigError: if the training takes no gradient steps.
+    """
+    if not training.takes_gradient_steps:
+        raise ConfigError(
+            f"this learner trains by gradient steps, not by {training.name}: use full-batch or mini-batch"
+        )
+    if training.full_batch_steps is None:
+        yield from _mini_batches(block, training, planned or plan_batches(block, training))
         return
+    batch = full_batch(block)
+    for _ in range(training.full_batch_steps):
+        yield batch
+
+
+def full_batch(block: Block) -> Batch:
+    """Return the step of every client on all of its samples."""
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
     share = real.to(block.x.dtype) / block.counts[:, None]
     if block.focus is not None:
         share = share * block.focus
     shares = None if block.shares is None else block.shares * share[..., None]
-    for _ in range(steps):
-        yield Batch(block.x, block.y, share, block.counts, everybody=True, shares=shares)
+    return Batch(block.x, block.y, share, block.counts, everybody=True, shares=shares)
 
 
 @dataclass(frozen=True)
-class Schedule:
+class BatchPlan:
     """Which samples of a block each of T mini-batches takes.
 
     Made for all steps at once: step by step it would cost more than the steps of a small model.
@@ -101,12 +91,12 @@ class Schedule:
     shares: Tensor | None
 
 
-def schedule(block: Block, work: LocalWork) -> Schedule:
-    """Each client walks through its own shuffled passes; a pass ends with a short batch."""
+def plan_batches(block: Block, training: LocalTraining) -> BatchPlan:
+    """Return the mini-batches of a round: each client goes through its own shuffled passes."""
     sizes, width = block.sizes.cpu().numpy(), block.y.shape[1]
-    size = min(work.batch_size or width, width)
+    size = training.batch_size_for(width)
     per_pass = -(-sizes // size)
-    last = np.full(len(sizes), work.steps) if work.steps is not None else per_pass * (work.epochs or 0)
+    last = training.steps_for(per_pass)
     steps = np.arange(int(last.max()))[:, None]
     passes = np.minimum(steps, last - 1) // per_pass
     columns = (steps % per_pass)[..., None] * size + np.arange(size)
@@ -119,7 +109,7 @@ def schedule(block: Block, work: LocalWork) -> Schedule:
     share = torch.from_numpy(real / np.maximum(counts, 1)[..., None]).to(block.x)
     if block.focus is not None:
         share = share * block.focus.flatten()[index].reshape(taken.shape)
-    return Schedule(
+    return BatchPlan(
         index,
         taken,
         block.y.flatten()[index].reshape(taken.shape),
@@ -136,13 +126,13 @@ def _several(shares: Tensor, index: Tensor, share: Tensor) -> Tensor:
     return (found.transpose(2, 3) * share[:, :, None]).transpose(2, 3)
 
 
-def _mini_batches(block: Block, work: LocalWork, planned: Schedule) -> Iterator[Batch]:
+def _mini_batches(block: Block, training: LocalTraining, planned: BatchPlan) -> Iterator[Batch]:
     x, several = block.x.flatten(0, 1), planned.shares
     for step, rows in enumerate(planned.index.unbind()):
         images = x.index_select(0, rows).reshape(*planned.taken.shape[1:], *x.shape[1:])
-        if work.augment != "none":
+        if training.augment != "none":
             keys = fold(block.keys[:, None], int(Purpose.AUGMENTATION), step, planned.taken[step].astype(np.uint64))
-            images = augment(images, work.augment, keys)
+            images = augment(images, training.augment, keys)
         yield Batch(
             images,
             planned.y[step],
@@ -167,8 +157,8 @@ class Descent:
 class RunningLoss:
     """The mean loss over the mini-batches of a round as they are stepped on."""
 
-    def __init__(self, work: LocalWork) -> None:
-        self.wanted = work.full_batch_steps is None
+    def __init__(self, training: LocalTraining) -> None:
+        self.wanted = training.full_batch_steps is None
         self.losses: list[Tensor] = []
         self.counts: list[Tensor] = []
 
@@ -190,29 +180,28 @@ Objective = Callable[[Params, Batch], tuple[Tensor, Tensor]]
 
 
 def descend_by_autograd(
-    objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+    objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
-    """Gradient descent for every client at once, from `theta` {name: (B, ...)}; `prox` pulls to it, or to `towards`,
-    and then only those that are named there.
+    """Return the result of the gradient steps of every client, from `theta` {name: (B, ...)}.
 
-    Clients are independent, so one backward pass through the sum of their objectives gives each its own
-    gradient. After a single step the change is exactly -lr times the gradient.
+    The proximal term pulls to `theta`, or to `towards`, and then only the parameters that are named there. Clients are
+    independent, so one backward pass through the sum of their objectives gives each its own gradient. After a single
+    step of plain SGD the change is exactly -lr times the gradient.
     """
     moved = {name: p.clone() for name, p in theta.items()}
     change: Params | None = None
-    running = RunningLoss(work)
+    optimizer, state = training.optimizer, training.optimizer.init(moved)
+    running = RunningLoss(training)
     centre = theta if towards is None else towards
-    for step, batch in enumerate(batches(block, work)):
+    for step, batch in enumerate(batches(block, training)):
         gradients, loss = _gradients(objective, moved, batch)
         if running.wanted:
             running.add(loss, batch)
-        for name, gradient in gradients.items():
-            if work.prox and name in centre and (step or towards is not None):
-                gradient.add_(moved[name] - centre[name], alpha=work.prox)
-            if not batch.everybody:
-                gradient.mul_((batch.counts > 0).reshape(-1, *(1,) * (gradient.dim() - 1)))
-            moved[name].sub_(gradient, alpha=lr)
-        change = {name: g.mul_(-lr) for name, g in gradients.items()} if step == 0 else None
+        if training.prox and (step or towards is not None):
+            for name in gradients.keys() & centre.keys():
+                gradients[name].add_(moved[name] - centre[name], alpha=training.prox)
+        optimizer.step(moved, gradients, state, lr, batch.active)
+        change = {name: g.mul_(-lr) for name, g in gradients.items()} if step == 0 and optimizer.plain else None
     return Descent(change or {name: moved[name] - p for name, p in theta.items()}, running.mean())
 
 
@@ -227,10 +216,10 @@ def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Param
 
 
 def descend_each_track(
-    objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+    objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
     """`descend_by_autograd` for {name: (B, L, ...)}."""
-    return each_track(lambda one, to: descend_by_autograd(objective, one, block, work, lr, to), theta, towards)
+    return each_track(lambda one, to: descend_by_autograd(objective, one, block, training, lr, to), theta, towards)
 
 
 def each_track(

@@ -16,7 +16,8 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, rows_of
 from coterie.learners.base import HasFeatures
-from coterie.learners.descent import Batch, Descent, LocalWork, Schedule, batches, descend_by_autograd, one_by_one
+from coterie.learners.descent import Batch, BatchPlan, Descent, batches, descend_by_autograd, one_by_one
+from coterie.learners.local_training import LocalTraining
 
 
 class WithFeatures(HasFeatures, Protocol):
@@ -33,7 +34,13 @@ class StepsBody(Protocol):
     """A learner that steps its body faster than autograd does."""
 
     def descend_body(
-        self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, planned: Schedule | None = None
+        self,
+        body: Params,
+        heads: Heads,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        planned: BatchPlan | None = None,
     ) -> Params | None:
         """The change of each client's body {name: (B, ...)} while its heads stay; None where it has no faster way.
 
@@ -86,27 +93,52 @@ def descend_heads(
     z: Tensor,
     block: Block,
     gamma: Tensor,
-    work: LocalWork,
+    training: LocalTraining,
     lr: float,
     towards: Heads | None = None,
-    planned: Schedule | None = None,
+    planned: BatchPlan | None = None,
 ) -> Heads:
     """The heads after local steps on fixed features z (B, n, d), each sample counting by gamma (B, n, K).
 
-    With `towards`, `work.prox` pulls every head to the one there.
+    With `towards`, `training.prox` pulls every head to the one there.
     """
     top = Top.of(heads, learner.classes)
     centre = None if towards is None else Top.of(towards, learner.classes)
-    still = replace(work, augment="none")
-    for batch in batches(for_heads(replace(block, x=z), gamma), still, planned):
+    step = _plain_steps(top, centre, training, lr) if training.optimizer.plain else _steps(top, centre, training, lr)
+    for batch in batches(for_heads(replace(block, x=z), gamma), replace(training, augment="none"), planned):
+        step(batch)
+    return top.heads()
+
+
+def _plain_steps(top: Top, centre: Top | None, training: LocalTraining, lr: float) -> Callable[[Batch], None]:
+    """Return a function that takes a step of plain SGD on all heads, without holding a gradient."""
+
+    def step(batch: Batch) -> None:
         delta = top.slope(batch.x, batch)
         if centre is not None:  # by the heads before this step, as the slope is; who has finished stays
-            pull = lr * work.prox * (batch.counts > 0).to(delta)[:, None, None]
+            pull = lr * training.prox * (batch.counts > 0).to(delta)[:, None, None]
             top.weight.add_(pull * (centre.weight - top.weight))
             top.bias.add_(pull * (centre.bias - top.bias))
         top.weight.baddbmm_(delta, batch.x, alpha=-lr)
         top.bias.sub_(delta.sum(dim=2, keepdim=True), alpha=lr)
-    return top.heads()
+
+    return step
+
+
+def _steps(top: Top, centre: Top | None, training: LocalTraining, lr: float) -> Callable[[Batch], None]:
+    """Return a function that takes a step of any optimizer on all heads."""
+    theta = {"weight": top.weight, "bias": top.bias}
+    state = training.optimizer.init(theta)
+
+    def step(batch: Batch) -> None:
+        delta = top.slope(batch.x, batch)
+        gradient = {"weight": torch.bmm(delta, batch.x), "bias": delta.sum(dim=2, keepdim=True)}
+        if centre is not None:
+            gradient["weight"].add_(top.weight - centre.weight, alpha=training.prox)
+            gradient["bias"].add_(top.bias - centre.bias, alpha=training.prox)
+        training.optimizer.step(theta, gradient, state, lr, batch.active)
+
+    return step
 
 
 @dataclass(frozen=True)
@@ -159,18 +191,18 @@ def descend_body(
     heads: Heads,
     block: Block,
     gamma: Tensor,
-    work: LocalWork,
+    training: LocalTraining,
     lr: float,
-    planned: Schedule | None = None,
+    planned: BatchPlan | None = None,
 ) -> Params:
     """The change of each client's body {name: (B, ...)} by local steps while its heads stay as they are."""
     part = for_heads(block, gamma)
-    fast = learner.descend_body(body, heads, part, work, lr, planned) if isinstance(learner, StepsBody) else None
-    return descend_body_by_autograd(learner, body, heads, part, work, lr) if fast is None else fast
+    fast = learner.descend_body(body, heads, part, training, lr, planned) if isinstance(learner, StepsBody) else None
+    return descend_body_by_autograd(learner, body, heads, part, training, lr) if fast is None else fast
 
 
 def descend_body_by_autograd(
-    learner: WithFeatures, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float
+    learner: WithFeatures, body: Params, heads: Heads, block: Block, training: LocalTraining, lr: float
 ) -> Params:
     """The same for any learner; what each sample counts for each head is in `block.shares`."""
 
@@ -180,7 +212,7 @@ def descend_body_by_autograd(
         def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
             return _mixed_loss(learner, theta, own, batch)
 
-        return descend_by_autograd(objective, rows_of(body, rows), part, work, lr)
+        return descend_by_autograd(objective, rows_of(body, rows), part, training, lr)
 
     return _descended(learner, descend, block).change
 
@@ -191,11 +223,11 @@ def descend_together(
     heads: Heads,
     block: Block,
     gamma: Tensor,
-    work: LocalWork,
+    training: LocalTraining,
     lr: float,
     towards: Heads | None = None,
 ) -> tuple[Params, Heads]:
-    """The change of body and heads by steps on both at once; with `towards`, `work.prox` pulls the heads to those."""
+    """Return the change of body and heads by steps on both at once; the proximal term pulls the heads to `towards`."""
     named = heads.params(learner.head)
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -205,7 +237,7 @@ def descend_together(
 
     def descend(rows: slice, part: Block) -> Descent:
         pulled = rows_of(centre, rows) if centre else None
-        return descend_by_autograd(objective, rows_of(body | named, rows), part, work, lr, pulled)
+        return descend_by_autograd(objective, rows_of(body | named, rows), part, training, lr, pulled)
 
     change = _descended(learner, descend, for_heads(block, gamma)).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))

@@ -16,8 +16,9 @@ from coterie.core.dataset import Profile
 from coterie.core.keys import generator
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Descent, LocalWork, Schedule, descend_each_track, each_track
+from coterie.learners.descent import BatchPlan, Descent, descend_each_track, each_track
 from coterie.learners.heads import Heads
+from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import Network, check_penalty, check_size
 from coterie.learners.perceptron import contribute_by_gram, descend_body_by_hand, descend_by_hand, gram_pays
 
@@ -75,39 +76,55 @@ class MLP(Network):
         losses = torch.stack(columns, dim=-1).reshape(*block.y.shape, -1)
         return Scored(losses, first.reshape(*block.y.shape, *bias.shape))
 
-    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
+    def descend(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Params:
         """By hand where it can be, else by autograd."""
-        return self._descent(theta, block, work, lr, towards).change
+        return self._descent(theta, block, training, lr, towards).change
 
     def _descent(
-        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Descent:
-        if not self._plain(work):
-            return descend_each_track(self._objective, theta, block, work, lr, towards)
-        return each_track(lambda one, _: descend_by_hand(one, block, work, lr, self.classes), theta)
+        if not self._plain(training):
+            return descend_each_track(self._objective, theta, block, training, lr, towards)
+        return each_track(lambda one, _: descend_by_hand(one, block, training, lr, self.classes), theta)
 
-    def _plain(self, work: LocalWork) -> bool:
-        """Several steps on the mean loss alone; after a single one autograd gives the gradient without a rounding."""
-        return work.prox == 0 and self.l2 == 0 and work.steps != 1
+    def _plain(self, training: LocalTraining) -> bool:
+        """Several steps of plain SGD on the mean loss alone; for a single one autograd gives the gradient unrounded."""
+        alone = training.prox == 0 and self.l2 == 0
+        return alone and training.takes_gradient_steps and training.optimizer.plain and not training.single_step
 
     def descend_body(
-        self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, planned: Schedule | None = None
+        self,
+        body: Params,
+        heads: Heads,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        planned: BatchPlan | None = None,
     ) -> Params | None:
         """By hand where it can be."""
-        if not self._plain(work):
+        if not self._plain(training):
             return None
-        return descend_body_by_hand(body, heads, block, work, lr, self.classes, planned)
+        return descend_body_by_hand(body, heads, block, training, lr, self.classes, planned)
 
     def contribute(
-        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
     ) -> Contribution:
         """By the Gram form where steps are full-batch and plain, and where it takes fewer multiplications."""
-        steps = work.full_batch_steps
+        steps = training.full_batch_steps
         sizes = (block.y.shape[1], self.widths[0], self.widths[1])
-        if steps is not None and self._plain(work) and gram_pays(*sizes, steps):
+        if steps is not None and self._plain(training) and gram_pays(*sizes, steps):
             return contribute_by_gram(models, rows, block, steps, lr, mass, memo, self.classes)
-        done = self._descent(take_rows(models, rows), block, work, lr)
-        path = "by-hand" if self._plain(work) else "autograd"
+        done = self._descent(take_rows(models, rows), block, training, lr)
+        path = "by-hand" if self._plain(training) else training.path("autograd")
         return weigh(done.change, rows, mass, next(iter(models.values())).shape[0], path, done.loss)
 
 

@@ -13,7 +13,8 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Batch, Descent, LocalWork, descend_each_track
+from coterie.learners.descent import Batch, Descent, descend_each_track
+from coterie.learners.local_training import LocalTraining
 from coterie.learners.losses import cross_entropy, squared
 
 
@@ -86,21 +87,32 @@ class PlainNetwork(Network):
         columns = [self.losses({name: p[s : s + 1] for name, p in models.items()}, x, y)[0] for s in range(count)]
         return Scored(torch.stack(columns, dim=-1).reshape(*block.y.shape, count))
 
-    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
+    def descend(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Params:
         """Gradient steps for all clients of the block at once, one track after the other."""
-        return self._descent(theta, block, work, lr, towards).change
+        return self._descent(theta, block, training, lr, towards).change
 
     def _descent(
-        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Descent:
-        return descend_each_track(self._objective, theta, block, work, lr, towards)
+        return descend_each_track(self._objective, theta, block, training, lr, towards)
 
     def contribute(
-        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
     ) -> Contribution:
         """The clients' weighted changes, added up for each model."""
-        done = self._descent(take_rows(models, rows), block, work, lr)
-        return weigh(done.change, rows, mass, next(iter(models.values())).shape[0], self._path, done.loss)
+        done = self._descent(take_rows(models, rows), block, training, lr)
+        return weigh(
+            done.change, rows, mass, next(iter(models.values())).shape[0], training.path(self._path), done.loss
+        )
 
     @property
     def _path(self) -> str:

@@ -17,8 +17,9 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
 from coterie.learners.contribution import Contribution, all_finite, weigh
-from coterie.learners.descent import Batch, Descent, LocalWork, RunningLoss, Schedule, batches
+from coterie.learners.descent import Batch, BatchPlan, Descent, RunningLoss, batches
 from coterie.learners.heads import Heads, Top
+from coterie.learners.local_training import LocalTraining
 
 
 def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
@@ -28,13 +29,13 @@ def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
     return gram <= direct
 
 
-def descend_by_hand(theta: Params, block: Block, work: LocalWork, lr: float, classes: int | None) -> Descent:
+def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: float, classes: int | None) -> Descent:
     """Plain gradient steps of each client's model {name: (B, ...)}."""
     first, bias = theta["layer0.weight"].clone(), theta["layer0.bias"].clone()
     first_turned, bias_row = first.transpose(1, 2), bias[:, None]
     layers = _Upper.copied(theta)
-    running = RunningLoss(work)
-    for batch in batches(block, work):
+    running = RunningLoss(training)
+    for batch in batches(block, training):
         x = batch.x.flatten(2)
         z = torch.baddbmm(bias_row, x, first_turned)
         target = _target(layers, batch.y, batch.share, classes)
@@ -51,10 +52,10 @@ def descend_body_by_hand(
     body: Params,
     heads: Heads,
     block: Block,
-    work: LocalWork,
+    training: LocalTraining,
     lr: float,
     classes: int | None,
-    planned: Schedule | None,
+    planned: BatchPlan | None,
 ) -> Params:
     """The change of the layers below the heads {name: (B, ...)}; what samples count for each head is in the block."""
     depth = len(body) // 2
@@ -62,7 +63,7 @@ def descend_body_by_hand(
     weights = [moved[f"layer{i}.weight"] for i in range(depth)]
     biases = [moved[f"layer{i}.bias"][:, None] for i in range(depth)]
     top = Top.of(heads, classes)
-    for batch in batches(block, work, planned):
+    for batch in batches(block, training, planned):
         _step_body(weights, biases, top, batch, lr)
     return {name: p.sub_(body[name]) for name, p in moved.items()}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
 from coterie.core.messages import ROUND, Plain, Task
+from coterie.core.plain import from_plain, to_plain
 from coterie.errors import ConfigError
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining
 from coterie.privacy.mechanism import Privacy
 from coterie.tiers.assignment import ASSIGNMENTS, AssignmentRule
 from coterie.tiers.combine import Combine, Mean
@@ -58,7 +59,7 @@ class Method:
     objective: Objective
     weights: AssignmentRule
     procedure: Procedure
-    work: LocalWork
+    work: LocalTraining
     averaging: Averaging
     distance: Distance | None = None
     exchange: Literal["model", "gradient"] = "model"
@@ -97,9 +98,14 @@ class Method:
             raise ConfigError(
                 f"{self.name}: restarts={self.restarts} has no effect where the groups are given: leave it at 1"
             )
-        if self.exchange == "gradient" and self.work.full_batch_steps != 1 and self.work.steps != 1:
+        if self.exchange == "gradient" and not self.work.single_step:
             raise ConfigError(
                 "exchange=gradient sends the gradient of one step: set local_steps=1 (or exchange=model for more)"
+            )
+        if self.exchange == "gradient" and not self.work.optimizer.plain:
+            raise ConfigError(
+                f"exchange=gradient sends the gradient itself, without the optimizer {self.work.optimizer.name}: use "
+                "exchange=model, or SGD without momentum and weight decay"
             )
         if self.exchange == "gradient" and self.work.prox:
             raise ConfigError("exchange=gradient has no local model for a proximal term to hold: use exchange=model")
@@ -132,8 +138,8 @@ class Method:
 
     def introduction(self, seed: int) -> Task:
         """What a client is asked for once: what one epoch makes of a model that everybody can draw from the seed."""
-        work = replace(self.work, steps=None, epochs=1, prox=0.0)
-        return Task("introduce", {"work": work.settings(), "seed": seed})
+        work = self.work.without_prox().one_pass()
+        return Task("introduce", {"work": to_plain(work), "seed": seed})
 
     def rate(self, round_: int) -> float:
         """The step size of a round."""
@@ -162,7 +168,7 @@ class RoundSettings:
 
     objective: Objective
     weights: AssignmentRule
-    work: LocalWork
+    work: LocalTraining
     client_weight: ClientWeight
     seed: int
     resample: int | None = None
@@ -188,7 +194,7 @@ class RoundSettings:
         return {
             "objective": plain_member(self.objective),
             "weights": plain_member(self.weights),
-            "work": self.work.settings(),
+            "work": to_plain(self.work),
             "client_weight": self.client_weight,
             "seed": self.seed,
             "resample": self.resample,
@@ -201,11 +207,10 @@ class RoundSettings:
     @classmethod
     def read(cls, plain: Mapping[str, Plain]) -> RoundSettings:
         """The inverse of `plain`."""
-        work = cast(Mapping[str, Any], plain["work"])
         return cls(
             objective=read_objective(plain["objective"]),
             weights=_read_member(ASSIGNMENTS, plain["weights"]),
-            work=LocalWork(**work),
+            work=from_plain(LocalTraining, plain["work"]),
             client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
             seed=int(str(plain["seed"])),
             resample=None if plain["resample"] is None else int(str(plain["resample"])),

@@ -223,7 +223,7 @@ def _finetuned(plan: Plan, clusters: Clusters, own: Tensor, rounds: int) -> Scor
         own,
         rounds,
         plan.learner.classes is None,
-        work=replace(plan.method.work, steps=plan.options.finetune, epochs=None, prox=0.0, implicit=False),
+        work=plan.method.work.without_prox(plan.options.finetune),
         lr=plan.method.rate(max(0, rounds - 1)),
         seed=plan.options.seed,
     )

@@ -25,10 +25,9 @@ from coterie.errors import InputError, RunError
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
-from coterie.learners.descent import LocalWork
 from coterie.learners.deviance import deviance
 from coterie.methods import find_method
-from coterie.methods.base import Entry
+from coterie.methods.base import Entry, local_training
 from coterie.tiers.method import read_objective
 from coterie.training.runs.files import read_tensors
 from coterie.training.runs.folder import Record, RunFolder
@@ -211,7 +210,7 @@ class Result:
 
     def _tree(self) -> Tree:
         told = self.config
-        work = LocalWork(told.get("local_steps"), told.get("local_epochs"), told.get("batch_size"))
+        work = local_training(told.get("local_steps"), told.get("local_epochs"), told.get("batch_size"))
         splits = {name.removeprefix(SPLITS): rows for name, rows in self.beside.items() if name.startswith(SPLITS)}
         return Tree(splits, work, float(told["lr"]))
 

@@ -17,6 +17,7 @@ from coterie.core.clusters import Clusters, Params, row_bytes, unflat
 from coterie.core.dataset import torch_dtype
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.numbers import finite_numbers
+from coterie.core.plain import to_plain
 from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
 from coterie.engines.in_process import InProcess
@@ -369,10 +370,7 @@ def _solver(plan: Plan, start: Params) -> Solver:
 
 def _steps(plan: Plan, start: Params, steps: int | None) -> Solver:
     """Plain local steps from one model, so many or as many as in a round."""
-    work = replace(plan.method.work, prox=0.0, implicit=False)
-    if steps is not None:
-        work = replace(work, steps=steps, epochs=None)
-    return Solver("steps", work.settings(), start, plan.method.rate(0))
+    return Solver("steps", {"training": to_plain(plan.method.work.without_prox(steps))}, start, plan.method.rate(0))
 
 
 def _has_minimum(learner: Learner) -> bool:

@@ -16,7 +16,7 @@ from coterie.core.messages import Broadcast, Reply, Task
 from coterie.engines import simulated
 from coterie.engines.simulated import Simulated
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.testing.checks import CHECKS, Case
 from coterie.tiers.assignment import LowestLoss
 from coterie.tiers.method import Averaging, Method
@@ -25,7 +25,7 @@ from coterie.tiers.procedure import Fixed
 from tests.core.make import make_shard, regression_data
 
 LINEAR = make_learner("linear", Profile((3,), None))
-TASK = Method("m", Conditional(), LowestLoss(), Fixed(2), LocalWork(2), Averaging()).task(0)
+TASK = Method("m", Conditional(), LowestLoss(), Fixed(2), FullBatch(steps=2), Averaging()).task(0)
 
 
 @pytest.fixture

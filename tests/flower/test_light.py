@@ -15,14 +15,14 @@ from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Request, read_answer, request_content
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.tiers.method import RoundSettings
 from coterie.tiers.objective import OBJECTIVES
 from coterie.tiers.assignment import ASSIGNMENTS
 
 x, y = torch.eye(2, dtype=torch.float64), torch.tensor([3.0, 5.0], dtype=torch.float64)
 app = make_client_app(lambda context: from_arrays({"a": (x.numpy(), y.numpy())}))
-settings = RoundSettings(OBJECTIVES["conditional"](), ASSIGNMENTS["hard-by-loss"](), LocalWork(steps=1), "uniform", 0)
+settings = RoundSettings(OBJECTIVES["conditional"](), ASSIGNMENTS["hard-by-loss"](), FullBatch(steps=1), "uniform", 0)
 broadcast = Broadcast(0, Clusters({"weight": torch.zeros(1, 2, dtype=torch.float64)}, 1), scalars={"lr": 1.0})
 learner = "linear:bias=false,degree=1,half=true,scale=1.0,start=normal"
 terms = Terms("r", learner, (2,), None, "float64", None, 0, False)

@@ -14,13 +14,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from coterie import ConfigError, fit, load, testing
+from coterie import ConfigError, fit, load
 from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.base import has_features
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.learners.module import ModuleLearner
 from coterie.learners.networks.norms import NORMS, FrozenBatchNorm, scaled
+from coterie.testing import checks
 from coterie.testing.checks import Case
 from coterie.training.runs.files import read_tensors
 from tests.core.make import class_data, make_block
@@ -272,7 +273,7 @@ def test_a_round_equals_a_plain_loop_over_clients(kind, tmp_path):
     data = class_data([3, 5, 4], (3, 8, 8), 4)
     models, rows = learner.start([1, 2], torch.float64), torch.tensor([[0], [1], [0]])
     mass = torch.tensor([[3.0], [5.0], [4.0]], dtype=torch.float64)
-    given = learner.contribute(models, rows, make_block(data), LocalWork(steps=2), 0.05, mass, None)
+    given = learner.contribute(models, rows, make_block(data), FullBatch(steps=2), 0.05, mass, None)
     expected = {name: torch.zeros_like(p) for name, p in models.items()}
     for (x, y), (row,), (weight,) in zip(data, rows.tolist(), mass.tolist(), strict=True):
         net = copy.deepcopy(learner.module).double()
@@ -288,7 +289,7 @@ def test_a_round_equals_a_plain_loop_over_clients(kind, tmp_path):
 def test_a_client_that_is_not_finite_leaves_no_trace_in_the_sums():
     learner = make_learner(NARROW["resnet18"], SMALL)
     data = class_data([3, 3], (3, 8, 8), 4)
-    models, work = learner.start([1], torch.float64), LocalWork(steps=1)
+    models, work = learner.start([1], torch.float64), FullBatch(steps=1)
     rows, mass = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1, dtype=torch.float64)
     alone = learner.contribute(models, rows[:1], make_block(data[:1]), work, 0.05, mass[:1], None)
     data[1][0][0, 0, 0, 0] = np.nan
@@ -340,7 +341,7 @@ def test_a_single_feature_keeps_its_axis():
 
 
 def test_only_learners_with_a_head_have_features():
-    assert has_features(make_learner(testing.small_module, Profile((4, 4), 3)))
+    assert has_features(make_learner(checks.small_module, Profile((4, 4), 3)))
     assert not has_features(make_learner(lambda: nn.Linear(4, 3), Profile((4,), 3)))
     assert not has_features(make_learner("logistic", Profile((4, 4), 3)))
 
@@ -370,14 +371,14 @@ def test_scores_with_a_shared_body_equal_those_of_each_model(name, monkeypatch):
 
 @pytest.mark.parametrize(("name", "method"), [("resnet18", "fedavg"), ("mobilenet-v2", "ifca")])
 def test_engines_agree(name, method, monkeypatch):
-    monkeypatch.setitem(testing.LEARNERS, name, NARROW[name])
+    monkeypatch.setitem(checks.LEARNERS, name, NARROW[name])
     options = {"rounds": 1, "local_steps": 1} | ({"shared": BODIES[name]} if method == "ifca" else {})
-    testing.check_engines(Case(method, name, options, sizes=(3, 5, 2)))
+    checks.check_engines(Case(method, name, options, sizes=(3, 5, 2)))
 
 
 @pytest.mark.parametrize("name", NARROW)
 def test_a_shared_body_is_one_and_heads_are_many(name):
-    data = testing.small_federation(name, sizes=(4, 6, 5))
+    data = checks.small_federation(name, sizes=(4, 6, 5))
     result = fit(data, "ifca", learner=NARROW[name], clusters=2, rounds=1, local_steps=1, lr=0.05, shared=BODIES[name])
     head = "fc" if name == "resnet18" else "classifier.1"
     one, other = result.models
@@ -453,7 +454,7 @@ def test_a_file_without_last_layer_leaves_it_to_the_key(tmp_path):
 def test_clusters_start_from_one_body_and_a_finished_run_reads_the_file_again(tmp_path):
     arrays = {n: a for n, a in random_arrays(NARROW["resnet18"], Profile((4, 4), 3)).items() if not n.startswith("fc.")}
     spec = f"{NARROW['resnet18']},weights={stored(tmp_path / 'w.safetensors', arrays)}"
-    data = testing.small_federation("resnet18", sizes=(4, 6, 5))
+    data = checks.small_federation("resnet18", sizes=(4, 6, 5))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = fit(data, "ifca", learner=spec, clusters=2, rounds=1, lr=1e-30, out=tmp_path / "run")
@@ -466,7 +467,7 @@ def test_clusters_start_from_one_body_and_a_finished_run_reads_the_file_again(tm
 
 def test_clusters_that_would_all_start_alike_are_refused(tmp_path):
     path = stored(tmp_path / "w.safetensors", random_arrays(NARROW["resnet18"], Profile((4, 4), 3)))
-    data = testing.small_federation("resnet18", sizes=(4, 6, 5))
+    data = checks.small_federation("resnet18", sizes=(4, 6, 5))
     with pytest.raises(ConfigError, match="every start of the learner is the same"):
         fit(data, "ifca", learner=f"{NARROW['resnet18']},weights={path}", clusters=2, rounds=1)
 

@@ -14,8 +14,8 @@ from coterie.cli.main import cli
 from coterie.core.blocks import cut
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork
 from coterie.learners.linear import Linear
+from coterie.learners.local_training import FullBatch, MiniBatch
 from coterie.testing.checks import small_federation
 
 HARD = {"clients": 150, "samples": "5-60", "dimension": 15, "noise": "0.2", "separation": 1.2, "test_samples": 20}
@@ -108,8 +108,8 @@ def test_soft_weights_against_a_plain_loop_over_clients(steps, averaging):
 
 
 @pytest.mark.parametrize("learner", ["logistic", "mlp:hidden=5", "cnn:channels=2,hidden=4"])
-@pytest.mark.parametrize("work", [{"local_steps": 3}, {"local_epochs": 1, "batch_size": 4}, {"local_steps": 1}])
-def test_focus_scales_every_learners_gradient(learner, work):
+@pytest.mark.parametrize("local", [FullBatch(steps=3), MiniBatch(batch_size=4), FullBatch(steps=1)])
+def test_focus_scales_every_learners_gradient(learner, local):
     """Samples that count half train as samples of half the loss: for one step, half the change."""
     data = small_federation("mlp" if learner != "logistic" else "logistic", [6, 9])
     built = make_learner(learner, data.profile)
@@ -119,7 +119,6 @@ def test_focus_scales_every_learners_gradient(learner, work):
         name: p[None].repeat(len(block.positions), *(1,) * p.dim())
         for name, p in built.start([1], torch.float64).items()
     }
-    local = LocalWork(**({"steps": None} | {k.removeprefix("local_"): v for k, v in work.items()}))
     whole = built.descend(theta, block, local, 0.1)
     half = built.descend(theta, replace(block, focus=torch.full_like(block.y, 0.5, dtype=torch.float64)), local, 0.2)
     for name in whole:  # half the gradient with twice the step is the same way

@@ -10,14 +10,14 @@ import torch
 
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply, Slotted
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.server.aggregate import aggregate
 from coterie.tiers.assignment import LowestLoss
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 
-METHOD = Method("m", Conditional(), LowestLoss(), Fixed(3), LocalWork(1), Averaging())
+METHOD = Method("m", Conditional(), LowestLoss(), Fixed(3), FullBatch(steps=1), Averaging())
 SIZES = np.array([2, 6, 4, 8])  # four clients, 20 samples
 EVERYBODY = np.arange(len(SIZES))
 # models 10, 20, 30; clients 0 and 1 chose model 0 with changes 1 and 3, client 2 chose model 2 with change 8;

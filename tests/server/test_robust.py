@@ -9,7 +9,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply
 from coterie.core.regroup import Changes
 from coterie.errors import ConfigError
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.server.aggregate import aggregate
 from coterie.server.robust import krum, krum_scores, median, robust_sums, too_few, trimmed_mean
 from coterie.testing.checks import small_federation
@@ -96,7 +96,7 @@ def method_with(combine, restarts=LANES, **averaging):
         Conditional(),
         LowestLoss(),
         Fixed(K),
-        LocalWork(steps=1),
+        FullBatch(steps=1),
         Averaging(combine=read_combine(combine), **averaging),
         restarts=restarts,
         server_lr=0.5,

@@ -21,7 +21,7 @@ from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
 from coterie.evaluate.clients import finetuned_scores
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.report.formats import ABSENT
 from coterie.report.page import write_report
 from coterie.report.reading import run_from_parts
@@ -81,7 +81,7 @@ def test_classes_equal_a_plain_loop_of_logistic_regression():
     result, plan = case.run(), case.plan()
     clusters = Clusters({n: p[None] for n, p in result.parameters[0].items()}, 1)
     own = torch.zeros(len(data.clients), dtype=torch.int64)
-    found = finetuned_scores(plan.federation, clusters, own, 9, False, work=LocalWork(steps=7), lr=0.3, seed=3)
+    found = finetuned_scores(plan.federation, clusters, own, 9, False, work=FullBatch(steps=7), lr=0.3, seed=3)
     for i, (x, y, test_x, test_y) in enumerate(samples_of(data)):
         weight, bias = (result.models[0][name].copy() for name in ("weight", "bias"))
         for _ in range(7):
