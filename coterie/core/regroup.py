@@ -117,11 +117,20 @@ class Regroup:
         return {name: p[parents].mean(dim=0) for name, p in clusters.params.items()}
 
     def place(self, clients: Sequence[ClientId], choice: Tensor) -> Tensor:
-        """The new cluster of each client (m,): where it is a named member of a hard regroup, else its old one's first
-        child; -1 where that is gone or was not known.
+        """Return the new cluster of each client, in the shape of `choice`.
+
+        A named member of a hard regroup goes to its new cluster, any other client to the first child of its old one.
+
+        Args:
+            clients: Ids of the clients.
+            choice: (m, ...) their old clusters; -1: not known.
+
+        Returns:
+            Their new clusters; -1 where the old one was removed or not known.
         """
         named = [parent for new in self.clusters for parent in new.parents]
-        placed = self.first_children(1 + max([*named, *choice.tolist(), -1]))[choice]
+        known = int(choice.max()) if choice.numel() else -1
+        placed = self.first_children(1 + max([*named, known]))[choice]
         for at, column in self._named(clients).items():
             placed[at] = column
         return placed
@@ -140,17 +149,23 @@ class Regroup:
         where = {client: at for at, client in enumerate(clients)}
         return {where[c]: k for k, new in enumerate(self.clusters) for c in new.members or () if c in where}
 
-    def flows(self, clients: Sequence[ClientId], old: int) -> Tensor:
-        """How the weights of each client go from the old clusters to the new, (m, K old, K new).
+    def shares(self, old: int) -> Tensor:
+        """Return the part of each old cluster's amount that goes to each new cluster, (K old, K new).
 
-        A parent's weight is shared equally by its children (halved by a split) and added up by a merge; what removed
-        clusters held is lost, and a named member of a hard regroup has everything in its cluster.
+        A parent's amount is divided equally among its children (halved by a split) and added up by a merge; the amount
+        of removed clusters is lost.
         """
-        flow = torch.zeros(old, self.K, dtype=torch.float64)
+        share = torch.zeros(old, self.K, dtype=torch.float64)
         for column, new in enumerate(self.clusters):
-            flow[list(new.parents), column] = 1.0
-        flow = flow / flow.sum(dim=1, keepdim=True).clamp_min(1.0)
-        flows = flow.repeat(len(clients), 1, 1)
+            share[list(new.parents), column] = 1.0
+        return share / share.sum(dim=1, keepdim=True).clamp_min(1.0)
+
+    def flows(self, clients: Sequence[ClientId], old: int) -> Tensor:
+        """Return how the weights of each client go from the old clusters to the new, (m, K old, K new).
+
+        They follow `shares`, except that a named member of a hard regroup has everything in its new cluster.
+        """
+        flows = self.shares(old).repeat(len(clients), 1, 1)
         for at, column in self._named(clients).items():
             flows[at] = torch.nn.functional.one_hot(torch.tensor(column), self.K)
         return flows
@@ -164,7 +179,7 @@ class Regroup:
         old = weights.shape[-1]
         if any(not 0 <= parent < old for new in self.clusters for parent in new.parents):
             raise ConfigError(f"a parent does not exist: the weights are for clusters 0 to {old - 1}")
-        return renormalised(weights @ self.flows([""], old)[0].to(weights))
+        return renormalised(weights @ self.shares(old).to(weights))
 
 
 def renormalised(weights: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from coterie.core.federation import Federation
+from coterie.core.state import ServerState, best_restart
 from coterie.privacy.noise import SECRET, Noise
-from coterie.server.loop import Round, ServerState, best_restart, rounds, settle
+from coterie.server.loop import Round, rounds
 from coterie.tiers.method import Method
 
 
@@ -36,5 +37,5 @@ def rounds_with_race(
             if done.diverged:
                 return
         if state.round < total:
-            state = settle(state, best_restart(state.loss))
+            state = state.keep_restart(best_restart(state.loss))
     yield from rounds(method, federation, state, total, seed, groups, noise)

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 
 from coterie.core.dataset import ClientDirectory
+from coterie.core.state import ServerState
 from coterie.data import SCENARIOS, scenario
 from coterie.engines.in_process import InProcess
 from coterie.engines.remote import RemoteClients
 from coterie.errors import CoterieError, RunError, memory_failures
 from coterie.learners import LearnerChoice
 from coterie.privacy.budget import Spending
-from coterie.server.loop import Round, ServerState
+from coterie.server.loop import Round
 from coterie.server.race import rounds_with_race
 from coterie.training.choosing import OnTrial, choose
 from coterie.training.composing import COMPOSED, Composition

@@ -42,8 +42,8 @@ from safetensors.torch import load as safetensors_load
 from torch import Tensor
 
 from coterie.core.clusters import Params
+from coterie.core.state import ServerState
 from coterie.errors import RunError
-from coterie.server.loop import ServerState
 from coterie.training.runs.checkpoint import (
     Facts,
     accepted_in_oldest,
