@@ -1,4 +1,4 @@
-"""The splits of a run, in order, so that somebody who comes later can find its way to a cluster. (CFL)"""
+"""The splits of a run in order, by which a newcomer finds its cluster. (CFL)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one loop: ask, aggregate, regroup."""
+"""The training loop: ask the clients, average their changes, regroup the clusters."""
 
 from __future__ import annotations
 
@@ -32,33 +32,39 @@ MOST_SILENT = 3
 
 @dataclass(frozen=True)
 class Round:
-    """What one round brought."""
+    """Outcome of one round."""
 
     state: ServerState
+    """State after the round."""
     moved: Tensor
-    """(R,) clients that changed their cluster."""
+    """Number of clients that changed their cluster in each restart, (R,)."""
     answered: int
+    """Number of clients whose replies were accepted."""
     missing: tuple[ClientId, ...]
+    """Clients that were to take part and sent nothing."""
     rejected: tuple[ClientId, ...]
+    """Clients whose replies were not finite."""
     bytes_up: int
+    """Bytes from the clients to the server."""
     bytes_down: int
+    """Bytes from the server to the clients."""
     path: str
-    """By which of the learner's ways the local work was done; several are joined by `+`."""
+    """Computation path of the learner that did the local work; several are joined by `+`."""
     likelihood: Tensor | None = None
-    """(R,) the mean log-likelihood of the training samples under their clients' mixtures, before they trained."""
+    """Mean log-likelihood of the training samples under their clients' mixtures before training, (R,)."""
     shares: Tensor | None = None
-    """(R, K) what part of the clients' weight each cluster has, where clients belong to several."""
+    """Part of the clients' weight that each cluster has, (R, K), if clients belong to several clusters."""
     events: tuple[Mapping[str, object], ...] = ()
-    """How K changed and why."""
+    """Every regroup with its reason, JSON-ready."""
     notes: tuple[Note, ...] = ()
-    """What went wrong on the way to the clients, or could not be done as was asked."""
+    """Problems on the way to the clients, and settings that could not be followed."""
     diverged: bool = False
-    """Whether no client had a finite update, which ends the training: the state is that before the round."""
+    """Whether no client had a finite update, which ends training; the models are those before the round."""
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What stays the same in all rounds."""
+    """Everything that is the same in all rounds."""
 
     method: Method
     federation: Federation
@@ -253,7 +259,7 @@ def _view(setting: _Setting, exchange: _Exchange, state: ServerState, answered: 
 
 
 def _mean_loss(reply: Reply, restarts: int) -> Tensor:
-    """(R,) of the training samples; infinite where clients do not tell it."""
+    """Return the mean loss of the training samples, (R,); infinite if clients do not send it."""
     if "loss" not in reply.sums:
         return torch.full((restarts,), torch.inf, dtype=torch.float64)
     return reply.sums["loss"] / reply.sums["samples"]
@@ -270,7 +276,7 @@ def _restarted_flows(flows: Tensor, answered: Positions, K: int) -> Tensor:
 def _missing(
     clients: tuple[ClientId, ...], chosen: Positions, accepted: tuple[ClientId, ...], rejected: tuple[ClientId, ...]
 ) -> tuple[ClientId, ...]:
-    """Who was to take part and sent nothing at all."""
+    """Return the clients that were to take part and sent nothing."""
     if len(accepted) + len(rejected) == len(chosen):
         return ()
     heard = {*accepted, *rejected}
@@ -278,12 +284,15 @@ def _missing(
 
 
 def told_of(method: Method, state: ServerState) -> Params:
-    """What clients are told besides the models: of the objective, and the loss of the round before, of each restart."""
+    """Return what is sent to all clients besides the models: the last loss, and the objective's arrays, by restart."""
     return {"loss": state.loss, **method.objective.server_combine(state.tables)}
 
 
 def _for_those_who_keep(method: Method, state: ServerState, asked: Positions) -> dict[str, Params]:
-    """What clients with a state need besides the models: which of their states counts, and what mixtures share."""
+    """Return what clients with a state of their own need besides the models.
+
+    These are the last accepted round and the flows of each client, and for mixtures what all clients share.
+    """
     if not method.weights.keeps:
         return {}
     rows = torch.from_numpy(asked)
@@ -300,7 +309,7 @@ def _kept(method: Method, tables: Params, reply: Reply, answered: Positions, cli
 
 
 def _shares(method: Method, clusters: Clusters, reply: Reply) -> Tensor | None:
-    """(R, K), the clients' weights in their mean, sums to one; None where a client has one cluster."""
+    """Return the mean weights of the clients over the clusters, (R, K); None if a client has one cluster only."""
     if "weights" in reply.rows:
         return reply.rows["weights"].mean(dim=0)
     if method.weights.way != "respond":
@@ -313,7 +322,7 @@ def _shares(method: Method, clusters: Clusters, reply: Reply) -> Tensor | None:
 
 
 def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:
-    """The slots sent to each asked client (len(asked), R), or None when all get every model."""
+    """Return the slots that are sent to each asked client, (asked, R); None if all clients get every model."""
     rows = torch.from_numpy(asked)
     if groups is not None:
         return groups[rows, None]
@@ -327,7 +336,10 @@ def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups:
 def _refuse_silence(
     state: ServerState, rejected: tuple[ClientId, ...], notes: tuple[Note, ...], asked: int, silent: int
 ) -> None:
-    """Raise where a round without an answer that counts is no passing trouble; `silent` such rounds came in a row."""
+    """Raise a TrainingError if a round without a usable reply is more than a passing problem.
+
+    `silent` is the number of consecutive rounds without a usable reply, this one included.
+    """
     round_ = state.round
     why = f" ({notes[0].reason})" if notes else ""
     if bool((state.accepted == NEVER).all()):

@@ -76,12 +76,14 @@ class View:
         return torch.bincount(self.choice[self.choice >= 0], minlength=self.K)
 
     def shares_first_rank(self, k: int) -> bool:
-        """Whether somebody who answered gives k as much weight as any other: so do both parts of a soft split at first,
-        though `choice` names one."""
+        """Return whether a client that answered gives cluster k at least as much weight as any other cluster.
+
+        After a soft split this holds for both parts, although `choice` names only one of them.
+        """
         return self.weights is not None and bool((self.weights[:, k] == self.weights.amax(dim=1)).any())
 
     def members(self, k: int) -> Positions:
-        """Those of cluster k who answered, as places among them, in the order of their hashes."""
+        """Return the members of cluster k that answered, as places in `answered`, in the order of their hashes."""
         found = np.flatnonzero((self.choice[torch.from_numpy(self.answered)] == k).numpy())
         return found[np.argsort(self.hashes[self.answered[found]])]
 
@@ -116,18 +118,24 @@ class View:
         return state.with_values(portraits=state.portraits.index_add(0, choice[placed], self.rows["anchor"][placed]))
 
     def ids(self, places: Sequence[int] | Positions) -> tuple[ClientId, ...]:
-        """Of some who answered."""
+        """Return the ids of clients that answered, given as places in `answered`."""
         return tuple(self.clients[self.answered[place]] for place in places)
 
     def pairwise(self, k: int, most: int = MOST) -> tuple[Positions, Floats]:
-        """The members of cluster k who answered, or `most` of them, others in every round; and their distances."""
+        """Return at most `most` members of cluster k that answered, and the distances between them, (n, n).
+
+        If there are more, they are drawn anew in every round.
+        """
         members = self.members(k)
         if len(members) > most:
             members = members[drawn(fold(self.hashes[self.answered[members]], self.round), most)]
         return members, self.apart(k, members)
 
     def apart(self, k: int, places: Positions) -> Floats:
-        """Distances (n, n) between some of cluster k who answered, weighed by what k counts for both."""
+        """Return the distances (n, n) between members of cluster k, given as places in `answered`.
+
+        A weighted distance is multiplied by the weights of cluster k for both clients.
+        """
         assert self.distance is not None, "checked when the method is built"
         at = torch.from_numpy(places)
         rows = {name: self.rows[name][at] for name in self.distance.reveals if name in self.rows}
@@ -140,12 +148,12 @@ class View:
         return apart
 
     def with_the_rest(self, k: int, parts: Sequence[Positions]) -> list[Positions]:
-        """Parts of those members of cluster k that were compared, with the others who answered."""
+        """Return the parts of the compared members of cluster k, joined by its other members that answered."""
         return with_the_rest(parts, self.members(k), lambda places: self.apart(k, places))
 
 
 def own_updates(changes: Changes, members: Positions, k: int) -> Tensor:
-    """What these clients changed of model k, (members, P)."""
+    """Return the changes that these clients made to model k, (members, P)."""
     rows = torch.from_numpy(members)
     column = (changes.slots[rows] == k).int().argmax(dim=1)
     return changes.vectors[rows, column]
