@@ -29,9 +29,10 @@ from torch import Tensor, nn
 
 import coterie
 from coterie.core.keys import Purpose, keys_for_clients, permutations
+from coterie.core.state import ServerState
 from coterie.evaluate.clients import training_losses
 from coterie.learners.cnn import SmallCNN
-from coterie.server.loop import ServerState, rounds
+from coterie.server.loop import rounds
 from coterie.training.planning import Plan, prepare
 from coterie.training.starting import begin
 

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 import coterie
 from coterie.core.dataset import FederatedDataset
+from coterie.core.state import ServerState
 from coterie.data.arrays import stack_shard
-from coterie.server.loop import ServerState, rounds
+from coterie.server.loop import rounds
 from coterie.training.planning import Plan, prepare
 from coterie.training.starting import begin
 

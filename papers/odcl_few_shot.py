@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from coterie.core.state import ServerState, best_restart
 from coterie.data import scenario
 from coterie.evaluate.clients import scores, training_losses
 from coterie.experiments.reproduction import (
@@ -31,7 +32,7 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from coterie.server.loop import ServerState, best_restart, rounds, settle
+from coterie.server.loop import rounds
 from coterie.training.fitting import fit
 from coterie.training.measuring import score_name
 from coterie.training.planning import prepare
@@ -109,7 +110,7 @@ class FewShot(AtOnce):
         """Where the start began that has the least training loss at the end."""
         begun = self._begun({"start": "random", "restarts": STARTS, "race": 0})
         last = self._states(begun)[-1]
-        return Begun(begun.plan, settle(begun.state, best_restart(last.loss)))
+        return Begun(begun.plan, begun.state.keep_restart(best_restart(last.loss)))
 
     def _states(self, begun: Begun) -> list[ServerState]:
         plan = begun.plan

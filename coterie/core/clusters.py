@@ -107,12 +107,15 @@ class Clusters:
         """Where these slots are held."""
         return slots if self.slots is None else torch.searchsorted(self.slots, slots)
 
+    def keep_restart(self, index: int) -> Clusters:
+        """Return one restart with everything that training continues from."""
+        own, common = slice(index * self.K, (index + 1) * self.K), slice(index, index + 1)
+        body, overall = (rows_of(shared or {}, common) or None for shared in (self.body, self.overall))
+        return Clusters(rows_of(self.params, own), self.K, body=body, overall=overall)
+
     def restart(self, index: int) -> Clusters:
-        """One restart on its own."""
-        rows = slice(index * self.K, (index + 1) * self.K)
-        params = {name: p[rows] for name, p in self.params.items()}
-        body = {name: p[index : index + 1] for name, p in self.shared.items()} or None
-        return Clusters(params=params, K=self.K, body=body)
+        """Return the models of one restart to predict with: without the overall model, which no cluster predicts by."""
+        return replace(self.keep_restart(index), overall=None)
 
     def models(self) -> list[Params]:
         """One dict of named tensors for each cluster; only for a single restart."""

@@ -1,11 +1,10 @@
-"""The one loop: ask, aggregate, regroup."""
+"""The training loop: ask the clients, average their changes, regroup the clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,82 +14,94 @@ from coterie.core.federation import Federation, Note, Replies, positions_of
 from coterie.core.messages import ALL, Broadcast, Reply
 from coterie.core.sampling import choose
 from coterie.core.shard import ClientId, Positions
+from coterie.core.state import OBJECTIVE, UNKNOWN, ServerState
+from coterie.core.state_array import StateArray
 from coterie.core.threads import one_thread
 from coterie.errors import TrainingError
 from coterie.privacy.noise import SECRET, Noise
 from coterie.server.aggregate import aggregate, changes_of
-from coterie.server.greeting import Greeted, greet
-from coterie.server.regrouping import regroup, unmoved
+from coterie.server.onboarding import Onboarded, onboard
+from coterie.server.regrouping import regroup
 from coterie.server.robust import too_few
 from coterie.tiers.method import Method
 from coterie.tiers.view import View
 
 MOST_SILENT = 3
-"""So many rounds in a row without an answer end a run: nobody is there."""
-
-UNKNOWN = -1
-"""In `ServerState.choice`: this client has not been heard of yet."""
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """Everything the server needs to go on. All of it is in a checkpoint."""
-
-    round: int
-    """Rounds done."""
-    clusters: Clusters
-    choice: Tensor
-    """(m, R) the last known cluster of each client in each restart."""
-    steady: Tensor
-    """(m,) visits in a row without a change of cluster in any restart."""
-    loss: Tensor
-    """(R,) training loss of each restart in the last round (`client/round.py` says of what); before it, infinite."""
-    accepted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
-    """(m,) the last round of each client's that counted, or `NEVER`: its own state goes on from there."""
-    tables: Params = field(default_factory=dict)
-    """What the objective keeps of the clients' counts."""
-    flows: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0, dtype=torch.float64))
-    """(m, K then, K now) how a client's own weights go from when it was last accepted to now; empty while K stays."""
-    portraits: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
-    """(K, P) what the members of each cluster introduced themselves with, added up; empty where nobody does."""
-    tree: Params = field(default_factory=dict)
-    """All splits so far, where the method keeps them (`core/tree.py`)."""
-    clients: Params = field(default_factory=dict)
-    """What clients keep for themselves, only in checkpoints of a simulation: elsewhere it stays with them."""
-
-    @classmethod
-    def fresh(cls, clusters: Clusters, clients: int, adapts: bool = False) -> ServerState:
-        choice = torch.full((clients, clusters.restarts), UNKNOWN, dtype=torch.int64)
-        loss = torch.full((clusters.restarts,), torch.inf, dtype=torch.float64)
-        accepted = torch.full((clients,), NEVER, dtype=torch.int64)
-        state = cls(0, clusters, choice, torch.zeros(clients, dtype=torch.int64), loss, accepted)
-        return replace(state, flows=unmoved(clients, clusters.K)) if adapts else state
+"""Abort after this many consecutive rounds without a reply."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round brought."""
+    """Outcome of one round."""
 
     state: ServerState
+    """State after the round."""
     moved: Tensor
-    """(R,) clients that changed their cluster."""
+    """Number of clients that changed their cluster in each restart, (R,)."""
     answered: int
+    """Number of clients whose replies were accepted."""
     missing: tuple[ClientId, ...]
+    """Clients that were to take part and sent nothing."""
     rejected: tuple[ClientId, ...]
+    """Clients whose replies were not finite."""
     bytes_up: int
+    """Bytes from the clients to the server."""
     bytes_down: int
+    """Bytes from the server to the clients."""
     path: str
-    """By which of the learner's ways the local work was done; several are joined by `+`."""
+    """Computation path of the learner that did the local work; several are joined by `+`."""
     likelihood: Tensor | None = None
-    """(R,) the mean log-likelihood of the training samples under their clients' mixtures, before they trained."""
+    """Mean log-likelihood of the training samples under their clients' mixtures before training, (R,)."""
     shares: Tensor | None = None
-    """(R, K) what part of the clients' weight each cluster has, where clients belong to several."""
+    """Part of the clients' weight that each cluster has, (R, K), if clients belong to several clusters."""
     events: tuple[Mapping[str, object], ...] = ()
-    """How K changed and why."""
+    """Every regroup with its reason, JSON-ready."""
     notes: tuple[Note, ...] = ()
-    """What went wrong on the way to the clients, or could not be done as was asked."""
+    """Problems on the way to the clients, and settings that could not be followed."""
     diverged: bool = False
-    """Whether no client had a finite update, which ends the training: the state is that before the round."""
+    """Whether no client had a finite update, which ends training; the models are those before the round."""
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Everything that is the same in all rounds."""
+
+    method: Method
+    federation: Federation
+    seed: int
+    groups: Tensor | None
+    """Given clusters of the clients, (m,), for an assigned method."""
+    noise: Noise
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """One question to the clients, with their replies."""
+
+    state: ServerState
+    """The state that the clients were asked with."""
+    chosen: Positions
+    """Clients that take part in the round."""
+    onboarded: Onboarded
+    replies: Replies
+
+    @property
+    def reply(self) -> Reply:
+        return self.replies.reply
+
+    @property
+    def rejected(self) -> tuple[ClientId, ...]:
+        """Clients whose replies were not finite."""
+        return (*self.onboarded.rejected, *self.reply.rejected)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return (*self.onboarded.notes, *self.replies.notes)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether clients replied, but none with a finite update."""
+        return not self.reply.clients and bool(self.rejected) and not self.notes
 
 
 def rounds(
@@ -102,161 +113,160 @@ def rounds(
     groups: Tensor | None,
     noise: Noise = SECRET,
 ) -> Iterator[Round]:
-    """Train from `state` to round `total`; `groups` (m,) are the given clusters of an assigned method.
+    """Train from a state to round `total`, one `Round` after the other.
 
-    noise: what the server hides single clients with, where the method wants it to.
+    A round without a reply changes nothing, and the next round starts. A round in which no client has a finite update
+    is the last one: the models stay, and further rounds could only repeat it.
 
-    A round without an answer is no update: the models stay, and the next round is begun. A round in which no client has
-    a finite update is the last one: the models stay, and further rounds could only repeat it.
+    Args:
+        method: The method.
+        federation: The clients.
+        state: The state to start from.
+        total: Number of rounds after which training ends.
+        seed: Seed of the run.
+        groups: Given clusters of the clients, (m,), for an assigned method.
+        noise: Noise that hides single clients, if the method asks the server to add it.
+
+    Raises:
+        TrainingError: if no client replies in the first round, or in `MOST_SILENT` consecutive rounds.
     """
+    setting = _Setting(method, federation, seed, groups, noise)
     silent = 0
     while state.round < total:
-        chosen = choose(federation.hashes, method.participation, seed, state.round)
-        greeted = Greeted(_before(state, federation))
-        if method.introduces:
-            greeted = greet(method, federation, greeted.view, chosen, seed)
-            state = _placed(state, greeted)
-        told = state.choice[:, 0] if method.adapts and method.weights.assigned else groups
-        # the server has no model for a client that it knows no cluster of: such a client is missing
-        asked = chosen if told is None else chosen[(told[torch.from_numpy(chosen)] >= 0).numpy()]
-        rate = method.rate(state.round)
-        broadcast = Broadcast(
-            state.round,
-            state.clusters,
-            only=_who_gets_what(method, state, asked, told),
-            scalars={"lr": 1.0 if method.exchange == "gradient" else rate},
-            **_for_those_who_keep(method, state, asked),
-        )
-        replies = federation.ask(method.task(seed), broadcast, asked)
-        reply = replies.reply
-        rejected = (*greeted.rejected, *reply.rejected)
-        notes = (*greeted.notes, *replies.notes)
-        silent = 0 if reply.clients else silent + 1
-        if not reply.clients:
-            diverged = bool(rejected) and not notes
-            if not diverged:
-                _refuse_silence(state, rejected, notes, len(chosen), silent)
-            state = replace(state, round=state.round + 1)
-            missing = _missing(federation.clients, chosen, (), rejected)
-            yield replace(_without_answer(method, state, missing, rejected, greeted, replies), diverged=diverged)
-            if diverged:
-                return
-            continue
-        answered = positions_of(federation, reply.clients)
-        with one_thread():
-            averaged = aggregate(method, state.clusters, reply, federation.sizes, answered, rate, state.round, noise)
-        choice, steady, moved = _remember(state, reply, answered)
-        tables = _kept(method, state.tables, reply, answered, len(federation.clients))
-        view = View(state.round, averaged, federation.clients, choice[:, 0], answered, federation.hashes)
-        if method.adapts:
-            view = _seen(method, view, state, reply, federation.sizes)
-        flows = (
-            _accepted(state.flows, answered, state.clusters.K)
-            if method.adapts and method.weights.keeps
-            else state.flows
-        )
-        after = regroup(method, view, tables, flows)
-        if after.events:
-            choice, steady = after.view.choice[:, None], torch.zeros_like(steady)
-        loss = _mean_loss(reply, state.clusters.restarts)
-        accepted = state.accepted.index_fill(0, torch.from_numpy(answered), state.round)
-        state = ServerState(
-            state.round + 1,
-            after.view.clusters,
-            choice,
-            steady,
-            loss,
-            accepted,
-            after.tables,
-            after.flows,
-            after.view.portraits,
-            after.view.tree or {},
-        )
-        yield Round(
-            state,
-            moved=moved,
-            answered=len(answered),
-            missing=_missing(federation.clients, chosen, reply.clients, rejected),
-            rejected=rejected,
-            bytes_up=greeted.bytes_up + replies.bytes_up if method.travels else 0,
-            bytes_down=greeted.bytes_down + replies.bytes_down if method.travels else 0,
-            path="+".join(reply.paths),
-            likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
-            shares=_shares(method, averaged, reply),
-            events=(*greeted.events, *after.events),
-            notes=(*notes, *too_few(method.averaging.combine, averaged, reply)),
-        )
+        exchange = _ask(setting, state)
+        if exchange.reply.clients:
+            silent, done = 0, _updated(setting, exchange)
+        else:
+            silent += 1
+            done = _not_updated(setting, exchange, silent)
+        yield done
+        if done.diverged:
+            return
+        state = done.state
+
+
+def _ask(setting: _Setting, state: ServerState) -> _Exchange:
+    """Choose the clients of a round, onboard those that are new, and ask them to train."""
+    method, federation = setting.method, setting.federation
+    chosen = choose(federation.hashes, method.participation, setting.seed, state.round)
+    onboarded = Onboarded(state)
+    if method.introduces:
+        onboarded = onboard(method, federation, state, chosen, setting.seed)
+    state = onboarded.state
+    groups = state.choice[:, 0] if method.adapts and method.weights.assigned else setting.groups
+    # the server has no model for a client whose cluster it does not know: such a client is missing
+    asked = chosen if groups is None else chosen[(groups[torch.from_numpy(chosen)] >= 0).numpy()]
+    broadcast = Broadcast(
+        state.round,
+        state.clusters,
+        only=_who_gets_what(method, state, asked, groups),
+        scalars={"lr": 1.0 if method.exchange == "gradient" else method.rate(state.round)},
+        **_for_those_who_keep(method, state, asked),
+    )
+    return _Exchange(state, chosen, onboarded, federation.ask(method.task(setting.seed), broadcast, asked))
+
+
+def _not_updated(setting: _Setting, exchange: _Exchange, silent: int) -> Round:
+    """Return a round without a usable reply; `silent` is the number of consecutive rounds like this one.
+
+    Raises:
+        TrainingError: if waiting for another round is of no use.
+    """
+    state = exchange.state
+    if not exchange.diverged:
+        _refuse_silence(state, exchange.rejected, exchange.notes, len(exchange.chosen), silent)
+    nobody_moved = torch.zeros(state.clusters.restarts, dtype=torch.int64)
+    done = _round(setting, exchange, replace(state, round=state.round + 1), nobody_moved)
+    return replace(done, diverged=exchange.diverged)
+
+
+def _updated(setting: _Setting, exchange: _Exchange) -> Round:
+    """Return a round with replies: average, remember, regroup."""
+    method, reply = setting.method, exchange.reply
+    answered = positions_of(setting.federation, reply.clients)
+    averaged = _average(setting, exchange, answered)
+    learned, moved = _remember(setting, exchange, answered)
+    after = regroup(method, _view(setting, exchange, replace(learned, clusters=averaged), answered))
+    state = replace(after.view.state, round=exchange.state.round + 1)
+    done = _round(setting, exchange, state, moved)
+    return replace(
+        done,
+        answered=len(answered),
+        path="+".join(reply.paths),
+        likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
+        shares=_shares(method, averaged, reply),
+        events=(*done.events, *after.events),
+        notes=(*done.notes, *too_few(method.averaging.combine, averaged, reply)),
+    )
+
+
+def _round(setting: _Setting, exchange: _Exchange, state: ServerState, moved: Tensor) -> Round:
+    """Return what every round reports, with or without replies; `state` is the one after it."""
+    travels, onboarded, replies = setting.method.travels, exchange.onboarded, exchange.replies
+    return Round(
+        state,
+        moved=moved,
+        answered=0,
+        missing=_missing(setting.federation.clients, exchange.chosen, exchange.reply.clients, exchange.rejected),
+        rejected=exchange.rejected,
+        bytes_up=onboarded.bytes_up + replies.bytes_up if travels else 0,
+        bytes_down=onboarded.bytes_down + replies.bytes_down if travels else 0,
+        path="",
+        events=onboarded.events,
+        notes=exchange.notes,
+    )
+
+
+def _average(setting: _Setting, exchange: _Exchange, answered: Positions) -> Clusters:
+    """Return the models after averaging."""
+    method, state, sizes = setting.method, exchange.state, setting.federation.sizes
+    rate = method.rate(state.round)
+    with one_thread():
+        return aggregate(method, state.clusters, exchange.reply, sizes, answered, rate, state.round, setting.noise)
+
+
+def _remember(setting: _Setting, exchange: _Exchange, answered: Positions) -> tuple[ServerState, Tensor]:
+    """Return the state with everything learned from the replies but the models, and the clients moved by restart."""
+    method, state, reply = setting.method, exchange.state, exchange.reply
+    choice, steady, moved = _choices(state, reply, answered)
+    learned = state.with_values(
+        choice=choice,
+        steady=steady,
+        loss=_mean_loss(reply, state.clusters.restarts),
+        accepted=state.accepted.index_fill(0, torch.from_numpy(answered), state.round),
+    )
+    if method.adapts and method.weights.keeps:
+        learned = learned.with_values(flows=_restarted_flows(state.flows, answered, state.clusters.K))
+    tables = _kept(method, state.tables, reply, answered, len(setting.federation.clients))
+    return learned.with_arrays(tables, OBJECTIVE), moved
+
+
+def _view(setting: _Setting, exchange: _Exchange, state: ServerState, answered: Positions) -> View:
+    """Return the server's knowledge after averaging; replies are in it only if the procedure may use them."""
+    method, federation, reply = setting.method, setting.federation, exchange.reply
+    view = View(state, federation.clients, answered, federation.hashes)
+    if not method.adapts:
+        return view
+    before = exchange.state.clusters
+    return replace(
+        view,
+        rows=reply.rows,
+        weights=reply.rows["weights"][:, 0] if "weights" in reply.rows else None,
+        changes=changes_of(method, before, reply, federation.sizes, answered) if method.tells_changes else None,
+        distance=method.distance,
+        records_splits=method.tree,
+    )
 
 
 def _mean_loss(reply: Reply, restarts: int) -> Tensor:
-    """(R,) of the training samples; infinite where clients do not tell it."""
+    """Return the mean loss of the training samples, (R,); infinite if clients do not send it."""
     if "loss" not in reply.sums:
         return torch.full((restarts,), torch.inf, dtype=torch.float64)
     return reply.sums["loss"] / reply.sums["samples"]
 
 
-def _without_answer(
-    method: Method,
-    state: ServerState,
-    missing: tuple[ClientId, ...],
-    rejected: tuple[ClientId, ...],
-    greeted: Greeted,
-    replies: Replies,
-) -> Round:
-    """A round that nobody answered; the state is that after it."""
-    return Round(
-        state,
-        moved=torch.zeros(state.clusters.restarts, dtype=torch.int64),
-        answered=0,
-        missing=missing,
-        rejected=rejected,
-        bytes_up=greeted.bytes_up + replies.bytes_up if method.travels else 0,
-        bytes_down=greeted.bytes_down + replies.bytes_down if method.travels else 0,
-        path="",
-        events=greeted.events,
-        notes=(*greeted.notes, *replies.notes),
-    )
-
-
-def _before(state: ServerState, federation: Federation) -> View:
-    """What the server knows before a round."""
-    nobody = np.zeros(0, dtype=np.int64)
-    return View(
-        state.round,
-        state.clusters,
-        federation.clients,
-        state.choice[:, 0],
-        nobody,
-        federation.hashes,
-        portraits=state.portraits,
-    )
-
-
-def _placed(state: ServerState, greeted: Greeted) -> ServerState:
-    """The state with the clients that have introduced themselves."""
-    view = greeted.view
-    return replace(state, clusters=view.clusters, choice=view.choice[:, None], portraits=view.portraits)
-
-
-def _seen(method: Method, view: View, state: ServerState, reply: Reply, sizes: np.ndarray) -> View:
-    """What the procedure may look at, besides who is where."""
-    weights = reply.rows["weights"][:, 0] if "weights" in reply.rows else None
-    changes = changes_of(method, state.clusters, reply, sizes, view.answered) if method.tells_changes else None
-    return replace(
-        view,
-        rows=reply.rows,
-        weights=weights,
-        changes=changes,
-        distance=method.distance,
-        portraits=state.portraits,
-        tree=state.tree if method.tree else None,
-    )
-
-
-def _accepted(flows: Tensor, answered: Positions, K: int) -> Tensor:
-    """The flows once these clients have been heard with K clusters: nothing has happened to their weights since."""
-    if not len(flows):
-        raise AssertionError("flows begin with the run")
+def _restarted_flows(flows: Tensor, answered: Positions, K: int) -> Tensor:
+    """Return the flows after these clients have replied with K clusters: their weights are those of the present."""
     wide = max(flows.shape[1], K)
     grown = torch.nn.functional.pad(flows, (0, 0, 0, wide - flows.shape[1]))
     grown[torch.from_numpy(answered)] = torch.eye(wide, K, dtype=flows.dtype)
@@ -266,7 +276,7 @@ def _accepted(flows: Tensor, answered: Positions, K: int) -> Tensor:
 def _missing(
     clients: tuple[ClientId, ...], chosen: Positions, accepted: tuple[ClientId, ...], rejected: tuple[ClientId, ...]
 ) -> tuple[ClientId, ...]:
-    """Who was to take part and sent nothing at all."""
+    """Return the clients that were to take part and sent nothing."""
     if len(accepted) + len(rejected) == len(chosen):
         return ()
     heard = {*accepted, *rejected}
@@ -274,12 +284,15 @@ def _missing(
 
 
 def told_of(method: Method, state: ServerState) -> Params:
-    """What clients are told besides the models: of the objective, and the loss of the round before, of each restart."""
+    """Return what is sent to all clients besides the models: the last loss, and the objective's arrays, by restart."""
     return {"loss": state.loss, **method.objective.server_combine(state.tables)}
 
 
 def _for_those_who_keep(method: Method, state: ServerState, asked: Positions) -> dict[str, Params]:
-    """What clients with a state need besides the models: which of their states counts, and what mixtures share."""
+    """Return what clients with a state of their own need besides the models.
+
+    These are the last accepted round and the flows of each client, and for mixtures what all clients share.
+    """
     if not method.weights.keeps:
         return {}
     rows = torch.from_numpy(asked)
@@ -288,15 +301,15 @@ def _for_those_who_keep(method: Method, state: ServerState, asked: Positions) ->
     return told if method.weights.way != "respond" else told | {"common": told_of(method, state)}
 
 
-def _kept(method: Method, tables: Params, reply: Reply, answered: Positions, clients: int) -> Params:
-    """What the objective keeps after a round."""
+def _kept(method: Method, tables: Params, reply: Reply, answered: Positions, clients: int) -> Mapping[str, StateArray]:
+    """Return the arrays of the objective that a round changes."""
     found = reply.sums if method.objective.summed else reply.rows
     counts = {name: found[name] for name in method.objective.counts if name in found}
-    return method.objective.server_keep(tables, counts, torch.from_numpy(answered), clients) if counts else tables
+    return method.objective.server_keep(tables, counts, torch.from_numpy(answered), clients) if counts else {}
 
 
 def _shares(method: Method, clusters: Clusters, reply: Reply) -> Tensor | None:
-    """(R, K), the clients' weights in their mean, sums to one; None where a client has one cluster."""
+    """Return the mean weights of the clients over the clusters, (R, K); None if a client has one cluster only."""
     if "weights" in reply.rows:
         return reply.rows["weights"].mean(dim=0)
     if method.weights.way != "respond":
@@ -309,7 +322,7 @@ def _shares(method: Method, clusters: Clusters, reply: Reply) -> Tensor | None:
 
 
 def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:
-    """The slots sent to each asked client (len(asked), R), or None when all get every model."""
+    """Return the slots that are sent to each asked client, (asked, R); None if all clients get every model."""
     rows = torch.from_numpy(asked)
     if groups is not None:
         return groups[rows, None]
@@ -323,7 +336,10 @@ def _who_gets_what(method: Method, state: ServerState, asked: Positions, groups:
 def _refuse_silence(
     state: ServerState, rejected: tuple[ClientId, ...], notes: tuple[Note, ...], asked: int, silent: int
 ) -> None:
-    """Raise where a round without an answer that counts is no passing trouble; `silent` such rounds came in a row."""
+    """Raise a TrainingError if a round without a usable reply is more than a passing problem.
+
+    `silent` is the number of consecutive rounds without a usable reply, this one included.
+    """
     round_ = state.round
     why = f" ({notes[0].reason})" if notes else ""
     if bool((state.accepted == NEVER).all()):
@@ -340,8 +356,8 @@ def _refuse_silence(
         )
 
 
-def _remember(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:
-    """The new `choice` and `steady`, and how many clients moved in each restart."""
+def _choices(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the new `choice` and `steady`, and the number of clients that moved in each restart."""
     rows = torch.from_numpy(answered)
     before, after = state.choice[rows], reply.rows["cluster"].cpu()
     changed = (before != after) & (before != UNKNOWN)
@@ -350,18 +366,3 @@ def _remember(state: ServerState, reply: Reply, answered: Positions) -> tuple[Te
     choice[rows] = after
     steady[rows] = torch.where(same, steady[rows] + 1, torch.zeros_like(steady[rows]))
     return choice, steady, changed.sum(dim=0)
-
-
-def settle(state: ServerState, restart: int) -> ServerState:
-    """Keep one restart and forget the others."""
-    return replace(
-        state,
-        clusters=state.clusters.restart(restart),
-        choice=state.choice[:, restart : restart + 1],
-        loss=state.loss[restart : restart + 1],
-    )
-
-
-def best_restart(loss: Tensor) -> int:
-    """The restart with the least training loss, ties to the lowest; one that diverged never wins."""
-    return int(loss.nan_to_num(nan=torch.inf).argmin())

@@ -1,7 +1,7 @@
-"""A race of starts: several random starts for a few rounds on some of the clients; the best goes on alone.
+"""A race of restarts: several random restarts train for a few rounds on some clients, and the best continues alone.
 
-A random start can be stuck for good, and the two kinds are far apart by training loss after a few rounds already. So
-the start that leads then is kept, with what it has learned, and the others cost nothing more.
+A random initialisation can be stuck for good, and the training losses of stuck restarts and of others are far apart
+after a few rounds. So the best restart is kept then, with everything it has learned, and the others cost nothing more.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from coterie.core.federation import Federation
+from coterie.core.state import ServerState, best_restart
 from coterie.privacy.noise import SECRET, Noise
-from coterie.server.loop import Round, ServerState, best_restart, rounds, settle
+from coterie.server.loop import Round, rounds
 from coterie.tiers.method import Method
 
 
@@ -26,7 +27,10 @@ def rounds_with_race(
     groups: Tensor | None,
     noise: Noise = SECRET,
 ) -> Iterator[Round]:
-    """The rounds of the race, if one is due, then all others; race rounds count as rounds like any other."""
+    """Train with a race first, if the method has one; rounds of the race count like all others.
+
+    The arguments are those of `rounds`.
+    """
     race = method.race
     if race is not None and state.clusters.restarts > 1:
         racing = replace(method, participation=race.share)
@@ -36,5 +40,5 @@ def rounds_with_race(
             if done.diverged:
                 return
         if state.round < total:
-            state = settle(state, best_restart(state.loss))
+            state = state.keep_restart(best_restart(state.loss))
     yield from rounds(method, federation, state, total, seed, groups, noise)

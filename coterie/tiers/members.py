@@ -38,7 +38,7 @@ TIERS: Mapping[Tier, TierFacts] = {
     "objective": TierFacts(
         "what a cluster models",
         OBJECTIVES,  # type: ignore[arg-type]
-        ("name", "counts", "summed", "client_cost", "client_counts", "server_keep", "server_combine", "server_regroup"),
+        ("name", "counts", "summed", "client_cost", "client_counts", "server_keep", "server_combine"),
     ),
     "weights": TierFacts(
         "how clients are given to clusters",

@@ -9,6 +9,7 @@ case the last K-th part of them belongs to each cluster in turn (component p to 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.keys import Purpose, generator, key_for
+from coterie.core.state_array import Share, StateArray
 from coterie.learners.base import Learner, has_features
 
 
@@ -57,16 +59,19 @@ class Objective(Protocol):
         """{name: (B, ...)} for the server, from what each component counts for a sample, (B, n, R, P), 0 if padded."""
         ...
 
-    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
-        """What is kept after a round, of counts {name: (answered, ...)}, or {name: (...)} added up, and from before."""
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
+        """Return the arrays to keep after a round; their declared axes say how they follow a change of the clusters.
+
+        Args:
+            kept: Arrays kept so far, by name; empty before the first counts.
+            counts: Counts of the clients that answered, {name: (answered, ...)}, or their sums if `summed`.
+            answered: Positions of these clients.
+            clients: Number of all clients.
+        """
         ...
 
     def server_combine(self, kept: Params) -> Params:
         """What everybody is told, {name: (R, ...)}; nothing before the first counts."""
-        ...
-
-    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
-        """What is kept once K has changed; flow (K old, K new): what part of a cluster goes where."""
         ...
 
 
@@ -101,13 +106,10 @@ class Conditional(_OneComponentACluster):
     def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
         return {}
 
-    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
         return {}
 
     def server_combine(self, kept: Params) -> Params:
-        return {}
-
-    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
         return {}
 
 
@@ -134,20 +136,18 @@ class Ratio(_OneComponentACluster):
         one_hot = torch.nn.functional.one_hot(block.y, classes or 0).to(gamma)
         return {"labels": torch.einsum("bnrk,bnc->brkc", gamma, one_hot)}
 
-    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
         """The last counts of every client, zeros before it was heard, {name: (m, R, K, C)}."""
         rows = counts["labels"]
         before = kept.get("labels", rows.new_zeros(clients, *rows.shape[1:]))
-        return {"labels": before.index_copy(0, answered, rows)}
+        table = before.index_copy(0, answered, rows)
+        return {"labels": StateArray(table, ("client", "restart", "cluster", None), Share())}
 
     def server_combine(self, kept: Params) -> Params:
         if not kept:
             return {}
         counts = kept["labels"].sum(dim=0).clamp_min(RAREST)
         return {"label_shares": counts / counts.sum(dim=2, keepdim=True)}
-
-    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
-        return {name: torch.einsum("mrkc,kj->mrjc", value, flow.to(value)) for name, value in kept.items()}
 
 
 NARROWEST = 1e-3
@@ -210,12 +210,13 @@ class Joint:
         seen = torch.cat([torch.ones_like(z[..., :1]), z, z**2], dim=-1)
         return {"moments": torch.einsum("bnrg,bnd->brgd", own.double(), seen)}
 
-    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
         """The moments of this round; a Gaussian that nothing belongs to keeps those it had."""
         new = counts["moments"]
-        if "moments" not in kept:
-            return {"moments": new}
-        return {"moments": torch.where(new[..., :1] > 0, new, kept["moments"])}
+        moments = torch.where(new[..., :1] > 0, new, kept["moments"]) if "moments" in kept else new
+        if self.gaussians is None:
+            return {"moments": StateArray(moments, ("restart", "cluster", None), Share())}
+        return {"moments": StateArray(moments, ("restart", None, None))}
 
     def server_combine(self, kept: Params) -> Params:
         """mu_a and the diagonal of Sigma_a, (R, G, d) each."""
@@ -233,10 +234,6 @@ class Joint:
             "means": torch.where(empty, pooled_mean, mean),
             "variances": torch.where(empty, pooled, torch.maximum(variance, floor)).clamp_min(1e-12),
         }
-
-    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
-        assert self.gaussians is None, "checked when the method is built"
-        return {name: torch.einsum("rkd,kj->rjd", value, flow.to(value)) for name, value in kept.items()}
 
     def _apart(self, block: Block, z: Tensor, restarts: int) -> Tensor:
         """Before there are Gaussians: samples go by which of G random directions they lie in, from their client's mean.

@@ -15,6 +15,7 @@ from coterie.core.client_state import NEVER
 from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.dataset import FederatedDataset
 from coterie.core.numbers import finite, finite_numbers
+from coterie.core.state import ServerState, best_restart
 from coterie.errors import DivergenceWarning
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
@@ -22,8 +23,6 @@ from coterie.evaluate.regression import memberships, regression_report
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
 from coterie.learners.linear import Linear
 from coterie.learners.representation import Representation
-from coterie.server.loop import ServerState, best_restart
-from coterie.server.loop import settle as settle_restart
 from coterie.training import divergence
 from coterie.training.measuring import (
     honest,
@@ -81,7 +80,7 @@ def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -
     else:
         settled = _settled(plan, state) if kept is None else _settled_softly(plan, state, kept)
     positions, own, restart, start_losses = settled.positions, settled.own, settled.restart, settled.start_losses
-    clusters = settle_restart(state, restart).clusters
+    clusters = state.clusters.restart(restart)
     chooses = not plan.method.weights.assigned and clusters.K > 1
     doubtful = clusters.K > 1 and plan.entry.groups == "found"  # whose clusters may be wrong, whoever found them
     scored = with_validation_samples(plan, own) if plan.data.tested is None else with_test_samples(plan, own)
@@ -313,7 +312,7 @@ def _settled(plan: Plan, state: ServerState) -> _Settled:
     mine, before = (np.take_along_axis(known, each[:, :, None], axis=2)[:, :, 0] for each in (chosen, trained))
     with np.errstate(over="ignore"):
         losses, last = (np.average(each, axis=0, weights=sizes) for each in (mine, before))
-    restart = int(np.argmin(losses))
+    restart = best_restart(torch.from_numpy(losses))
     own[rows] = torch.from_numpy(chosen[:, restart])
     unfit = positions[~np.isfinite(mine[:, restart])]
     return _Settled(positions, own, restart, losses, by_restart[:, restart], unfit=unfit, trained=float(last[restart]))

@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Note
 from coterie.core.numbers import finite, finite_numbers
+from coterie.core.state import ServerState, best_restart
 from coterie.errors import SilenceError
 from coterie.evaluate.clients import Own, Scores, scores, training_losses
 from coterie.evaluate.metrics import agreement, worst_tenth
@@ -19,7 +20,7 @@ from coterie.evaluate.placing import Density, Tree
 from coterie.evaluate.subspace import subspace_distance
 from coterie.learners.base import Learner
 from coterie.learners.representation import BASIS
-from coterie.server.loop import Round, ServerState, best_restart
+from coterie.server.loop import Round
 from coterie.tiers.assignment import best
 from coterie.tiers.method import plain_member
 from coterie.training.divergence import DIVERGED, overflow_refused

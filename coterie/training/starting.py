@@ -20,6 +20,7 @@ from coterie.core.numbers import finite_numbers
 from coterie.core.plain import to_plain
 from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
+from coterie.core.state import ServerState
 from coterie.engines.in_process import InProcess
 from coterie.errors import ConfigError, TrainingError, unknown_name
 from coterie.evaluate.clients import scores
@@ -33,7 +34,6 @@ from coterie.learners.projected import ProjectedSgd
 from coterie.server.before import BEFORE
 from coterie.server.clustering.choose import ClusterSettings
 from coterie.server.grouping_once import group_by_summaries, group_by_updates
-from coterie.server.loop import ServerState
 from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
 from coterie.server.one_shot import OneShot, Solver, one_shot
 from coterie.server.start import as_clusters, given_start, random_start
@@ -79,7 +79,7 @@ def begin(plan: Plan) -> Begun:
     if plan.method.groups is not None and plan.method.groups.by == "one":
         plan = replace(plan, groups=torch.zeros(len(plan.data.clients), dtype=torch.int64))
     if _groups_found(plan) and plan.groups is not None:
-        state = replace(state, choice=plan.groups[:, None])
+        state = state.with_values(choice=plan.groups[:, None])
     return Begun(plan, state, finite_numbers(told))
 
 

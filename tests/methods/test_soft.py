@@ -190,7 +190,7 @@ def test_a_state_of_another_round_is_an_error():
     plan = plan_for()
     execute(begin(plan), None, lambda record: None)
     begun = begin(plan)
-    later = replace(begun.state, round=2, accepted=torch.full((9,), 1))
+    later = replace(begun.state.with_values(accepted=torch.full((9,), 1)), round=2)
     with pytest.raises(TrainingError, match="goes on from round 1 of a client that has kept weights of round 3"):
         execute(replace(begun, state=later), None, lambda record: None)
 

@@ -13,9 +13,10 @@ from coterie.core.clusters import Clusters
 from coterie.core.federation import Replies
 from coterie.core.keys import hash_ids
 from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
+from coterie.core.state import UNKNOWN, ServerState
 from coterie.errors import TrainingError
 from coterie.learners.local_training import FullBatch
-from coterie.server.loop import UNKNOWN, Round, ServerState, rounds, settle
+from coterie.server.loop import Round, rounds
 from coterie.tiers.assignment import Assigned, LowestLoss
 from coterie.tiers.method import Averaging, Groups, Method
 from coterie.tiers.objective import Conditional
@@ -290,7 +291,7 @@ def test_settling_keeps_one_lane():
 
     _, done = play(script, 1, replace(METHOD, restarts=2))
     last: Round = done[0]
-    kept = settle(last.state, 1)
+    kept = last.state.keep_restart(1)
     assert (kept.clusters.restarts, kept.choice.tolist()) == (1, [[1], [1], [0]])
     assert kept.round == 1
 

@@ -42,9 +42,9 @@ from safetensors.torch import load as safetensors_load
 from torch import Tensor
 
 from coterie.core.clusters import Params
+from coterie.core.state import ServerState
 from coterie.errors import RunError
 from coterie.files import json_bytes, write_atomically, write_json
-from coterie.server.loop import ServerState
 from coterie.training.runs.checkpoint import (
     Facts,
     accepted_in_oldest,
