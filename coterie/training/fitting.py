@@ -28,13 +28,14 @@ from coterie.training.concluding import conclude, has_stopped
 from coterie.training.divergence import overflow_refused
 from coterie.training.measuring import record_of
 from coterie.training.planning import Plan, Start, prepare
+from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.files import writing
-from coterie.training.runs.folder import Record, RunFolder, versions
+from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
 from coterie.training.starting import GIVEN, Begun, begin, begin_again, settled_options
 
-OnRound = Callable[[Record], bool | None]
+OnRound = Callable[[RoundRecord], bool | None]
 """Called with each round's record before it is written; True ends the run after this round."""
 
 
@@ -163,7 +164,7 @@ def go_on(
         return execute(begun, run, on_round or _ignore, records, best)
 
 
-def _ignore(record: Record) -> None:
+def _ignore(record: RoundRecord) -> None:
     """The callback of those who do not want to know."""
 
 
@@ -203,7 +204,7 @@ def execute(
     begun: Begun,
     folder: RunFolder | None,
     on_round: OnRound,
-    records: list[Record] | None = None,
+    records: list[RoundRecord] | None = None,
     best: ServerState | None = None,
 ) -> Result:
     """Run to the last round, or until it stops early; `records` are those of the rounds before the state.
@@ -224,20 +225,17 @@ def execute(
     with torch.no_grad():
         for done in () if over else _rounds(plan, state):
             state = done.state
-            record = record_of(plan, done, time.perf_counter() - clock)
-            if spending is not None:
-                record["epsilon"] = spending.epsilon
-            if "start" not in record and records and "start" in records[-1]:
-                record["start"] = records[-1]["start"]  # a race is over: the start that won it goes on
+            spent = None if spending is None else spending.epsilon
+            record = record_of(plan, done, time.perf_counter() - clock, records, spent)
             if watch.see(record) and keeps_best:
                 best = _with_clients(plan, state)
             # the mark is written with the record: a run killed after it does not go on when it is resumed
             wanted = on_round(record)
             last = state.round == options.rounds or done.diverged
             if not last and (watch.exhausted or _is_true(wanted)):
-                record["stopped"], last = "patience" if watch.exhausted else "on_round", True
+                record, last = replace(record, stopped="patience" if watch.exhausted else "on_round"), True
             if not last and spending is not None and not spending.allows(state.round):
-                record["stopped"], last = "privacy", True
+                record, last = replace(record, stopped="privacy"), True
             records.append(record)
             if folder is not None:
                 folder.append(record)
@@ -253,6 +251,7 @@ def execute(
         spent = None if spending is None else spending.epsilon
         result = conclude(replace(begun, state=best or state), records, spent)
     if folder is not None:
+        result = result.with_diagnostics()  # the data may be gone when they are asked for
         folder.finish(result.parameters, result.summary(), result.beside)
     return result
 
