@@ -16,7 +16,7 @@ from coterie.experiments.reproducing import OnCell
 from coterie.experiments.reproducing import OnProgress as OnCellProgress
 from coterie.experiments.reproduction import Cell, Figures
 from coterie.report.descent import event_line
-from coterie.training.runs.folder import Record
+from coterie.training.records import RoundRecord
 
 
 def _bars(console: Console, unit: str) -> Progress:
@@ -42,7 +42,7 @@ class RunBar:
     rounds: int
     method: str
 
-    def __call__(self, record: Record) -> None:
+    def __call__(self, record: RoundRecord) -> None:
         """Show the latest figures, and a line for each change of K."""
         figures = {name: record[name] for name in ("loss", "accuracy", "rmse", "ari") if record.get(name) is not None}
         note = "  ".join(f"{name} {value:.3f}" for name, value in figures.items())

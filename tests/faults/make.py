@@ -24,7 +24,8 @@ from coterie.engines.simulated import Simulated
 from coterie.flower.local.processes import LocalFederation, LocalRun
 from coterie.training.fitting import begin_run, execute
 from coterie.training.planning import prepare
-from coterie.training.runs.folder import Record, RunFolder
+from coterie.training.records import RoundRecord
+from coterie.training.runs.folder import RunFolder
 
 APP = Path(__file__).with_name("app")
 ATTACKS = Path(__file__).parents[1] / "federation" / "flower" / "attacks.py"
@@ -76,7 +77,7 @@ class Faulty:
         path = self.orders / f"node-{node}.log"
         return path.read_text().splitlines() if path.is_file() else []
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RoundRecord]:
         return RunFolder(self.out).records() if self.out.is_dir() else []
 
     def submit(self, **settings: Any) -> LocalRun:
@@ -144,7 +145,7 @@ class Replayed(Simulated):
         return super().ask(task, broadcast, asked)
 
 
-def replayed(data: FederatedDataset, method: str, records: Sequence[Record]) -> coterie.Result:
+def replayed(data: FederatedDataset, method: str, records: Sequence[RoundRecord]) -> coterie.Result:
     """The run that these records are of, simulated: the same clients answer, and begin anew, in the same rounds."""
     options = {name: value for name, value in OPTIONS.items() if name not in ("learner", "start")}
     plan = prepare(data, method, OPTIONS["learner"], OPTIONS["start"], {**options, "rounds": len(records)})
@@ -154,13 +155,13 @@ def replayed(data: FederatedDataset, method: str, records: Sequence[Record]) -> 
     return execute(begin_run(replace(plan, federation=Replayed(plan.federation.side, silent, lost=lost))), None, ignore)
 
 
-def lost_in(record: Record) -> list[str]:
+def lost_in(record: RoundRecord) -> list[str]:
     """Who has begun anew in this round."""
     notes = [note for note in record.get("notes", ()) if note["reason"].endswith("they began anew")]
     return [client for note in notes for client in note["clients"]]
 
 
-def ignore(record: Record) -> None:
+def ignore(record: RoundRecord) -> None:
     """Nothing to say."""
 
 
@@ -173,5 +174,5 @@ def assert_as_replayed(ended: coterie.Result, data: FederatedDataset, method: st
     assert [record["answered"] for record in ended.records] == [record["answered"] for record in twin.records]
 
 
-def reasons(record: Record) -> str:
+def reasons(record: RoundRecord) -> str:
     return " | ".join(note["reason"] for note in record.get("notes", ()))

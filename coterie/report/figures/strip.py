@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
 
 from markupsafe import Markup
 
 from coterie.report.figures.svg import WIDTH, Scale, box, colour, drawing, line, mark, path, text, whole_ticks
 from coterie.report.reading import RunData
+from coterie.training.records import RoundRecord
 
 LEFT, RIGHT, TOP = 74.0, 8.0, 22.0
 MOVES, GAP, BOTTOM = 54.0, 36.0, 42.0
@@ -187,7 +187,7 @@ def _moves(run: RunData, x: Scale, top: float) -> list[Markup]:
     return drawn
 
 
-def _moved_note(record: dict[str, Any], number: int) -> str:
+def _moved_note(record: RoundRecord, number: int) -> str:
     sizes = record.get("sizes")
     held = (
         [f"cluster {k}: {size} clients" for k, size in enumerate(sizes) if size] if sizes and len(sizes) <= 12 else []
