@@ -136,7 +136,7 @@ def from_text(kind: type[Registered], text: str) -> Any:
         ConfigError: if the name or a setting is unknown, or a value does not fit.
     """
     name, _, settings = text.strip().partition(":")
-    member = find_member(kind, name)
+    member: Any = find_member(kind, name)
     hints, given = hints_of(member), {}
     for part in filter(None, (part.strip() for part in settings.split(","))):
         key, _, value = (piece.strip() for piece in part.partition("="))

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from coterie.learners.descent import LocalWork
 from coterie.options import COMMON, Option, Options
-from coterie.tiers.combine import is_robust, read_combine
-from coterie.tiers.method import Averaging, Method
+from coterie.server.aggregate import Averaging
+from coterie.server.combine import is_robust, read_combine
+from coterie.tiers.method import Method
 from coterie.training.starts import RANDOM, STARTS, read_start
 
 SEEN = (

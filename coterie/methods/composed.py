@@ -2,7 +2,7 @@
 
 tier            option       such as
 1, objective    objective    conditional, ratio, joint:embedding=inputs
-2, weights      weights      soft-by-em:mu=0.4, hard-by-loss, assigned
+2, weights      weights      em-mixture:mu=0.4, lowest-loss, assigned
 3, procedure    procedure    fixed, split-by-gap:rho=0.3 + remove-unclaimed
 4, distance     distance     update-cosine, prototypes:principle=cscp
 
@@ -21,7 +21,7 @@ from coterie.methods.fedem import ORDER
 from coterie.options import Option, Options
 from coterie.tiers.assignment import AssignmentRule, PersonalEM, SingleCluster
 from coterie.tiers.compatibility import OWN_MIX
-from coterie.tiers.distance import DISTANCES, AnchorCosine, Distance
+from coterie.tiers.distance import AnchorCosine, Distance
 from coterie.tiers.members import FIXED, read_member, read_steps
 from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Joint, Objective
@@ -42,11 +42,11 @@ def composed(options: Options) -> Method:
     merges = _merges(steps)
     if isinstance(weights, SingleCluster) and options.clusters != 1:
         raise ConfigError(
-            f"composed: weights one-cluster have one cluster, but clusters={options.clusters}: set it to 1"
+            f"composed: weights single-cluster have one cluster, but clusters={options.clusters}: set it to 1"
         )
-    if weights.way == "personal" or merges:
+    if weights.personal or merges:
         common["work"] = replace(common["work"], prox=own["pull"])
-    if weights.way in ("respond", "personal") and options.averaging == "responsibility":
+    if weights.keeps_weights and options.averaging == "responsibility":
         common["averaging"] = replace(common["averaging"], over="responsibility")
     common["work"] = replace(common["work"], order=own["order"])
     return Method(
@@ -120,7 +120,7 @@ def _grows(given: Mapping[str, Any]) -> bool:
 
 def _defaults(given: Mapping[str, Any]) -> Mapping[str, object]:
     weights = _weights_of(given)
-    averaging = {"respond": "all", "personal": "responsibility"}.get(weights.way, "members")
+    averaging = "all" if weights.mixture else "responsibility" if weights.personal else "members"
     return {"clusters": 3, "client_weight": "samples", "averaging": averaging}
 
 
@@ -129,13 +129,13 @@ def _prefers(given: Mapping[str, Any]) -> Mapping[str, object]:
     are only for those that can have them."""
     weights = _weights_of(given)
     alone = _grows(given) or isinstance(weights, SingleCluster)
-    one_start = alone or weights.assigned or weights.way == "personal" or given.get("shared") is not None
+    one_start = alone or weights.assigned or weights.personal or given.get("shared") is not None
     return ({"clusters": 1} if alone else {}) | ({"restarts": 1} if one_start else {})
 
 
 def _newcomers(own: Mapping[str, Any]) -> Placing:
     weights = _weights_of(own)
-    if weights.way != "respond":
+    if not weights.mixture:
         return "mixture" if isinstance(weights, PersonalEM) else "least-loss"
     return "density" if str(own.get("objective", "")).startswith(Joint.name) else "mixture"
 
@@ -146,24 +146,24 @@ ANY_ROW = {
     "change": CHANGE,
     "weights": "what each cluster counts for it",
     "labels": f"with objective ratio, {LABELS}",
-    "model": "with weights soft-by-counts or personal-by-em, its own model",
+    "model": "with weights count-shares or personal-em, its own model",
 }
 
 
 def _reveals(own: Mapping[str, Any]) -> Mapping[str, str]:
     """The rows of this mix; without options those of any."""
     if not own:
-        return ANY_ROW | {row: words for member in DISTANCES.values() for row, words in _rows(member).items()}
+        return ANY_ROW | {row: words for member in Distance.members.values() for row, words in _rows(member).items()}
     weights, distance = _weights_of(own), _distance(str(own.get("distance") or NO_DISTANCE))
     names = ["cluster"]
-    if weights.way == "personal":
+    if weights.personal:
         names += ["weights", "model"]
     elif _grows(own) and not isinstance(distance, AnchorCosine):
-        names += ["change", "weights"] if weights.way == "respond" else ["change"]
+        names += ["change", "weights"] if weights.mixture else ["change"]
     if str(own.get("objective", "")).startswith("ratio"):
         names.append("labels")
     told = {} if distance is None else distance.reveals
-    if weights.way == "personal":  # the server finds the changes of those who send their models
+    if weights.personal:  # the server finds the changes of those who send their models
         told = {row: words for row, words in told.items() if row != "change"}
     return {name: ANY_ROW[name] for name in names} | told
 
@@ -173,7 +173,7 @@ def _rows(member: Any) -> Mapping[str, str]:
     return found
 
 
-DEFAULT_WEIGHTS = "soft-by-em"
+DEFAULT_WEIGHTS = "em-mixture"
 ENTRY = Entry(
     name=OWN_MIX,
     summary="a mix of your own: one member of each tier (see `coterie tiers`)",
@@ -183,7 +183,7 @@ ENTRY = Entry(
     refuses=frozenset({"exchange"}),
     options=(
         Option("objective", str, "tier 1, what a cluster models: conditional, ratio, joint", "conditional"),
-        Option("weights", str, "tier 2, how clients are given to clusters, such as soft-by-em:mu=0.4", DEFAULT_WEIGHTS),
+        Option("weights", str, "tier 2, how clients are given to clusters, such as em-mixture:mu=0.4", DEFAULT_WEIGHTS),
         Option(
             "procedure",
             str,
@@ -197,7 +197,7 @@ ENTRY = Entry(
         Option(
             "pull",
             float,
-            "strength of the pull to the mixture (weights soft-by-counts, personal-by-em) or to the model for all "
+            "strength of the pull to the mixture (weights count-shares, personal-em) or to the model for all "
             "(merge-above)",
             0.1,
             low=0,

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from coterie.client.private_round import why_not_private
 from coterie.core.keys import Words, hash_ids
 from coterie.core.shard import ClientId, Positions
 from coterie.errors import ConfigError
 from coterie.options import PRIVATE, Options
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
-from coterie.privacy.mechanism import SENSITIVITY, Privacy, why_not_private
+from coterie.privacy.mechanism import SENSITIVITY, Privacy
 from coterie.server.sampling import choose
 from coterie.tiers.method import Method
 

@@ -9,8 +9,9 @@ import torch
 
 from coterie.core.clusters import Params
 from coterie.core.federation import Federation, Replies, positions_of
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 
 BEFORE = -1
 """The round number of everything that happens before the first round."""

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.client.tasks.summary import Summary
 from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.federation import Federation
 from coterie.core.keys import Purpose, keys_for_clients
-from coterie.core.messages import Broadcast, Task
+from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.errors import TrainingError
 from coterie.server.before import BEFORE, Cost, ask_everybody
@@ -24,7 +25,6 @@ from coterie.server.clustering.kmeans import kmeans
 from coterie.server.one_shot import NOBODY, OneShot, Solver, averages, join_by_loss
 from coterie.tiers.distance import CosineGaps, Distance, decomposed_cosines
 from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
-from coterie.tiers.method import plain_member
 
 MOST_HEIGHTS = 10
 """Of the last unions; they show where another limit would cut."""
@@ -58,8 +58,7 @@ def group_by_summaries(
     Of more than `most`, founders alone, or 20 for each of K; the others join the nearest group.
     """
     cost = Cost()
-    task = Task("summary", {"distance": plain_member(distance)})
-    answered, rows, _ = ask_everybody(federation, task, Broadcast(BEFORE, Clusters({}, K=1)), cost)
+    answered, rows, _ = ask_everybody(federation, Summary(distance), Broadcast(BEFORE, Clusters({}, K=1)), cost)
     if not len(answered):
         raise TrainingError("none of the clients asked about their samples has answered; nothing was changed")
     chosen = _founders(federation, answered, max(most, FOUNDERS_EACH * (K or 0)), seed)

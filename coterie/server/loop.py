@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,12 +12,13 @@ from torch import Tensor
 from coterie.core.client_state import NEVER
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, Note, Replies, positions_of
-from coterie.core.messages import ALL, Broadcast, Reply
+from coterie.core.messages import ALL, Broadcast, Reply, Slotted
 from coterie.core.shard import ClientId, Positions
 from coterie.core.threads import one_thread
 from coterie.errors import TrainingError
 from coterie.privacy.noise import SECRET, Noise
-from coterie.server.aggregate import aggregate, changes_of
+from coterie.privacy.server import with_noise
+from coterie.server.aggregate import RoundReplies, aggregate
 from coterie.server.greeting import Greeted, greet
 from coterie.server.regrouping import regroup, unmoved
 from coterie.server.robust import too_few
@@ -44,7 +45,7 @@ class ServerState:
     steady: Tensor
     """(m,) visits in a row without a change of cluster in any restart."""
     loss: Tensor
-    """(R,) training loss of each restart in the last round (`client/round.py` says of what); before it, infinite."""
+    """(R,) training loss of each restart in the last round, as `LocalRound` defines it; infinite before the first."""
     accepted: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     """(m,) the last round of each client's that counted, or `NEVER`: its own state goes on from there."""
     tables: Params = field(default_factory=dict)
@@ -143,13 +144,16 @@ def rounds(
                 return
             continue
         answered = positions_of(federation, reply.clients)
+        received = RoundReplies(
+            state.clusters, reply, federation.sizes, answered, method.averaging, _noise_on_sums(method, state, noise)
+        )
         with one_thread():
-            averaged = aggregate(method, state.clusters, reply, federation.sizes, answered, rate, state.round, noise)
+            averaged = aggregate(method.weights, received, method.server_lr, rate, method.exchange)
         choice, steady, moved = _remember(state, reply, answered)
         tables = _kept(method, state.tables, reply, answered, len(federation.clients))
         view = View(state.round, averaged, federation.clients, choice[:, 0], answered, federation.hashes)
         if method.adapts:
-            view = _seen(method, view, state, reply, federation.sizes)
+            view = _seen(method, view, state, received)
         flows = (
             _accepted(state.flows, answered, state.clusters.K)
             if method.adapts and method.weights.keeps
@@ -238,10 +242,19 @@ def _placed(state: ServerState, greeted: Greeted) -> ServerState:
     return replace(state, clusters=view.clusters, choice=view.choice[:, None], portraits=view.portraits)
 
 
-def _seen(method: Method, view: View, state: ServerState, reply: Reply, sizes: np.ndarray) -> View:
-    """What the procedure may look at, besides who is where."""
+def _noise_on_sums(method: Method, state: ServerState, noise: Noise) -> Callable[[Slotted], Slotted] | None:
+    """Return what hides single clients in the clusters' sums, where the server does that."""
+    privacy = method.privacy
+    if privacy is None or privacy.local:
+        return None
+    return lambda sums: with_noise(sums, state.clusters, privacy, noise, state.round, method.tells_choice)
+
+
+def _seen(method: Method, view: View, state: ServerState, received: RoundReplies) -> View:
+    """Return the view with what the procedure may look at, besides who is where."""
+    reply = received.reply
     weights = reply.rows["weights"][:, 0] if "weights" in reply.rows else None
-    changes = changes_of(method, state.clusters, reply, sizes, view.answered) if method.tells_changes else None
+    changes = method.weights.server_changes(received) if method.tells_changes else None
     return replace(
         view,
         rows=reply.rows,
@@ -285,7 +298,7 @@ def _for_those_who_keep(method: Method, state: ServerState, asked: Positions) ->
     rows = torch.from_numpy(asked)
     each = {"accepted": state.accepted[rows]} | ({"flow": state.flows[rows]} if method.adapts else {})
     told = {"each": each}
-    return told if method.weights.way != "respond" else told | {"common": told_of(method, state)}
+    return told | {"common": told_of(method, state)} if method.weights.mixture else told
 
 
 def _kept(method: Method, tables: Params, reply: Reply, answered: Positions, clients: int) -> Params:
@@ -299,7 +312,7 @@ def _shares(method: Method, clusters: Clusters, reply: Reply) -> Tensor | None:
     """(R, K), the clients' weights in their mean, sums to one; None where a client has one cluster."""
     if "weights" in reply.rows:
         return reply.rows["weights"].mean(dim=0)
-    if method.weights.way != "respond":
+    if not method.weights.mixture:
         return None
     sums = reply.slotted["clusters"]
     mass = torch.zeros(clusters.restarts * clusters.K, dtype=torch.float64)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.client.tasks import AnchorStep, MomentProduct
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
 from coterie.core.keys import Purpose, generator, key_for, keys_for_clients
-from coterie.core.messages import Broadcast, Reply, Task, merge
+from coterie.core.messages import Broadcast, Reply, merge
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.server.anchors import Grouping, choose_anchors, group_anchors
@@ -51,7 +52,7 @@ class MomentSettings:
     """T; None: until the anchors stop getting closer, or 5 where every iteration needs clients of its own."""
     subspace_rounds: int = 10
     """T_1, exchanges of an orthogonal iteration."""
-    moments: str = "all-pairs"
+    moments: Literal["all-pairs", "two-points"] = "all-pairs"
     """`all-pairs` of a client's samples, all clients in every iteration; or `two-points` of fresh clients (the paper's
     letter), with fresh samples of the anchors too."""
     private_anchors: float = 0.0
@@ -187,7 +188,7 @@ class _Server:
 
     def _product(self, theta: Tensor, basis: Tensor, t: int, turned: bool) -> Tensor:
         """Y basis (or Y^T basis) for each anchor, (A, p, k): a weighted mean over the clients."""
-        task = Task("moment-product", {"moments": self.settings.moments, "turned": turned})
+        task = MomentProduct(self.settings.moments, turned)
         clusters = Clusters({"anchor": theta, "basis": basis}, len(theta))
         asked = self._asked(t)
         if self.settings.private_anchors:
@@ -219,7 +220,7 @@ class _Server:
         lots = keys_for_clients(self.seed, Purpose.ANCHORS, 2, self.federation.hashes[others])
         return np.sort(others[np.argsort(lots, kind="stable")[t :: self.settings.most_iterations]])
 
-    def _ask(self, task: Task, clusters: Clusters, asked: Positions, each: Params) -> Reply:
+    def _ask(self, task: MomentProduct, clusters: Clusters, asked: Positions, each: Params) -> Reply:
         reply = self.cost.count(self.federation.ask(task, Broadcast(BEFORE, clusters, each=each), asked))
         if not reply.clients:
             raise TrainingError(f"moment descent: none of the {len(asked)} clients asked has answered")
@@ -263,7 +264,7 @@ class _Server:
         self, anchors: Positions, theta: Tensor, bases: Tensor, floor: Tensor, step: float, t: int, fresh: int | None
     ) -> tuple[Positions, Tensor, Tensor]:
         """Every anchor moves by itself: which of them answered, their estimates (H, p) and sigmas (H,)."""
-        task = Task("anchor-step", {"fresh": fresh, "iteration": t})
+        task = AnchorStep(fresh, t)
         each = {"anchor": theta, "basis": bases, "floor": floor}
         broadcast = Broadcast(BEFORE, Clusters({}, 0), scalars={"step": step}, each=each)
         reply = self.cost.count(self.federation.ask(task, broadcast, anchors))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,9 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.client.solvers import LocalSolver
+from coterie.client.tasks.local_solve import LocalSolve
+from coterie.client.tasks.score import Score
 from coterie.core.clusters import Clusters, Params, unflat
 from coterie.core.federation import Federation, positions_of
-from coterie.core.messages import Broadcast, Plain, Task
+from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.errors import TrainingError
 from coterie.server.before import BEFORE, Cost, ask_everybody
@@ -27,15 +29,15 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class Solver:
-    """How clients solve their own problems: its name, its settings, and for `steps` the common start and step size."""
+    """How clients solve their own problems; for `steps` with the common first model and the step size."""
 
-    name: str
-    settings: Mapping[str, Plain] = field(default_factory=dict)
+    method: LocalSolver
     start: Params = field(default_factory=dict)
     lr: float = 1.0
 
-    def task(self, seed: int) -> Task:
-        return Task("local-solve", {"name": self.name, "solver": self.settings, "seed": seed})
+    def task(self, seed: int) -> LocalSolve:
+        """Return the task for the clients."""
+        return LocalSolve(self.method, seed)
 
     @property
     def broadcast(self) -> Broadcast:
@@ -93,7 +95,7 @@ def one_shot(
     models = {name: p.to(like[name].device, like[name].dtype) for name, p in means.items()}
     if len(rejected) and groups is None:
         labels = join_by_loss(federation, Clusters(models, K), labels, rejected, cost)
-    told |= {"solver": solver.name, "solved": len(answered), "without_solution": len(rejected), **asdict(cost)}
+    told |= {"solver": solver.method.name, "solved": len(answered), "without_solution": len(rejected), **asdict(cost)}
     return OneShot(models, labels, told)
 
 
@@ -108,7 +110,7 @@ def averages(rows: Tensor, labels: Tensor, mass: Tensor, K: int) -> Tensor:
 
 def join_by_loss(federation: Federation, clusters: Clusters, labels: Tensor, places: Positions, cost: Cost) -> Tensor:
     """The labels with these clients, by least training loss, if they answer."""
-    reply = cost.count(federation.ask(Task("score"), Broadcast(BEFORE, clusters), np.sort(places)))
+    reply = cost.count(federation.ask(Score(), Broadcast(BEFORE, clusters), np.sort(places)))
     joined = labels.clone()
     if reply.clients:
         losses = reply.rows["losses"].nan_to_num(nan=torch.inf)

@@ -20,9 +20,9 @@ from coterie.tiers.procedure import MergeAbove, SplitByNorm, SplitBySpectrum, St
 Check = Callable[[Method, Learner], str | None]
 
 LIMITS: Mapping[str, Mapping[str, tuple[float, float]]] = {
-    "soft-by-em": {"mu": (0, 1)},
-    "soft-by-loss": {"temperature": (1e-12, float("inf"))},
-    "soft-by-counts": {"every": (1, float("inf")), "least": (1e-12, 1)},
+    "em-mixture": {"mu": (0, 1)},
+    "softmax-loss": {"temperature": (1e-12, float("inf"))},
+    "count-shares": {"every": (1, float("inf")), "least": (1e-12, 1)},
     "split-by-gap": {"rho": (0, float("inf")), "least": (2, float("inf")), "warmup": (0, float("inf"))},
     "split-by-spectrum": {"alpha0": (1e-12, 1 - 1e-12), "least": (2, float("inf"))},
     "split-by-norm": {"eps1": (0, float("inf")), "eps2": (0, float("inf")), "least": (2, float("inf"))},
@@ -98,20 +98,20 @@ def merging_what_is_split(method: Method, learner: Learner) -> str | None:
 
 def distance_nobody_tells(method: Method, learner: Learner) -> str | None:
     """Those who choose a cluster, or are told it, train whole models and never see features."""
-    if method.distance is None or not method.adapts or method.weights.way != "choose":
+    if method.distance is None or not method.adapts or method.weights.trains_heads:
         return None
     if method.distance.needs != "features":
         return None
     return (
         f"distance {method.distance.name} needs features, which clients with weights {method.weights.name} do not tell "
-        "in a round: use weights=soft-by-em or hard-by-distance, or distance=update-cosine"
+        "in a round: use weights=em-mixture or nearest-parameters, or distance=update-cosine"
     )
 
 
 def halves_of_a_hard_client(method: Method, learner: Learner) -> str | None:
     """Halved weights need weights."""
     step = next((step for step in method.procedure.steps if step.splits and not getattr(step, "hard", True)), None)
-    if step is None or method.weights.way in ("respond", "personal"):
+    if step is None or method.weights.keeps_weights:
         return None
     return (
         f"{step.name} with hard=false halves weights, but with weights {method.weights.name} a client has one "
@@ -120,11 +120,11 @@ def halves_of_a_hard_client(method: Method, learner: Learner) -> str | None:
 
 
 def ratio_without_mixtures(method: Method, learner: Learner) -> str | None:
-    """RemoteClients nobody counts what these objectives are about."""
-    if isinstance(method.objective, Ratio | Joint) and method.weights.way != "respond":
+    """Outside mixtures clients do not count what these objectives need."""
+    if method.objective.counts and not method.weights.mixture:
         return (
             f"objective {method.objective.name} counts only in mixtures, and weights {method.weights.name} make "
-            "none: use weights=soft-by-em, or objective=conditional"
+            "none: use weights=em-mixture, or objective=conditional"
         )
     return None
 
@@ -140,8 +140,7 @@ def likelihoods_of_numbers(method: Method, learner: Learner) -> str | None:
     """Who has a model of its own keeps no variance of a mixture."""
     if isinstance(method.weights, PersonalEM) and learner.classes is None:
         return (
-            "weights personal-by-em compare likelihoods of classes, but the targets are numbers: use "
-            "weights=soft-by-counts"
+            "weights personal-em compare likelihoods of classes, but the targets are numbers: use weights=count-shares"
         )
     return None
 
@@ -150,7 +149,7 @@ def one_cluster_that_changes(method: Method, learner: Learner) -> str | None:
     """Nobody could be anywhere else."""
     if isinstance(method.weights, SingleCluster) and method.adapts:
         return (
-            "weights one-cluster put everybody into one cluster, so there is nothing to split or remove: use "
+            "weights single-cluster put everybody into one cluster, so there is nothing to split or remove: use "
             "weights=assigned, or procedure=fixed"
         )
     return None
@@ -170,15 +169,15 @@ def ways_that_cannot_change(method: Method, learner: Learner) -> str | None:
     """What these clients send is not carried over to other clusters."""
     if method.adapts and isinstance(method.weights, SoftmaxLoss):
         return (
-            f"the number of clusters cannot change with weights {method.weights.name}: use weights=soft-by-em, "
-            "hard-by-loss or assigned, or procedure=fixed"
+            f"the number of clusters cannot change with weights {method.weights.name}: use weights=em-mixture, "
+            "lowest-loss or assigned, or procedure=fixed"
         )
     return None
 
 
 def mixture_averaged_over_members(method: Method, learner: Learner) -> str | None:
     """A client of a mixture is a member of every cluster in part."""
-    if method.weights.way == "respond" and method.averaging.over == "members":
+    if method.weights.mixture and method.averaging.over == "members":
         return (
             f"averaging=members has no meaning with weights {method.weights.name}, where everybody is a member of "
             "all clusters in part: use averaging=all or responsibility"
@@ -197,7 +196,7 @@ def whole_models_on_a_body(method: Method, learner: Learner) -> str | None:
 
 def part_of_a_body(method: Method, learner: Learner) -> str | None:
     """All but those who choose train heads on features, so everything below the heads is common."""
-    if method.weights.way != "choose" and method.shared and not shares_body(method, learner):
+    if method.weights.trains_heads and method.shared and not shares_body(method, learner):
         shared = ",".join(method.shared)
         return (
             f"with weights {method.weights.name} a network's whole body can be shared and no part of it, but "
@@ -208,7 +207,7 @@ def part_of_a_body(method: Method, learner: Learner) -> str | None:
 
 def several_starts_of_one(method: Method, learner: Learner) -> str | None:
     """A body that heads share has one start, and so has a client with a model of its own."""
-    one = method.weights.way == "personal" or (method.weights.way != "choose" and bool(method.shared))
+    one = method.weights.personal or (method.weights.trains_heads and bool(method.shared))
     if one and method.restarts > 1:
         what = "a shared body" if method.shared else f"weights {method.weights.name}"
         return f"{what} can have one start only, but restarts={method.restarts}: leave it at 1"
@@ -217,10 +216,10 @@ def several_starts_of_one(method: Method, learner: Learner) -> str | None:
 
 def split_heads_of_hard_clients(method: Method, learner: Learner) -> str | None:
     """Those who choose do not send the changes of heads and body apart."""
-    if method.shared and method.tells_changes and method.weights.way == "choose":
+    if method.shared and method.tells_changes and not method.weights.trains_heads:
         return (
             f"clusters on a shared body cannot be split with weights {method.weights.name}: leave shared out, or use "
-            "weights=soft-by-em or hard-by-distance"
+            "weights=em-mixture or nearest-parameters"
         )
     return None
 
@@ -262,10 +261,10 @@ def robust_without_members(method: Method, learner: Learner) -> str | None:
     if not method.combines_robustly:
         return None
     combine, weights = f"combine={method.averaging.combine.name}", method.weights
-    if weights.way not in ("choose", "move") or isinstance(weights, SoftmaxLoss):
+    if not weights.member_of_one:
         return (
             f"{combine} needs clients that are members of one cluster each, but with weights {weights.name} they count "
-            "in several: use weights=hard-by-loss, hard-by-distance or assigned, or combine=mean"
+            "in several: use weights=lowest-loss, nearest-parameters or assigned, or combine=mean"
         )
     if method.shared or method.overall:
         what = "a shared body" if method.shared else "the model for all"
@@ -325,7 +324,7 @@ def norms_of_a_few(method: Method, learner: Learner) -> str | None:
 def parts_written_into_mixtures(method: Method, learner: Learner) -> str | None:
     """Only of one's own mixes: published methods that do so are what their authors made them."""
     hard = any(step.splits and getattr(step, "hard", False) for step in method.procedure.steps)
-    if method.name == OWN_MIX and hard and method.weights.way == "respond":
+    if method.name == OWN_MIX and hard and method.weights.mixture:
         return (
             "hard=true writes a split into the weights of mixtures as zeros and ones, from which samples return "
             "slowly: hard=false halves them"

@@ -1,4 +1,4 @@
-"""Members of the tiers by name, as texts such as `soft-by-em:mu=0.4`; members of one's own join here."""
+"""Members of the tiers by name, as texts such as `em-mixture:mu=0.4`; members of one's own join here."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from coterie.errors import ConfigError, unknown_name
-from coterie.tiers.assignment import ASSIGNMENTS, AssignmentRule
-from coterie.tiers.distance import DISTANCES, Distance
-from coterie.tiers.objective import OBJECTIVES, Objective
+from coterie.tiers.assignment import AssignmentRule
+from coterie.tiers.distance import Distance
+from coterie.tiers.objective import Objective
 from coterie.tiers.procedure import MergeAbove, RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, Step
 
 Tier = Literal["objective", "weights", "procedure", "distance"]
 Member = Objective | AssignmentRule | Step | Distance
 
-STEPS: dict[str, Callable[..., Step]] = {
+STEPS: dict[str, type[Any]] = {
     m.name: m for m in (SplitByNorm, SplitByGap, SplitBySpectrum, RemoveUnclaimed, MergeAbove)
 }
 FIXED = "fixed"
@@ -29,7 +29,7 @@ class TierFacts:
     """One of the four choices."""
 
     question: str
-    members: dict[str, Callable[..., Any]]
+    members: dict[str, type[Any]]
     must_have: tuple[str, ...]
     """What every member has."""
 
@@ -37,13 +37,13 @@ class TierFacts:
 TIERS: Mapping[Tier, TierFacts] = {
     "objective": TierFacts(
         "what a cluster models",
-        OBJECTIVES,  # type: ignore[arg-type]
+        Objective.members,
         ("name", "counts", "summed", "client_cost", "client_counts", "server_keep", "server_combine", "server_regroup"),
     ),
     "weights": TierFacts(
         "how clients are given to clusters",
-        ASSIGNMENTS,
-        ("name", "way", "assigned", "keeps"),
+        AssignmentRule.members,
+        ("name", "client_round", "server_aggregate", "assigned", "keeps"),
     ),
     "procedure": TierFacts(
         "when the number of clusters changes",
@@ -52,7 +52,7 @@ TIERS: Mapping[Tier, TierFacts] = {
     ),
     "distance": TierFacts(
         "how far apart two clients are",
-        DISTANCES,
+        Distance.members,
         ("name", "needs", "reveals", "weighted", "client_summary", "server_pairwise"),
     ),
 }

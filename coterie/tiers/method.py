@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from coterie.core.messages import ROUND, Plain, Task
+from coterie.client.interfaces import Distance, Objective
+from coterie.client.tasks.introduce import Introduce
+from coterie.client.tasks.local_round import LocalRound
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
 from coterie.privacy.mechanism import Privacy
-from coterie.tiers.assignment import ASSIGNMENTS, AssignmentRule
-from coterie.tiers.combine import Combine, Mean
-from coterie.tiers.distance import DISTANCES, Distance
-from coterie.tiers.objective import OBJECTIVES, Objective
+from coterie.server.aggregate import Averaging
+from coterie.tiers.assignment import AssignmentRule
 from coterie.tiers.procedure import Procedure
-
-ClientWeight = Literal["uniform", "samples"]
-
-
-@dataclass(frozen=True)
-class Averaging:
-    """How the members' changes become the cluster's change."""
-
-    over: Literal["members", "all", "responsibility"] = "members"
-    """Divide by the mass of the cluster's members, or by the mass of all clients (FedX-clustering, IFCA's option I,
-    FedEM); or weigh a soft client's model by what the cluster counts for it, and divide by that."""
-    client_weight: ClientWeight = "uniform"
-    """Whether a client counts once or n_i times."""
-    divide_by: Literal["answered", "federation"] = "answered"
-    """With `all`: those who answered this round, or everybody there is (the m of IFCA's option I)."""
-    combine: Combine = field(default_factory=Mean)
-    """What takes the place of the members' mean change; the rest is as before."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +100,7 @@ class Method:
     @property
     def combines_robustly(self) -> bool:
         """Whether a cluster's change is something else than its members' mean."""
-        return not isinstance(self.averaging.combine, Mean)
+        return self.averaging.combine.robust
 
     @property
     def introduces(self) -> bool:
@@ -130,110 +112,25 @@ class Method:
         """Whether the cluster that a client works on follows from its data, in a round that is to be private."""
         return not self.weights.assigned and (self.procedure.K > 1 or self.adapts)
 
-    def introduction(self, seed: int) -> Task:
-        """What a client is asked for once: what one epoch makes of a model that everybody can draw from the seed."""
-        work = replace(self.work, steps=None, epochs=1, prox=0.0)
-        return Task("introduce", {"work": work.settings(), "seed": seed})
+    def introduction(self, seed: int) -> Introduce:
+        """Return the task of clients that take part for the first time: one epoch on a model drawn from the seed."""
+        return Introduce(replace(self.work, steps=None, epochs=1, prox=0.0), seed)
 
     def rate(self, round_: int) -> float:
         """The step size of a round."""
         return self.lr * self.lr_decay**round_
 
-    def task(self, seed: int) -> Task:
-        """What a client is asked to do in a round."""
-        settings = RoundSettings(
-            self.objective,
-            self.weights,
-            self.work,
-            self.averaging.client_weight,
-            seed,
-            self.resample,
-            self.averaging.over == "responsibility",
-            self.tells_changes,
-            self.distance,
-            self.privacy,
+    def task(self, seed: int) -> LocalRound:
+        """Return the task of a round."""
+        return LocalRound(
+            objective=self.objective,
+            assignment=self.weights,
+            work=self.work,
+            client_weight=self.averaging.client_weight,
+            seed=seed,
+            resample=self.resample,
+            by_share=self.averaging.over == "responsibility",
+            send_each=self.tells_changes,
+            distance=self.distance,
+            privacy=self.privacy,
         )
-        return Task(ROUND, settings.plain())
-
-
-@dataclass(frozen=True)
-class RoundSettings:
-    """The settings of the task `local-round`, as plain values on the wire."""
-
-    objective: Objective
-    weights: AssignmentRule
-    work: LocalWork
-    client_weight: ClientWeight
-    seed: int
-    resample: int | None = None
-    by_share: bool = False
-    """Whether a soft client's change counts in the sums by what the cluster counts for it."""
-    each: bool = False
-    """Whether every client's change is sent as a row, and its soft weights with it, instead of being added up."""
-    distance: Distance | None = None
-    """What clients tell for the distances between them."""
-    privacy: Privacy | None = None
-    """What clients do to their answers before they send them."""
-
-    @property
-    def hides(self) -> bool:
-        """Whether clients hide their answers themselves."""
-        return self.privacy is not None and self.privacy.local
-
-    def tells_no_choice(self, K: int) -> bool:
-        """Whether nothing that a client says of its cluster depends on its data."""
-        return K == 1 or self.weights.assigned
-
-    def plain(self) -> dict[str, Plain]:
-        return {
-            "objective": plain_member(self.objective),
-            "weights": plain_member(self.weights),
-            "work": self.work.settings(),
-            "client_weight": self.client_weight,
-            "seed": self.seed,
-            "resample": self.resample,
-            "by_share": self.by_share,
-            "each": self.each,
-            "distance": None if self.distance is None else plain_member(self.distance),
-            "privacy": None if self.privacy is None else self.privacy.plain(),
-        }
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Plain]) -> RoundSettings:
-        """The inverse of `plain`."""
-        work = cast(Mapping[str, Any], plain["work"])
-        return cls(
-            objective=read_objective(plain["objective"]),
-            weights=_read_member(ASSIGNMENTS, plain["weights"]),
-            work=LocalWork(**work),
-            client_weight="samples" if plain["client_weight"] == "samples" else "uniform",
-            seed=int(str(plain["seed"])),
-            resample=None if plain["resample"] is None else int(str(plain["resample"])),
-            by_share=bool(plain["by_share"]),
-            each=bool(plain["each"]),
-            distance=None if plain["distance"] is None else read_distance(plain["distance"]),
-            privacy=None if plain["privacy"] is None else Privacy(**cast(Mapping[str, Any], plain["privacy"])),
-        )
-
-
-def plain_member(member: Objective | AssignmentRule | Distance) -> dict[str, Plain]:
-    """A member of a tier as plain values: its name and its settings."""
-    return {"name": member.name, **asdict(cast(Any, member))}
-
-
-def read_objective(plain: Plain) -> Objective:
-    """The member of tier 1 that `plain_member` gave."""
-    return _read_member(OBJECTIVES, plain)
-
-
-def read_distance(plain: Plain) -> Distance:
-    """The member of tier 4 that `plain_member` gave."""
-    return _read_member(DISTANCES, plain)
-
-
-M = TypeVar("M")
-
-
-def _read_member(registry: Mapping[str, Callable[..., M]], plain: Plain) -> M:
-    settings = cast(Mapping[str, Any], plain)
-    return registry[settings["name"]](**{name: value for name, value in settings.items() if name != "name"})

@@ -7,7 +7,7 @@
     )
     coterie.fit(data, mine, learner="mlp", shared="body")
 
-Every choice may also be a text, as the method `composed` takes it: "soft-by-em:mu=0.4".
+Every choice may also be a text, as the method `composed` takes it: "em-mixture:mu=0.4".
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from coterie.core.client_state import NEVER
 from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.dataset import FederatedDataset
 from coterie.core.numbers import finite, finite_numbers
+from coterie.core.plain import to_plain
 from coterie.errors import DivergenceWarning
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, scores, training_losses
 from coterie.evaluate.metrics import SURE, agreement, parameter_error, worst_tenth
@@ -142,7 +143,7 @@ def conclude(done: Begun, records: list[Record], epsilon: float | None = None) -
         finite_numbers(rows),
         plan.data.fingerprint(),
         _beside(plan, clusters, positions, by) | {f"{SPLITS}{name}": rows for name, rows in state.tree.items()},
-        None if by is None else by.objective,
+        None if by is None else to_plain(by.objective),
         plan.data.schema,
     )
 
@@ -199,7 +200,7 @@ def _beside(plan: Plan, clusters: Clusters, positions: np.ndarray, by: Own | Non
     """What predicts besides the models: of a joint density its Gaussians, of simulated clients their own models."""
     if by is None:
         return {}
-    if by.kind == "mixture":
+    if plan.method.weights.mixture:
         return {name: value[0] for name, value in by.told().items()}
     shelf, rows = plan.federation.shelf, torch.from_numpy(positions)
     if shelf is None or "model" not in shelf.arrays:

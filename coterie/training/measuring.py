@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,7 +19,6 @@ from coterie.learners.base import Learner
 from coterie.learners.representation import BASIS
 from coterie.server.loop import Round, ServerState, best_restart
 from coterie.tiers.assignment import best
-from coterie.tiers.method import plain_member
 from coterie.training.divergence import DIVERGED, overflow_refused
 from coterie.training.planning import Plan
 from coterie.training.runs.folder import Record
@@ -204,15 +201,13 @@ def score_name(learner: Learner) -> str:
 
 def is_soft(plan: Plan) -> bool:
     """Whether clients predict by a mixture of their own."""
-    return plan.method.weights.way == "respond"
+    return plan.method.weights.mixture
 
 
 def kept_by_clients(plan: Plan, state: ServerState, restart: int) -> Own | None:
     """What clients predict by that they keep for themselves; None: the model of their cluster."""
-    way = plan.method.weights.way
-    if way not in ("respond", "personal"):
-        return None
-    kind: Literal["mixture", "personal"] = "mixture" if way == "respond" else "personal"
     objective = plan.method.objective
-    common = objective.server_combine(state.tables)
-    return Own(kind, restart, state.clusters.restarts, state.accepted, plain_member(objective), common, state.flows)
+    predictor = plan.method.weights.client_predictor(objective, restart, state.clusters.restarts)
+    if predictor is None:
+        return None
+    return Own(predictor, restart, state.accepted, objective, objective.server_combine(state.tables), state.flows)

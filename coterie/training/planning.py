@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.blocks import Memory
 from coterie.core.dataset import ClientDirectory, FederatedDataset, torch_dtype
 from coterie.core.federation import Federation
 from coterie.core.shard import ClientId
 from coterie.core.validation import aside_sizes, check_hold_out
-from coterie.engines.attacks import LyingSide, ModelLie, liars, read_lie, with_false_labels
+from coterie.engines.attacks import AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
 from coterie.engines.in_process import InProcess
 from coterie.engines.remote import PLACES, RemoteClients
 from coterie.engines.sequential import Sequential
@@ -117,7 +117,9 @@ class Plan:
         """(m,) which clients lie, in a simulation of that: only for scores, nothing else knows."""
         if self.options.poison is None:
             return torch.zeros(len(self.data.clients), dtype=torch.bool)
-        return torch.from_numpy(liars(read_lie(self.options.poison), self.options.seed, self.federation.hashes))
+        return torch.from_numpy(
+            attackers_of(read_attack(self.options.poison), self.options.seed, self.federation.hashes)
+        )
 
     @property
     def noise(self) -> Noise:
@@ -256,7 +258,7 @@ def composed(entry: Entry, options: Options, learner: Learner) -> Method:
             "a shared body needs a network whose outputs come from one fully connected layer with a bias, all of it "
             f"trained, such as mlp or cnn or a module that ends in nn.Linear, but the learner is {learner.spec}"
         )
-    if method.weights.way != "choose" and isinstance(learner, Network) and learner.l2 > 0:
+    if method.weights.trains_heads and isinstance(learner, Network) and learner.l2 > 0:
         raise ConfigError(
             f"heads on a shared body are trained without a penalty, but the learner is {learner.spec}: leave l2 at 0"
         )
@@ -407,27 +409,26 @@ def _federation(data: ClientDirectory, learner: Learner, options: Options, metho
     if isinstance(data, RemoteClients):
         return data.reach(options, method.weights.keeps)
     assert isinstance(data, FederatedDataset)
-    side = _client_side(data, learner, options, method)
-    return Sequential(side) if options.engine == "sequential" else Simulated(side)
+    group = _client_group(data, learner, options, method)
+    return Sequential(group) if options.engine == "sequential" else Simulated(group)
 
 
-def _client_side(data: FederatedDataset, learner: Learner, options: Options, method: Method) -> ClientSide:
+def _client_group(data: FederatedDataset, learner: Learner, options: Options, method: Method) -> ClientGroup:
     dtype, device = torch_dtype(options.dtype), torch.device(options.device)
-    lie = None if options.poison is None else read_lie(options.poison)
-    if lie is not None and lie.in_data:
-        data = with_false_labels(data, liars(lie, options.seed, data.train.hashes))
-    side = ClientSide.of(data, learner, dtype, device, options.validation, options.seed, method.weights.keeps)
-    side = replace(
-        side, noise=Keyed(options.seed), memory=Memory(max(KEPT_AT_LEAST, side.train.x.nbytes // KEPT_SHARE))
-    )
-    if not isinstance(lie, ModelLie):
-        return side
-    if method.weights.way == "personal":
+    attack = None if options.poison is None else read_attack(options.poison)
+    if attack is not None and attack.in_data:
+        data = with_false_labels(data, attackers_of(attack, options.seed, data.train.hashes))
+    group = ClientGroup.of(data, learner, dtype, device, options.validation, options.seed, method.weights.keeps)
+    memory = Memory(max(KEPT_AT_LEAST, group.train.x.nbytes // KEPT_SHARE))
+    group = replace(group, noise=Keyed(options.seed), memory=memory)
+    if not isinstance(attack, ModelAttack):
+        return group
+    if method.weights.personal:
         raise ConfigError(
-            f"poison={lie.name} is a lie about changes of the clusters' models, but with weights {method.weights.name} "
+            f"poison={attack.name} falsifies changes of the clusters' models, but with weights {method.weights.name} "
             "clients send models of their own: use poison=label-flip"
         )
-    return LyingSide.among(side, lie, options.seed)
+    return AttackedGroup.among(group, attack, options.seed)
 
 
 def _check_trials(plan: Plan) -> None:

@@ -16,7 +16,7 @@ import torch
 from coterie.core.arrays import NUMBERS, as_array, tensor_of
 from coterie.core.clusters import Params, unflat
 from coterie.core.dataset import Profile, torch_dtype
-from coterie.core.messages import Plain
+from coterie.core.plain import Plain, from_plain
 from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
 from coterie.data.columns import shown
@@ -29,7 +29,7 @@ from coterie.learners.descent import LocalWork
 from coterie.learners.deviance import deviance
 from coterie.methods import find_method
 from coterie.methods.base import Entry
-from coterie.tiers.method import read_objective
+from coterie.tiers.objective import Objective
 from coterie.training.runs.files import read_tensors
 from coterie.training.runs.folder import Record, RunFolder
 
@@ -153,7 +153,7 @@ class Result:
     def _density(self) -> Density:
         common = {name: value[None] for name, value in self.beside.items()}
         usual = np.array([row.get("components", row["weights"]) for row in self.clients]).mean(axis=0)
-        return Density(read_objective(self.objective), common, torch.from_numpy(usual))
+        return Density(from_plain(Objective, self.objective), common, torch.from_numpy(usual))
 
     def _by_features(self, x: Samples, client: ClientId | None, support: Support | None) -> npt.NDArray[Any]:
         """By a joint density: every sample has shares of its own."""

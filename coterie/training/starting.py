@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.client.solvers import ExactMinimum, LocalSteps, StochasticGradient
 from coterie.core.clusters import Clusters, Params, row_bytes, unflat
 from coterie.core.dataset import torch_dtype
 from coterie.core.keys import Purpose, generator, key_for
@@ -279,9 +280,9 @@ def _cluster_oracle(plan: Plan, told: dict[str, Any]) -> tuple[Plan, Clusters]:
         raise ConfigError(
             "cluster-oracle puts the clients' data in one place, which only a simulation can: leave it out"
         )
-    side, like = plan.federation.side, _one_model(plan)
+    group, like = plan.federation.group, _one_model(plan)
     solver = _solver(plan, like)
-    pooled = replace(side, train=side.train.pooled(plan.data.truth), test=None, validation=None, memory=None)
+    pooled = replace(group, train=group.train.pooled(plan.data.truth), test=None, validation=None, memory=None)
     reply = pooled.serve(solver.task(plan.options.seed), solver.broadcast)
     if len(reply.clients) < K:
         raise TrainingError(f"the pooled data of {K - len(reply.clients)} groups has no solution: give the learner l2")
@@ -356,14 +357,14 @@ def _solver(plan: Plan, start: Params) -> Solver:
     settings = plan.beginning_settings
     name = settings["solver"] or ("exact" if _has_minimum(plan.learner) else "steps")
     if name == "exact":
-        return Solver("exact")
+        return Solver(ExactMinimum())
     if name == "sgd":
         if settings["sgd_radius"] is None:
             raise ConfigError(
                 "solver=sgd projects on a ball around zero that must hold the solutions: give its radius, sgd_radius"
             )
         given = {key.removeprefix("sgd_"): value for key, value in settings.items() if key.startswith("sgd_")}
-        return Solver("sgd", ProjectedSgd(**given).settings())
+        return Solver(StochasticGradient(ProjectedSgd(**given)))
     return _steps(plan, start, settings["solve_steps"])
 
 
@@ -372,7 +373,7 @@ def _steps(plan: Plan, start: Params, steps: int | None) -> Solver:
     work = replace(plan.method.work, prox=0.0, implicit=False)
     if steps is not None:
         work = replace(work, steps=steps, epochs=None)
-    return Solver("steps", work.settings(), start, plan.method.rate(0))
+    return Solver(LocalSteps(work), start, plan.method.rate(0))
 
 
 def _has_minimum(learner: Learner) -> bool:

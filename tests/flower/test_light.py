@@ -22,7 +22,7 @@ from coterie.tiers.assignment import ASSIGNMENTS
 
 x, y = torch.eye(2, dtype=torch.float64), torch.tensor([3.0, 5.0], dtype=torch.float64)
 app = make_client_app(lambda context: from_arrays({"a": (x.numpy(), y.numpy())}))
-settings = RoundSettings(OBJECTIVES["conditional"](), ASSIGNMENTS["hard-by-loss"](), LocalWork(steps=1), "uniform", 0)
+settings = RoundSettings(OBJECTIVES["conditional"](), ASSIGNMENTS["lowest-loss"](), LocalWork(steps=1), "uniform", 0)
 broadcast = Broadcast(0, Clusters({"weight": torch.zeros(1, 2, dtype=torch.float64)}, 1), scalars={"lr": 1.0})
 learner = "linear:bias=false,degree=1,half=true,scale=1.0,start=normal"
 terms = Terms("r", learner, (2,), None, "float64", None, 0, False)
