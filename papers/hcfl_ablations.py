@@ -39,7 +39,7 @@ def _by_distance(title: str, distance: str) -> Row:
         "composed",
         {
             "objective": "ratio",
-            "weights": "soft-by-em:mu=0.4",
+            "weights": "em-mixture:mu=0.4",
             "procedure": "remove-unclaimed + split-by-gap:rho=0.3",
             "distance": distance,
             "shared": "body",

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from coterie.core.client_state import ClientStateStore
 from coterie.core.keys import Words
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply
 from coterie.core.shard import ClientId, Positions
+from coterie.core.task import Task
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,7 @@ class BackboneMethod(TieredMethod):
     """Base of methods that let the number of clusters of a published method grow."""
 
     clusters: int | Auto = option(1, "number of clusters at first; they are to be found, so one by default", low=1)
-    backbone: Backbone = option(
-        "fedrc", "how a cluster explains a sample and how clients are given to clusters"
-    )
+    backbone: Backbone = option("fedrc", "how a cluster explains a sample and how clients are given to clusters")
     lam: float | None = option(
         None, f"with backbone fedsoft: strength of the pull to the mixture (lambda), {PULL:g} by default", low=0
     )

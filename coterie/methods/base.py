@@ -213,4 +213,3 @@ class TieredMethod(Method):
     def to_options(self) -> dict[str, Any]:
         used = replace(self, averaging=self.averaging.filled(self.default_averaging))
         return {name: value for name, value in to_options(used).items() if name not in self.refuses}
-

@@ -31,9 +31,7 @@ from coterie.tiers.procedure import Procedure, SplitByNorm
 class NormSplit:
     """Settings of the cut by norms."""
 
-    eps1: float = option(
-        0.4, "a cluster may be cut once the norm of its mean update is below this (eps_1)", above=0
-    )
+    eps1: float = option(0.4, "a cluster may be cut once the norm of its mean update is below this (eps_1)", above=0)
     eps2: float = option(1.6, "and the norm of some member's update is above this (eps_2)", low=0)
     thresholds: Literal["absolute", "relative"] = option(
         "absolute", "whether eps1 is a norm, or a share of the longest member's update"

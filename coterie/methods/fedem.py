@@ -23,7 +23,9 @@ from coterie.tiers.composition import Averaging, Tiers
 from coterie.tiers.objective import Conditional, Objective
 
 Order = Literal["heads-first", "together"]
-ORDER_HELP = "with shared=body: steps on all heads while the features stay fixed and then on the body, or on both together"
+ORDER_HELP = (
+    "with shared=body: steps on all heads while the features stay fixed and then on the body, or on both together"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,9 @@ class FedSoft(TieredMethod):
         "Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, 2022"
     )
     no_twin: ClassVar[str] = "its clients go on from their own models, those of FedAvg from the common one"
-    refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared", "averaging", "divide_by", "restarts"})
+    refuses: ClassVar[frozenset[str]] = frozenset(
+        {"combine", "exchange", "shared", "averaging", "divide_by", "restarts"}
+    )
 
     @property
     def default_averaging(self) -> Averaging:

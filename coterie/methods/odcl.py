@@ -39,17 +39,13 @@ from coterie.methods.asking import NOBODY, Cost, ask_everybody, averages, join_b
 from coterie.methods.base import Method
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
-from coterie.methods.settings import RUN_OPTIONS
+from coterie.methods.settings import WITHOUT_ROUNDS
 from coterie.options import AUTO, Auto, check_fields, option
 from coterie.server.averaging import Averaging
 from coterie.server.clustering.choose import ClusterSettings, cluster_points
 from coterie.tiers.assignment import Assigned
 from coterie.tiers.composition import Tiers
 
-WITHOUT_ROUNDS = frozenset(each.name for each in RUN_OPTIONS) - {
-    *("learner", "engine", "device", "dtype", "seed", "validation", "finetune")
-}
-"""Options of runs that mean nothing without rounds."""
 CITATION = (
     "Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous "
     "Environments, 2022"
@@ -127,7 +123,9 @@ class Clustering:
     )
     convex_grid: Literal["log", "equidistant"] = option("log", "clustering=convex: the lambdas of the path")
     convex_rule: Literal["b", "a-then-b"] = option("b", "clustering=convex: which lambda of the path is taken")
-    convex_weights: Literal["uniform", "knn"] = option("uniform", "clustering=convex: which clients are pulled together")
+    convex_weights: Literal["uniform", "knn"] = option(
+        "uniform", "clustering=convex: which clients are pulled together"
+    )
 
     def cluster_settings(self, K: int | None) -> ClusterSettings:
         """Return the settings of the server's clustering, into K clusters or as many as it finds."""
@@ -151,7 +149,8 @@ class ODCL(Clustering, Solving, Method, Initializer):
     """
 
     clusters: int | Auto | None = option(
-        None, "number of clusters (K); auto: as many as the clustering finds; by default 2, with convex clustering auto",
+        None,
+        "number of clusters (K); auto: as many as the clustering finds; by default 2, with convex clustering auto",
         low=1,
     )
     local: LocalTraining = FullBatch()
@@ -164,10 +163,14 @@ class ODCL(Clustering, Solving, Method, Initializer):
     finds_count: ClassVar[bool] = True
     models_trained: ClassVar[bool] = True
     reveals_rows: ClassVar[Mapping[str, str]] = REVEALS
-    refuses: ClassVar[frozenset[str]] = WITHOUT_ROUNDS | {"averaging", "divide_by", "combine", "lr_decay"} | {
-        "optimizer",
-        "schedule",
-    }
+    refuses: ClassVar[frozenset[str]] = (
+        WITHOUT_ROUNDS
+        | {"averaging", "divide_by", "combine", "lr_decay"}
+        | {
+            "optimizer",
+            "schedule",
+        }
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)

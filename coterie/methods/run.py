@@ -158,8 +158,11 @@ INIT = Option(
     "near-truth or cluster-oracle, with settings after a colon (`coterie describe odcl`), or a run folder",
 )
 RESTARTS = Option(
-    "restarts", int, "number of random initialisations that are trained side by side; the least training loss wins",
-    1, low=1,
+    "restarts",
+    int,
+    "number of random initialisations that are trained side by side; the least training loss wins",
+    1,
+    low=1,
 )
 OF_THE_METHOD = frozenset({"clusters"})
 """Settings of an initializer that is a method itself which the method that it initialises decides."""
@@ -167,7 +170,11 @@ OF_THE_METHOD = frozenset({"clusters"})
 
 def own_options(init: Initializer) -> tuple[Option, ...]:
     """Return the settings of an initializer that are options of a method whose initializer it is."""
-    groups = {each.name for name in ("local", "averaging") if (group := getattr(init, name, None)) is not None
-              for each in group.group_options(group)}
+    groups = {
+        each.name
+        for name in ("local", "averaging")
+        if (group := getattr(init, name, None)) is not None
+        for each in group.group_options(group)
+    }
     hidden = groups | OF_THE_METHOD | {RESTARTS.name}
     return tuple(each for each in options_of(type(init), init) if each.name not in hidden)

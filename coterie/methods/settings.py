@@ -89,3 +89,7 @@ class RunSettings:
 RUN_OPTIONS: tuple[Option, ...] = options_of(RunSettings)
 PRIVACY_OPTIONS = frozenset(each.name for each in RUN_OPTIONS if each.name.startswith("privacy"))
 """Names of the options of private runs."""
+WITHOUT_ROUNDS = frozenset(each.name for each in RUN_OPTIONS) - {
+    *("learner", "engine", "device", "dtype", "seed", "validation", "finetune")
+}
+"""Names of the options of runs that mean nothing to a method without rounds."""

@@ -44,9 +44,7 @@ class StoCFL(TieredMethod):
         "clients that change a frozen model alike unite; cluster models stay near one that all train"
     )
     citation: ClassVar[str] = "Zeng, Hu, Liu, Yu, Wang, Xu: Stochastic Clustered Federated Learning, 2023"
-    no_twin: ClassVar[str] = (
-        "its clusters' models are pulled to a second model; with lam=0 and tau=-1 it equals fedavg"
-    )
+    no_twin: ClassVar[str] = "its clusters' models are pulled to a second model; with lam=0 and tau=-1 it equals fedavg"
     refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared", "restarts", "clusters"})
 
     def tiers(self) -> Tiers:

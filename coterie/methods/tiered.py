@@ -129,7 +129,9 @@ class Tiered(TieredMethod):
             ConfigError: with a sentence that says what to change.
         """
         if self.assignment.single and self.count != 1:
-            raise ConfigError(f"tiered: assignment single-cluster has one cluster, but clusters={self.count}: set it to 1")
+            raise ConfigError(
+                f"tiered: assignment single-cluster has one cluster, but clusters={self.count}: set it to 1"
+            )
         if self.distance is not None and self.distance.before_training:
             raise ConfigError(
                 f"tiered: distance {self.distance.name} compares clients before anything is trained, which an "

@@ -24,11 +24,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.federation import Federation, Replies
-from coterie.core.messages import LOOKING, Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.data.arrays import from_arrays
 from coterie.engines.in_process import InProcess
 from coterie.engines.sequential import Sequential
@@ -129,11 +130,11 @@ class Case:
         settings = self.settings | more
         return prepare(data or self.population(), self.method, LEARNERS[self.learner], None, settings)
 
-    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientGroup], Federation] | None = None) -> Result:
         plan = plan or self.plan()
         if federation is not None:
             assert isinstance(plan.federation, Simulated)
-            plan = replace(plan, federation=federation(plan.federation.side))
+            plan = replace(plan, federation=federation(plan.federation.group))
         return execute(begin_run(plan), None, lambda record: None)
 
 
@@ -228,7 +229,7 @@ def check_twin(case: Case) -> None:
     work = plan.method.work
     if work.implicit or (work.prox and entry.twin == "fedavg") or work.order == "heads-first":
         return  # the twin takes other local steps
-    if plan.method.weights.way == "personal":
+    if plan.method.weights.personal:
         return  # its clients go on from models of their own
     if plan.method.averaging.over == "all" and plan.method.averaging.divide_by == "federation":
         assert plan.method.participation == 1.0, "dividing by the federation equals the twin only if all answer"
@@ -271,11 +272,11 @@ def check_weights(case: Case) -> None:
 class _Listening(InProcess):
     """A simulated federation that keeps what clients sent, by task."""
 
-    heard: list[tuple[str, Reply]] = field(default_factory=list)
+    heard: list[tuple[Task, Reply]] = field(default_factory=list)
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        replies = Simulated(self.side).ask(task, broadcast, asked)
-        self.heard.append((task.name, replies.reply))
+        replies = Simulated(self.group).ask(task, broadcast, asked)
+        self.heard.append((task, replies.reply))
         return replies
 
 
@@ -291,13 +292,13 @@ def check_replies(case: Case) -> None:
     """Nothing in a reply grows with the samples, and every row is declared."""
     shapes = []
     for size in (11, 22):
-        heard: list[tuple[str, Reply]] = []
+        heard: list[tuple[Task, Reply]] = []
         case.run(case.plan(case.population([size] * 6)), partial(_Listening, heard=heard))
-        shapes.append([(task, _shapes(reply)) for task, reply in heard])
+        shapes.append([(task.name, _shapes(reply)) for task, reply in heard])
         plan = case.plan()
         declared = set(plan.entry.revealed(str(plan.start), plan.options.flat()))
         for task, reply in heard:
-            if task not in LOOKING:
+            if not task.evaluates:
                 extra = set(reply.rows) - declared
                 assert not extra, f"clients send rows that {case.method} does not declare: {sorted(extra)}"
         axes = {length for _, found in shapes[-1] for shape in found.values() for length in shape}

@@ -10,16 +10,14 @@ from coterie.client.tasks.introduce import Introduce
 from coterie.client.tasks.local_round import LocalRound
 from coterie.errors import ConfigError
 from coterie.learners.local_training import FullBatch, LocalTraining
-from coterie.options import OptionGroup, check_fields, option
 from coterie.privacy.mechanism import Privacy
-from coterie.server.combine import Combine, Mean
+from coterie.server.averaging import Averaging
 from coterie.server.optimizers import ServerOptimizer, ServerSGD
 from coterie.tiers.assignment import AssignmentRule
 from coterie.tiers.distance import Distance
 from coterie.tiers.objective import Conditional, Objective
 from coterie.tiers.procedure import Procedure
 
-ClientWeight = Literal["uniform", "samples"]
 Exchange = Literal["model", "gradient"]
 SUMMED = (
     "the change of the models it trained and its training loss; only sums over clients are used, so secure aggregation "
@@ -31,56 +29,6 @@ ROW_BY_ROW = (
     "sent by itself (below), which secure aggregation could not hide"
 )
 """The same where every client's own work is sent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Averaging(OptionGroup):
-    """How the changes of a cluster's members become the change of its model. None: as the method's paper does."""
-
-    over: Literal["members", "all", "responsibility"] | None = option(
-        None,
-        "divide a cluster's summed changes by the weight of its members, or of all clients; responsibility: weigh a "
-        "client's change by what the cluster counts for it (with hard clusters: members, by samples)",
-        name="averaging",
-    )
-    client_weight: ClientWeight | None = option(
-        None, "whether a client counts once (uniform) or n_i times (samples)"
-    )
-    divide_by: Literal["answered", "federation"] | None = option(
-        None, "with averaging=all: divide by the weight of the clients that answered, or of the whole federation"
-    )
-    combine: Combine = option(
-        Mean(),
-        "how the changes of a cluster's members are combined: their mean, or a robust alternative, for which every "
-        "client counts once: median, trimmed:share=0.1, krum:liars=1,keep=1",
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @property
-    def robust(self) -> bool:
-        """Whether a cluster's change is something else than its members' mean."""
-        return not isinstance(self.combine, Mean)
-
-    def filled(self, default: Averaging) -> Averaging:
-        """Return the same with what is None taken from `default`.
-
-        With a robust combination every client counts once by default, since n_i is only what a client claims.
-        """
-        weight = "uniform" if self.robust else default.client_weight
-        return replace(
-            self,
-            over=self.over or default.over or "members",
-            client_weight=self.client_weight or weight or "uniform",
-            divide_by=self.divide_by or default.divide_by or "answered",
-        )
-
-    def for_hard_clusters(self) -> Averaging:
-        """Return the same where a client has one cluster: its responsibility there is 1."""
-        if self.over != "responsibility":
-            return self
-        return replace(self, over="members", client_weight="samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +82,7 @@ class Tiers:
                 "exchange=gradient sends the gradient of one step: set local_steps=1 (or exchange=model for more)"
             )
         if self.exchange == "gradient" and self.local.prox:
-            raise ConfigError(
-                "exchange=gradient has no local model for a proximal term to hold: use exchange=model"
-            )
+            raise ConfigError("exchange=gradient has no local model for a proximal term to hold: use exchange=model")
 
     @property
     def adapts(self) -> bool:

@@ -16,6 +16,7 @@ from coterie.core.client_state import NEVER
 from coterie.core.clusters import Params, flat, unflat
 from coterie.core.dataset import FederatedDataset
 from coterie.core.numbers import finite, finite_numbers
+from coterie.core.plain import to_plain
 from coterie.errors import DivergenceWarning
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, training_losses
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
@@ -60,7 +61,7 @@ def conclude(done: Begun, records: list[RoundRecord], epsilon: float | None = No
         _client_results(end),
         plan.data.fingerprint(),
         _beside(end) | {f"{SPLITS}{name}": rows for name, rows in end.state.tree.items()},
-        None if end.kept is None else end.kept.objective,
+        None if end.kept is None else to_plain(end.kept.objective),
         plan.data.schema,
         _diagnostics(end),
     )
@@ -240,7 +241,7 @@ def _beside(end: FinalSnapshot) -> Params:
     kept, clusters, rows = end.kept, end.clusters, torch.from_numpy(end.positions)
     if kept is None:
         return {}
-    if kept.kind == "mixture":
+    if end.plan.tiers.assignment.mixture:
         return {name: value[0] for name, value in kept.told().items()}
     shelf = end.plan.federation.shelf
     if shelf is None or "model" not in shelf.arrays:

@@ -17,8 +17,8 @@ from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation
 from coterie.core.shard import Positions
 from coterie.evaluate.regression import memberships, regression_report
-from coterie.learners.descent import LocalWork
 from coterie.learners.linear import Linear
+from coterie.learners.local_training import LocalTraining
 from coterie.training.divergence import overflow_refused
 
 MOST_PRODUCTS = 2 * 10**10
@@ -45,7 +45,7 @@ class Diagnostics:
     """Number of the last round."""
     lr: float | None = field(kw_only=True)
     """Learning rate of the last round; None for a method without rounds."""
-    work: LocalWork = field(kw_only=True)
+    work: LocalTraining = field(kw_only=True)
     feature_names: Sequence[str] | None = field(kw_only=True)
     may_ask: bool = field(kw_only=True)
     """Whether clients may be asked for sums: neither in a private run nor where each has a model of its own."""

@@ -357,9 +357,7 @@ def _train(
                 return
 
 
-def _concluded(
-    initialized: Initialized, run: TrainingRun, progress: Progress, budget: PrivacyBudget | None
-) -> Result:
+def _concluded(initialized: Initialized, run: TrainingRun, progress: Progress, budget: PrivacyBudget | None) -> Result:
     """Evaluate the final models."""
     store = progress.plan.federation.store
     if progress.best is not None and store is not None:

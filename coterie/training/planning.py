@@ -180,9 +180,7 @@ def prepare(
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
     settings: RunSettings = from_options(RunSettings, options)
     chosen = make_learner(_learner_choice(learner, settings, data), data.profile, read_tensors)
-    settings = replace(
-        settings, learner=chosen.spec, dtype=settings.dtype or str(chosen.dtype).removeprefix("torch.")
-    )
+    settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or str(chosen.dtype).removeprefix("torch."))
     built = _with_rate(built, chosen, data, given).for_learner(chosen)
     _check_open(built, chosen)
     plan = _assembled(built, data, chosen, settings, settings.rounds if built.trains else 0, earlier)

@@ -41,7 +41,9 @@ class Figures(Mapping[str, Plain]):
         names = attributes_of(cls)
         for name, default in names.items():
             if default is MISSING and name not in plain:
-                raise RunError(f"a {cls.__name__} needs {name!r}, but it has only {', '.join(map(repr, plain)) or '{}'}")
+                raise RunError(
+                    f"a {cls.__name__} needs {name!r}, but it has only {', '.join(map(repr, plain)) or '{}'}"
+                )
         own = {name: plain[name] for name in names if name in plain}
         return cls(**own, measures={name: value for name, value in plain.items() if name not in names})
 

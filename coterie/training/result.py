@@ -16,8 +16,8 @@ import torch
 from coterie.core.arrays import NUMBERS, as_array, tensor_of
 from coterie.core.clusters import Params, unflat
 from coterie.core.dataset import Profile, torch_dtype
-from coterie.core.messages import Plain
 from coterie.core.numbers import finite_numbers
+from coterie.core.plain import Plain, from_plain
 from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
 from coterie.data.columns import shown
@@ -28,8 +28,7 @@ from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
 from coterie.methods import find_method
-from coterie.methods.base import Entry, local_training
-from coterie.tiers.method import read_objective
+from coterie.tiers.objective import Objective
 from coterie.training.diagnostics import Diagnostics
 from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.runs.files import read_tensors
@@ -217,7 +216,7 @@ class Result:
     def _density(self) -> Density:
         common = {name: value[None] for name, value in self.beside.items()}
         usual = np.array([row.get("components", row["weights"]) for row in self.clients]).mean(axis=0)
-        return Density(read_objective(self.objective), common, torch.from_numpy(usual))
+        return Density(from_plain(Objective, self.objective), common, torch.from_numpy(usual))
 
     def _by_features(self, x: Samples, client: ClientId | None, support: Support | None) -> npt.NDArray[Any]:
         """By a joint density: every sample has shares of its own."""

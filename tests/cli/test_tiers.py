@@ -20,8 +20,8 @@ def test_every_member_is_listed_with_its_settings_and_methods(coterie):
     names = {line.split()[0] for line in out.splitlines() if line.strip()}
     for facts in TIERS.values():
         assert set(facts.members) <= names
-    about = out[out.index("\nsoft-by-em ") :]
-    assert about.index("settings: mu=0.0") < about.index("methods: fedem") < about.index("\nsoft-by-counts ")
+    about = out[out.index("\nem-mixture ") :]
+    assert about.index("settings: mu=0.0") < about.index("methods: fedem") < about.index("\ncount-shares ")
     assert "settings: rho=needed, hard=false" in out
 
 
@@ -29,7 +29,7 @@ def test_methods_are_listed_by_what_they_are_made_of():
     users = users_of_members()
     assert users["distance", "update-cosine"][:1] == ["cfl"]
     assert "fedrc" in users["objective", "ratio"]
-    assert "ifca" in users["weights", "hard-by-loss"]
+    assert "ifca" in users["weights", "lowest-loss"]
     assert "ifca" in users["procedure", "fixed"]
     assert {name for used in users.values() for name in used} == set(METHODS) - {"composed"}
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-
 from coterie.client.evaluate import CERTAIN, evaluate, score
 from coterie.client.side import ClientSide
+
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Reply, Task

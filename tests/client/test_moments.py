@@ -7,8 +7,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-
 from coterie.client.moments import anchor_step, moment_product
+
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Task

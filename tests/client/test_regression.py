@@ -7,9 +7,9 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 import torch
+from coterie.client.side import ClientSide
 
 from coterie.client.regression import curvature, meats, moments
-from coterie.client.side import ClientSide
 from coterie.core.blocks import cut
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile

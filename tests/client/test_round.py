@@ -349,6 +349,7 @@ def test_no_shape_in_a_reply_depends_on_the_number_of_samples():
 
 def test_an_unknown_task_is_refused_by_name():
     from coterie.client.side import ClientSide
+
     from coterie.core.messages import Task
 
     side = ClientSide(LINEAR, make_shard(regression_data([2], D)), None)

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-
 from coterie.client.side import ClientSide
+
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Reply, Task

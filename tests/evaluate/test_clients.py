@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from coterie.client.side import ClientSide
+
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.engines.sequential import Sequential

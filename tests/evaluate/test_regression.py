@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 import torch
+from coterie.client.side import ClientSide
 from scipy.stats import binom
 
-from coterie.client.side import ClientSide
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.engines.sequential import Sequential

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from coterie.client.side import ClientSide
+
 from coterie.core.dataset import ClientDirectory
 from coterie.core.federation import Federation
 from coterie.testing.checks import CHECKS, Case

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from coterie.flower.expected import Expected, Slots, Spec, expected
 
 from coterie.core.messages import ALL, Broadcast, Reply, Slotted
 from coterie.flower.checks import Asked, Memory, sort_out
-from coterie.flower.expected import Expected, Slots, Spec, expected
 from coterie.flower.wire import Answer, answer_content
 from coterie.testing.checks import Case
 from coterie.training.starting import begin
@@ -154,6 +154,7 @@ def test_a_score_is_not_finite_only_where_most_are_so():
 
 def test_every_task_but_those_of_somebodys_own_has_a_form():
     from coterie.client.side import TASKS
+
     from coterie.flower import expected as forms
 
     assert set(TASKS) == set(forms._TASKS) | {"local-round"}

@@ -303,8 +303,8 @@ NEVER_SPLIT = {"hcfl+": {"rho": 1e9, "remove": False}, "hcfl": {"warmup": 99}}
     [
         ("hcfl", "fesem", "fesem", {}),
         ("hcfl", "fedsoft", "fedsoft", {}),
-        ("hcfl+", "fesem", "composed", {"weights": "hard-by-distance", "shared": "body", "order": "heads-first"}),
-        ("hcfl+", "fedsoft", "composed", {"weights": "personal-by-em", "shared": "body", "order": "heads-first"}),
+        ("hcfl+", "fesem", "composed", {"weights": "nearest-parameters", "shared": "body", "order": "heads-first"}),
+        ("hcfl+", "fedsoft", "composed", {"weights": "personal-em", "shared": "body", "order": "heads-first"}),
     ],
 )
 def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: str, options: dict[str, object]):

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-
 from coterie.client.side import ClientSide
+
 from coterie.core.federation import Federation
 from coterie.methods import METHODS
 from coterie.testing.checks import CHECKS, LAYOUTS, TASKS, Case, check_task, learners_of
@@ -197,9 +197,9 @@ GROWING = {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1", "distance": "up
 HALVED = GROWING | {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1,hard=false + remove-unclaimed"}
 CASES += [
     Case("composed", "logistic", HALVED | {"objective": "joint", "max_clusters": 4}),
-    Case("composed", "module", HALVED | {"objective": "ratio", "weights": "soft-by-em:mu=0.3", "max_clusters": 3}),
+    Case("composed", "module", HALVED | {"objective": "ratio", "weights": "em-mixture:mu=0.3", "max_clusters": 3}),
     Case("composed", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
-    Case("composed", "mlp", {"weights": "soft-by-counts"}),
+    Case("composed", "mlp", {"weights": "count-shares"}),
 ]
 
 

@@ -227,7 +227,7 @@ def test_clients_refuse_a_round_that_could_not_be_private_whoever_asks():
     soft = prepare(plan.data, "fedem", "linear", "random", {"rounds": 3, "clusters": 2})
     nosy = replace(soft.method, privacy=plan.method.privacy)
     honest = replace(plan.method, privacy=replace(plan.method.privacy, choice=None))
-    for method, why in ((nosy, "soft-by-em"), (honest, "which cluster they chose as it is")):
+    for method, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):
         with pytest.raises(ConfigError, match=why):
             answer_of(replace(plan, method=method))
 
@@ -343,7 +343,7 @@ def test_the_report_says_what_the_server_saw_in_a_private_run(tmp_path):
 
 
 REFUSED = [
-    ("fedem", {}, "soft-by-em"),
+    ("fedem", {}, "em-mixture"),
     ("fesem", {}, "a cluster that follows from the model they trained"),
     ("fedsoft", {}, "models of their own"),
     ("stocfl", {}, "anchor-cosine"),

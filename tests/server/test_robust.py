@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from coterie.tiers.combine import Krum, Median, Trimmed, read_combine
 
 import coterie
 from coterie.core.clusters import Clusters
@@ -14,7 +15,6 @@ from coterie.server.aggregate import aggregate
 from coterie.server.robust import krum, krum_scores, median, robust_sums, too_few, trimmed_mean
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.combine import Krum, Median, Trimmed, read_combine
 from coterie.tiers.method import Averaging, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed

@@ -183,16 +183,16 @@ def test_fixed_never_regroups():
 
 def test_only_assigned_clients_are_told_and_only_hard_ones_score():
     assert {name: w.assigned for name, w in ASSIGNMENTS.items()} == {
-        "one-cluster": False,
-        "hard-by-loss": False,
-        "hard-by-distance": False,
-        "soft-by-counts": False,
-        "soft-by-loss": False,
-        "soft-by-em": False,
-        "personal-by-em": False,
+        "single-cluster": False,
+        "lowest-loss": False,
+        "nearest-parameters": False,
+        "count-shares": False,
+        "softmax-loss": False,
+        "em-mixture": False,
+        "personal-em": False,
         "assigned": True,
     }
-    kept = {"hard-by-distance", "soft-by-em", "soft-by-counts", "personal-by-em"}
+    kept = {"nearest-parameters", "em-mixture", "count-shares", "personal-em"}
     assert {name for name, w in ASSIGNMENTS.items() if w.keeps} == kept
 
 
