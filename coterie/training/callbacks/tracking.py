@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from coterie.core.plain import from_text, to_text
 from coterie.errors import ConfigError
 from coterie.files import write_json
-from coterie.training.callbacks.base import Callback, RoundRecord, TrainingRun
+from coterie.training.callbacks.base import Callback, TrainingRun
 
 if TYPE_CHECKING:
+    from coterie.training.callbacks.base import RoundRecord
     from coterie.training.result import Result
 
 IDENTITIES = "tracker.json"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import coterie
-from coterie.callbacks import Callback, RoundRecord, TrainingRun
+from coterie.callbacks import Callback, TrainingRun
 
 ROUNDS = 4
 
@@ -35,7 +36,10 @@ def run_in(folder: Path | None, first_round: int = 0, **settings: object) -> Tra
 
 
 def play(
-    callback: Callback, run: TrainingRun, records: Sequence[RoundRecord] | None = None, error: Exception | None = None
+    callback: Callback,
+    run: TrainingRun,
+    records: Sequence[Mapping[str, Any]] | None = None,
+    error: Exception | None = None,
 ) -> None:
     """Drive a callback through the rounds from the first one of the run on, to the result or to an error."""
     callback.on_start(run)
