@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from coterie.lazy import lazily
 
 if TYPE_CHECKING:
-    from coterie import clustering, data, errors, evaluate, learners, methods, testing, tiers
+    from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, testing, tiers
     from coterie.core.dataset import FederatedDataset
     from coterie.data import from_arrays, from_rows, from_table, scenario
     from coterie.errors import ConfigError, CoterieError, InputError, RunError, StorageError, TrainingError
@@ -32,7 +32,7 @@ else:
             "training.fitting": ("fit", "resume"),
             "training.result": ("Result", "load"),
         },
-        ("clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"),
+        ("callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"),
     )
 
 __version__ = version("coterie")
@@ -46,6 +46,7 @@ __all__ = [
     "RunError",
     "StorageError",
     "TrainingError",
+    "callbacks",
     "clustering",
     "compare",
     "compose",

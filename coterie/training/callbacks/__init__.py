@@ -1,6 +1,6 @@
 """Callbacks: code that runs before the first round, after every round and at the end of a training run."""
 
-from coterie.training.callbacks.base import Callback, RoundRecord, TrainingRun
+from coterie.training.callbacks.base import Callback, TrainingRun
 from coterie.training.callbacks.csv_file import CSVLogger
 from coterie.training.callbacks.early_stopping import EarlyStopping
 from coterie.training.callbacks.functions import Lambda
@@ -16,7 +16,6 @@ __all__ = [
     "Lambda",
     "MLflow",
     "Outcome",
-    "RoundRecord",
     "Session",
     "TensorBoard",
     "Tracker",

@@ -49,7 +49,7 @@ class CSVSession(Session):
         self._rewrite()
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
-        row = {"round": str(step)} | {name: f"{value:.17g}" for name, value in figures.items()}
+        row = {"round": str(step)} | {name: repr(value).removesuffix(".0") for name, value in figures.items()}
         self.rows.append(row)
         if row.keys() <= self.columns.keys():
             with open(self.path, "ab") as file:

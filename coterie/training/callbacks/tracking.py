@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from coterie.core.plain import from_text, to_text
 from coterie.errors import ConfigError
 from coterie.files import write_json
-from coterie.training.callbacks.base import Callback, RoundRecord, TrainingRun
+from coterie.training.callbacks.base import Callback, TrainingRun
 
 if TYPE_CHECKING:
+    from coterie.training.callbacks.base import RoundRecord
     from coterie.training.result import Result
 
 IDENTITIES = "tracker.json"
@@ -78,7 +79,7 @@ class Session(ABC):
 
 
 class Tracker(Callback, family="tracker"):
-    """Base of trackers. A subclass is a dataclass that implements `open`.
+    """Base of trackers; a subclass implements `open`. One that the command line can name is a registered dataclass.
 
     An exception in a tracker never ends the training run: it is reported once as a `TrackerWarning`, and the tracker
     does nothing for the rest of the run. Trackers are not frozen, because they hold the open session.
@@ -115,9 +116,9 @@ class Tracker(Callback, family="tracker"):
         self._session = None
         with self._failures_reported():
             known = _identities(run.folder)
-            self._session = self.open(run, known.get(to_text(self)))
+            self._session = self.open(run, known.get(self._key))
             if run.folder is not None and self._session.identity:
-                write_json(run.folder / IDENTITIES, known | {to_text(self): dict(self._session.identity)})
+                write_json(run.folder / IDENTITIES, known | {self._key: dict(self._session.identity)})
 
     def on_round(self, run: TrainingRun, record: RoundRecord) -> None:
         with self._failures_reported():
@@ -138,6 +139,11 @@ class Tracker(Callback, family="tracker"):
 
     def on_error(self, run: TrainingRun, error: BaseException) -> None:
         self._close(Outcome("failed", cut(f"{type(error).__name__}: {error}", LONGEST_REASON)))
+
+    @property
+    def _key(self) -> str:
+        """Name of the tracker in the file of identities; other settings are another tracker."""
+        return to_text(self) if self.name else type(self).__qualname__
 
     def _close(self, outcome: Outcome) -> None:
         with self._failures_reported():
@@ -178,7 +184,7 @@ def tracker_from_text(text: str) -> Tracker:
 
 
 def _identities(folder: Path | None) -> dict[str, dict[str, str]]:
-    """Return the identities of all trackers of a run folder, by the text of the tracker."""
+    """Return the identities of all trackers of a run folder, by the key of the tracker."""
     path = None if folder is None else folder / IDENTITIES
     if path is None or not path.exists():
         return {}
