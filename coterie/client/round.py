@@ -209,11 +209,11 @@ class ClientRound:
         restarts = torch.arange(1)
         if self.settings.send_each:
             self.builder.accept(places, restarts, torch.ones(slots.shape, dtype=torch.bool))
-            self.builder.paths.add("by-client")
+            self.builder.paths.add(self.settings.work.path("by-client"))
             self.builder.add_rows(places, {"change": sent[:, None]})
             return
         named = {name: value[:, None] for name, value in unflat(sent, assignment.models).items()}
-        given = weigh(named, rows.to(weight.device), weight, len(assignment.slots), "by-client")
+        given = weigh(named, rows.to(weight.device), weight, len(assignment.slots), self.settings.work.path("by-client"))
         self.builder.add(places, assignment, TrainingPass(restarts, slots, weight, weight), given)
 
     def _train_each(self, places: Positions, block: Block, assignment: Assignment, weight: Tensor) -> None:
@@ -225,7 +225,7 @@ class ClientRound:
             change = self.learner.descend(theta, part, self.settings.work, self.lr)
             self.builder.accept(places, one.restarts, (finite_models(change) & (one.weight > 0)).cpu())
             vectors.append(as_rows(change, weight[:, one.restarts]))
-        self.builder.paths.add("by-client")
+        self.builder.paths.add(self.settings.work.path("by-client"))
         self.builder.add_rows(places, {"change": torch.cat(vectors, dim=1)})
 
     def _train_with_overall(
@@ -239,7 +239,7 @@ class ClientRound:
         mass = torch.where(finite_models(change) & finite_models(common), weight, 0)
         sums = {name: add_by_row(value, rows, mass, len(assignment.slots)) for name, value in change.items()}
         one = TrainingPass(torch.arange(1), assignment.own, mass, mass)
-        self.builder.add(places, assignment, one, Contribution(sums, mass > 0, "by-client"))
+        self.builder.add(places, assignment, one, Contribution(sums, mass > 0, self.settings.work.path("by-client")))
         self.builder.add_overall({name: add_by_row(value, first, mass, 1) for name, value in common.items()})
 
     def summarise(self, places: Positions, block: Block, features: Tensor | None = None) -> None:

@@ -13,7 +13,7 @@ from coterie.core.clusters import Params
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner, has_features
-from coterie.learners.descent import schedule
+from coterie.learners.descent import plan_batches
 from coterie.learners.heads import (
     Heads,
     WithFeatures,
@@ -86,7 +86,7 @@ def train_heads(
     learner, body, steps = shared.learner, shared.body, work.settings.work
     if steps.order == "together":
         return descend_together(learner, body, heads, block, gamma, steps, work.lr, towards)
-    planned = schedule(for_heads(block, gamma), steps) if steps.full_batch_steps is None else None
+    planned = plan_batches(for_heads(block, gamma), steps) if steps.full_batch_steps is None else None
     trained = descend_heads(learner, heads, shared.z, block, gamma, steps, work.lr, towards, planned)
     change = descend_body(learner, body, trained, block, gamma, replace(steps, prox=0.0), work.lr, planned)
     return change, Heads(trained.weight - heads.weight, trained.bias - heads.bias)

@@ -112,6 +112,12 @@ class ServerState:
         return self.arrays["accepted"].value
 
     @property
+    def groups(self) -> Tensor | None:
+        """Cluster of each client, (m,), where it is known in advance and never changes; else None."""
+        found = self.arrays.get("groups")
+        return None if found is None else found.value
+
+    @property
     def flows(self) -> Tensor:
         """How a client's weights go from the K clusters of its last accepted round to the present ones, (m, K then, K).
 
@@ -149,6 +155,18 @@ class ServerState:
     def with_values(self, **values: Tensor) -> ServerState:
         """Return the state with other tensors in arrays that it already has; their declarations stay."""
         return self.with_arrays({name: self.arrays[name].with_value(value) for name, value in values.items()})
+
+    def with_groups(self, groups: Tensor) -> ServerState:
+        """Return the state of clients whose clusters (m,) are known in advance."""
+        return self.with_arrays({"groups": StateArray(groups, ("client",))})
+
+    def with_choice(self, choice: Tensor) -> ServerState:
+        """Return the state with the cluster of each client (m,) before the first round."""
+        return self.with_values(choice=choice[:, None])
+
+    def best_restart_only(self) -> ServerState:
+        """Return the state of the restart of least training loss only."""
+        return self.keep_restart(best_restart(self.loss))
 
     def keep_restart(self, index: int) -> ServerState:
         """Return the state of one restart only."""

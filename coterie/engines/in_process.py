@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -40,12 +40,19 @@ class InProcess(ABC):
         return self.group.train.sizes
 
     @property
-    def shelf(self) -> ClientStateStore | None:
+    def store(self) -> ClientStateStore | None:
         """State that the clients keep from round to round."""
-        return None if self.group.states is None else self.group.states.shelf
+        return None if self.group.states is None else self.group.states.store
 
     def release(self, accepted: Tensor) -> None:  # noqa: B027 nobody need override it
         """Nothing to do: one version is kept, and it is in the checkpoints."""
+
+    def pooled(self, groups: Positions) -> ClientGroup:
+        """Return the pooled data of each group (m,) as a group of clients."""
+        clients = self.group
+        return replace(
+            clients, train=clients.train.pooled(groups), test=None, validation=None, memory=None, states=None
+        )
 
     @abstractmethod
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:

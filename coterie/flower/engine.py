@@ -76,7 +76,7 @@ class FlowerFederation:
         return sizes if self.terms.validation is None else sizes - aside_sizes(sizes, self.terms.validation)
 
     @property
-    def shelf(self) -> None:
+    def store(self) -> None:
         """Clients keep their states where they live."""
         return
 

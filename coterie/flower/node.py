@@ -152,7 +152,7 @@ class Node:
         store.forget(request.clients, request.keep_from)
         accepted = request.broadcast.each.get("accepted", torch.full((len(positions),), NEVER))
         states, lost = store.load(request.clients, accepted)
-        before = states.shelf.rounds.clone()
+        before = states.store.rounds.clone()
         broadcast = _without(request.broadcast, request.clients, lost)
         reply = replace(group, states=states).serve(request.task, broadcast)
         store.save(request.clients, states, before)

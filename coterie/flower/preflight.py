@@ -114,7 +114,7 @@ class UnseenClients(RemoteClients):
         return np.ones(self.count, dtype=np.bool_)
 
     @property
-    def shelf(self) -> None:
+    def store(self) -> None:
         """Nothing is kept here."""
         return
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +14,15 @@ from coterie.core.registry import Registered, register
 from coterie.errors import ConfigError, unknown_name
 from coterie.learners.augment import changes
 from coterie.learners.optimizers import SGD, Optimizer
-from coterie.learners.schedules import Constant, Schedule
+from coterie.learners.schedules import Constant, ExponentialDecay, Schedule
+from coterie.options import AUTO, Auto, Option, OptionGroup
 
 Order = Literal["together", "heads-first"]
 ORDERS = ("together", "heads-first")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalTraining(Registered, ABC, family="local training"):
+class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
     """Base of the ways in which clients train locally.
 
     Args:
@@ -37,7 +39,7 @@ class LocalTraining(Registered, ABC, family="local training"):
         ConfigError: if a value is out of range or unknown.
     """
 
-    lr: float = 0.1
+    lr: float | Auto = 0.1
     optimizer: Optimizer = SGD()
     schedule: Schedule = Constant()
     prox: float = 0.0
@@ -50,7 +52,7 @@ class LocalTraining(Registered, ABC, family="local training"):
     """Whether clients send moments of their samples, from which the server computes heads and body."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < float("inf"):
+        if self.lr != AUTO and not 0 < self.lr < float("inf"):
             raise ConfigError(f"{self.name}: lr must be a finite number above 0, got {self.lr}")
         if not 0 <= self.prox < float("inf"):
             raise ConfigError(f"{self.name}: prox must be a finite number of at least 0, got {self.prox}")
@@ -98,7 +100,40 @@ class LocalTraining(Registered, ABC, family="local training"):
 
     def rate(self, round_: int, rounds: int) -> float:
         """Return the learning rate of a round, counted from 0, of a run of `rounds` rounds."""
+        assert self.lr != AUTO, "decided before the first round"
         return self.schedule.rate(self.lr, round_, rounds)
+
+    @classmethod
+    def group_options(cls, default: Any) -> tuple[Option, ...]:
+        """`local_steps`, `local_epochs`, `batch_size`, `lr`, `lr_decay`, `augment`, `optimizer`, `schedule`."""
+        values = default.to_group(default)
+        return tuple(replace(each, default=values.get(each.name, each.default)) for each in LOCAL_OPTIONS)
+
+    @classmethod
+    def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
+        given = {each.name: each.check(values.get(each.name)) for each in LOCAL_OPTIONS}
+        given = {name: value for name, value in given.items() if value is not None}
+        common = {name: given[name] for name in ("lr", "augment", "optimizer", "schedule") if name in given}
+        if "lr_decay" in given and "schedule" in given:
+            raise ConfigError("lr_decay and schedule both change the learning rate from round to round: give one")
+        if "lr_decay" in given:
+            common["schedule"] = _decaying(given["lr_decay"])
+        length = {"local_steps", "local_epochs", "batch_size"} & given.keys()
+        if not length or not isinstance(default, FullBatch | MiniBatch):
+            return replace(default, **common)
+        kept = {name: getattr(default, name) for name in ("lr", "optimizer", "schedule", "prox", "augment", "order")}
+        return _of_length(default, given, kept | common)
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        """The options that give this training; plain SGD and a constant learning rate are not named."""
+        named: dict[str, Any] = {"lr": self.lr, "augment": self.augment}
+        if self.optimizer != SGD():
+            named["optimizer"] = self.optimizer
+        if isinstance(self.schedule, Constant | ExponentialDecay) and not self.schedule.warmup:
+            named["lr_decay"] = getattr(self.schedule, "factor", 1.0)
+        else:
+            named["schedule"] = self.schedule
+        return named
 
     def path(self, name: str) -> str:
         """Return the name of a path of computation for the record, with the optimizer if it is not plain SGD."""
@@ -131,6 +166,9 @@ class FullBatch(LocalTraining):
     @property
     def single_step(self) -> bool:
         return self.steps == 1
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        return {"local_steps": self.steps, **super().to_group(default)}
 
     def without_prox(self, steps: int | None = None) -> FullBatch:
         return replace(self, prox=0.0, steps=self.steps if steps is None else steps)
@@ -183,6 +221,10 @@ class MiniBatch(LocalTraining):
     @property
     def single_step(self) -> bool:
         return self.steps == 1
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        length = {"local_epochs": self.epochs} if self.steps is None else {"local_steps": self.steps}
+        return {**length, "batch_size": self.batch_size, **super().to_group(default)}
 
     def without_prox(self, steps: int | None = None) -> MiniBatch:
         if steps is None:
@@ -272,3 +314,45 @@ class PooledHeads(_WithoutGradientSteps):
 def _check_count(training: str, setting: str, value: int) -> None:
     if value < 1:
         raise ConfigError(f"{training}: {setting} must be at least 1, got {value}")
+
+
+LOCAL_OPTIONS = (
+    Option("local_steps", int, "number of gradient steps that a client takes in a round (tau)", low=1),
+    Option("local_epochs", int, "number of passes over a client's samples in a round, instead of local_steps", low=1),
+    Option("batch_size", int, "number of samples of a step; by default every step uses all samples of a client", low=1),
+    Option(
+        "augment",
+        str,
+        "random changes of the training images in every step, separated by commas: flip (left-right, half the time), "
+        "crop (out of the image with a border of 4 zeros), or none",
+    ),
+    Option(
+        "lr",
+        float,
+        "learning rate of the local steps (gamma); auto: 0.9 over the largest curvature of a client (linear regression)",
+        above=0,
+        words=(AUTO,),
+    ),
+    Option("lr_decay", float, "factor on the learning rate after every round", above=0, high=1),
+    Option("optimizer", Optimizer, "local optimizer: sgd:momentum=0.9,nesterov=true, adam, adamw:weight_decay=0.01"),
+    Option(
+        "schedule",
+        Schedule,
+        "learning rate over the rounds, instead of lr_decay: step-decay:every=10,factor=0.5, cosine:warmup=5",
+    ),
+)
+
+
+def _decaying(factor: float) -> Schedule:
+    return Constant() if factor == 1 else ExponentialDecay(factor)
+
+
+def _of_length(default: FullBatch | MiniBatch, given: Mapping[str, Any], common: dict[str, Any]) -> LocalTraining:
+    """Full batches or mini-batches with the given number of steps, epochs and samples."""
+    size = given.get("batch_size", getattr(default, "batch_size", None))
+    steps, epochs = given.get("local_steps"), given.get("local_epochs")
+    if steps is None and epochs is None:
+        steps, epochs = default.steps, getattr(default, "epochs", None)
+    if size is not None:
+        return MiniBatch(batch_size=size, steps=steps, epochs=epochs, **common)
+    return FullBatch(steps=epochs if steps is None else steps, **common)

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from coterie.core.clusters import Clusters
-from coterie.core.federation import Federation, Note, positions_of
+from coterie.core.federation import Note, positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.shard import ClientId, Positions
 from coterie.core.state import ServerState
 from coterie.core.state_array import Share, StateArray
-from coterie.server.regrouping import regroup
-from coterie.tiers.method import Method
+from coterie.methods.run import Run
+from coterie.tiers.regrouping import regroup
 from coterie.tiers.view import View
 
 
@@ -34,36 +34,35 @@ class Onboarded:
     """Problems on the way to the clients."""
 
 
-def onboard(method: Method, federation: Federation, state: ServerState, chosen: Positions, seed: int) -> Onboarded:
+def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
     """Ask the chosen clients that have no cluster for their onboarding rows, and let the procedure place them.
 
     The procedure decides in every round, also without new clients: clusters that have been merged may be alike now.
 
     Args:
-        method: The method.
-        federation: The clients.
+        run: The run.
         state: The state before the round; it has one restart.
         chosen: Positions of the clients that take part in the round.
-        seed: Seed of the run.
     """
+    tiers, federation = run.tiers, run.federation
     view = View(
         state,
         federation.clients,
         np.zeros(0, dtype=np.int64),
         federation.hashes,
         rows={"anchor": state.portraits[:0]},
-        distance=method.distance,
+        distance=tiers.distance,
     )
     new = chosen[(view.choice[torch.from_numpy(chosen)] < 0).numpy()]
     if not len(new):
-        after = regroup(method, view)
+        after = regroup(tiers.procedure, view)
         return Onboarded(after.view.state, events=after.events)
-    broadcast = Broadcast(state.round, Clusters({}, K=1), scalars={"lr": method.rate(0)})
-    replies = federation.ask(method.introduction(seed), broadcast, new)
+    broadcast = Broadcast(state.round, Clusters({}, K=1), scalars={"lr": tiers.local.rate(0, run.rounds)})
+    replies = federation.ask(tiers.introduction(run.seed), broadcast, new)
     if replies.reply.clients:
         rows = replies.reply.rows["anchor"].cpu()
         view = _with_new_clients(view, positions_of(federation, replies.reply.clients), rows)
-    after = regroup(method, view)
+    after = regroup(tiers.procedure, view)
     return Onboarded(
         after.view.state, replies.reply.rejected, after.events, replies.bytes_up, replies.bytes_down, replies.notes
     )

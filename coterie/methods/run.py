@@ -80,7 +80,7 @@ class FirstModels:
 class Initializer(Registered, OptionGroup, family="init"):
     """Makes the first models of a method. A member is a frozen dataclass; its fields are its settings."""
 
-    restarts: int | ClassVar[int] = 1
+    restarts: int = 1
     """Number of independent random initialisations; a field where the models are drawn at random."""
     random: ClassVar[bool] = False
     """Whether another key gives other models, so that restarts make sense."""

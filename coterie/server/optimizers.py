@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,13 +32,35 @@ from coterie.core.clusters import Clusters, Params
 from coterie.core.registry import Registered, register
 from coterie.core.state_array import Axis, Inherit, StateArray
 from coterie.errors import ConfigError
+from coterie.options import Option, OptionGroup
 
 Moments = Mapping[str, StateArray]
 """Moments by name: `momentum/weight` is the momentum of the parameter `weight`."""
 
 
-class ServerOptimizer(Registered, ABC, family="server optimizer"):
+class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
     """Moves the models of all clusters by the mean changes of their members. Without any state of its own."""
+
+    @property
+    @abstractmethod
+    def lr(self) -> float:
+        """Learning rate of the server."""
+
+    @classmethod
+    def group_options(cls, default: Any) -> tuple[Option, ...]:
+        """`server_lr` and `server_optimizer`."""
+        return (replace(SERVER_LR, default=default.lr), SERVER_OPTIMIZER)
+
+    @classmethod
+    def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
+        optimizer = SERVER_OPTIMIZER.check(values.get(SERVER_OPTIMIZER.name)) or default
+        lr = SERVER_LR.check(values.get(SERVER_LR.name))
+        return optimizer if lr is None else replace(optimizer, lr=lr)
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        """Plain SGD is not named."""
+        named = {} if self.plain_lr is not None else {SERVER_OPTIMIZER.name: self}
+        return {SERVER_LR.name: self.lr, **named}
 
     @property
     def plain_lr(self) -> float | None:
@@ -220,3 +243,11 @@ def _check_lr(lr: float) -> None:
 def _check_decay(name: str, value: float) -> None:
     if not 0 <= value < 1:
         raise ConfigError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+SERVER_LR = Option("server_lr", float, "learning rate of the server: factor on the averaged change", above=0)
+SERVER_OPTIMIZER = Option(
+    "server_optimizer",
+    ServerOptimizer,
+    "server optimizer of every cluster: sgd:momentum=0.9, adam:lr=0.01, yogi:lr=0.01 (FedOpt); by default plain sgd",
+)

@@ -77,9 +77,14 @@ class Tiers:
             raise ConfigError(
                 f"{name}: restarts={self.restarts} has no effect where the groups are given: leave it at 1"
             )
-        if self.exchange == "gradient" and self.local.full_batch_steps != 1 and self.local.steps != 1:
+        if self.exchange == "gradient" and not self.local.single_step:
             raise ConfigError(
                 "exchange=gradient sends the gradient of one step: set local_steps=1 (or exchange=model for more)"
+            )
+        if self.exchange == "gradient" and not self.local.optimizer.plain:
+            raise ConfigError(
+                f"exchange=gradient sends the gradient itself, without the optimizer {self.local.optimizer.name}: use "
+                "exchange=model, or SGD without momentum and weight decay"
             )
         if self.exchange == "gradient" and self.local.prox:
             raise ConfigError("exchange=gradient has no local model for a proximal term to hold: use exchange=model")
@@ -110,19 +115,19 @@ class Tiers:
         return LocalRound(
             objective=self.objective,
             assignment=self.assignment,
-            local=self.local,
-            client_weight=self.averaging.client_weight,
+            work=self.local,
+            client_weight=self.averaging.client_weight or "uniform",
             seed=seed,
             resample=rounds if self.resample else None,
             by_share=self.averaging.over == "responsibility",
-            each=self.sends_each_change,
+            send_each=self.sends_each_change,
             distance=self.distance,
             privacy=self.privacy,
         )
 
     def introduction(self, seed: int) -> Introduce:
         """Return the task by which a client describes itself: one epoch on a model that the seed determines."""
-        return Introduce(local=self.local.one_epoch(), seed=seed)
+        return Introduce(self.local.without_prox().one_pass(), seed)
 
     def reveals(self) -> Mapping[str, str]:
         """Return the rows of a round's replies and what each tells the server about a single client."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.core.regroup import Regroup
-from coterie.tiers.method import Method
+from coterie.tiers.procedure import Procedure
 from coterie.tiers.view import View
 
 
@@ -20,10 +20,10 @@ class Regrouped:
     """Every regroup with its reason, JSON-ready."""
 
 
-def regroup(method: Method, view: View) -> Regrouped:
+def regroup(procedure: Procedure, view: View) -> Regrouped:
     """Run every step of the procedure in turn, each on the result of the steps before it."""
     events: list[Mapping[str, object]] = []
-    for step in method.procedure.steps:
+    for step in procedure.steps:
         decided = step.server_propose(view)
         if decided is not None:
             events.append(_event(view, decided))

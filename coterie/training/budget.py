@@ -1,9 +1,10 @@
-"""Private runs: which can be, how much noise they need, and what their clients have given away so far."""
+"""Private runs: which methods support them, how much noise they need, and what has been spent of the budget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,98 +13,139 @@ from coterie.core.keys import Words, hash_ids
 from coterie.core.sampling import choose
 from coterie.core.shard import ClientId, Positions
 from coterie.errors import ConfigError
-from coterie.options import PRIVATE, Options
+from coterie.methods.base import Method
+from coterie.methods.initializers import GivenModels
+from coterie.methods.settings import PRIVACY_OPTIONS, RunSettings
+from coterie.options import AUTO
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
 from coterie.privacy.mechanism import SENSITIVITY, Privacy
-from coterie.tiers.method import Method
+from coterie.tiers.composition import Tiers
+
+if TYPE_CHECKING:
+    from coterie.training.planning import Plan
 
 DELTA, CLIP = 1e-5, 1.0
 """Unless given."""
 ROUNDING = 1e-9
 
 
-def calibrated(options: Options, method: Method, clients: Sequence[ClientId]) -> Options:
-    """The options with everything settled that a private run needs; `method` is theirs, as it is without privacy."""
-    if options.privacy is None:
-        odd = next((name for name in sorted(PRIVATE) if getattr(options, name) is not None), None)
+def calibrated(
+    settings: RunSettings, method: Method, tiers: Tiers, rounds: int, clients: Sequence[ClientId]
+) -> RunSettings:
+    """Return the settings with everything filled in that a private run needs.
+
+    Args:
+        settings: Settings of the run.
+        method: The method.
+        tiers: Its composition, without privacy.
+        rounds: Number of rounds.
+        clients: Ids of all clients.
+
+    Raises:
+        ConfigError: if the method does not support this form of privacy, or the budget does not suffice.
+    """
+    if settings.privacy is None:
+        odd = next((name for name in sorted(PRIVACY_OPTIONS) if getattr(settings, name) is not None), None)
         if odd is not None:
             raise ConfigError(f"{odd} says how private a run is, but privacy is not set: give privacy=local or central")
-        return options
-    check_private(method, options)
-    tells = options.privacy == "local" and method.tells_choice
-    if options.privacy_choice is not None and not tells:
+        return settings
+    check_private(method, tiers, settings)
+    sends_choice = settings.privacy == "local" and tiers.sends_choice
+    if settings.privacy_choice is not None and not sends_choice:
         raise ConfigError(
-            f"privacy_choice means nothing to {method.name} with privacy={options.privacy}: clients do not say which "
-            "cluster they chose, leave it out"
+            f"privacy_choice means nothing to {method.name} with privacy={settings.privacy}: clients do not report "
+            "which cluster they chose, leave it out"
         )
-    budget, noise, choice = options.privacy_epsilon, options.privacy_noise, options.privacy_choice
-    if budget is None and (noise is None or (tells and choice is None)):
+    budget, noise, choice = settings.privacy_epsilon, settings.privacy_noise, settings.privacy_choice
+    if budget is None and (noise is None or (sends_choice and choice is None)):
         missing = "privacy_noise" if noise is None else "privacy_choice"
         raise ConfigError(f"a private run needs a budget: give privacy_epsilon (such as 8), or {missing} itself")
-    delta = DELTA if options.privacy_delta is None else options.privacy_delta
-    visits = int(_visits(hash_ids(clients), options, range(options.rounds)).max())
+    delta = DELTA if settings.privacy_delta is None else settings.privacy_delta
+    visits = int(_visits(hash_ids(clients), settings, range(rounds)).max())
     if budget is not None:
-        choice = choice_for(budget, delta, visits) if tells and choice is None else choice
+        choice = choice_for(budget, delta, visits) if sends_choice and choice is None else choice
         noise = SENSITIVITY * noise_for(budget, delta, visits, choice) if noise is None else noise
-    settled = replace(
-        options,
+    filled = replace(
+        settings,
         privacy_delta=delta,
-        privacy_clip=CLIP if options.privacy_clip is None else options.privacy_clip,
+        privacy_clip=CLIP if settings.privacy_clip is None else settings.privacy_clip,
         privacy_noise=noise,
         privacy_choice=choice,
     )
-    spending = Spending.of(settled, clients)
+    spending = Spending(filled, hash_ids(clients))
     if not spending.allows(0):
         raise ConfigError(
             f"one round would take epsilon {spending.after(0):.3g}, but privacy_epsilon={budget:g}: give more noise, "
             "or leave privacy_noise and privacy_choice out"
         )
-    return settled
+    return filled
 
 
-def privacy_of(options: Options) -> Privacy | None:
-    """As a method has it, from settled options."""
-    if options.privacy is None:
+def privacy_of(settings: RunSettings) -> Privacy | None:
+    """Return how single clients are hidden, from calibrated settings; None: they are not."""
+    if settings.privacy is None:
         return None
-    assert options.privacy_clip is not None
-    assert options.privacy_noise is not None
-    return Privacy(options.privacy, options.privacy_clip, options.privacy_noise, options.privacy_choice)
+    assert settings.privacy_clip is not None
+    assert settings.privacy_noise is not None
+    return Privacy(settings.privacy, settings.privacy_clip, settings.privacy_noise, settings.privacy_choice)
 
 
-def check_private(method: Method, options: Options) -> None:
-    """Refuse a run whose clients would tell something that is not made private."""
-    why = why_not(method, str(options.privacy))
-    if why is None and options.privacy == "central" and method.averaging.client_weight == "samples":
+def check_private(method: Method, tiers: Tiers, settings: RunSettings) -> None:
+    """Refuse a private run whose clients would send something that is not made private.
+
+    Raises:
+        ConfigError: with a sentence that says what to change.
+    """
+    _check_initialization(method, tiers, settings)
+    why = why_not(tiers, str(settings.privacy))
+    if why is None and settings.privacy == "central" and tiers.averaging.client_weight == "samples":
         why = "a client that counts n_i times is not hidden by noise for one: set client_weight=uniform"
-    if why is None and options.patience is not None:
+    if why is None and settings.patience is not None:
         why = "patience stops by losses that are not noised: leave it out"
     if why is not None:
-        raise ConfigError(f"{method.name} cannot run with privacy={options.privacy}: {why}")
+        raise ConfigError(f"{method.name} cannot run with privacy={settings.privacy}: {why}")
 
 
-def why_not(method: Method, where: str) -> str | None:
-    """What of a method stands against this form of privacy; None: nothing."""
-    why = why_not_private(method.objective, method.weights, method.distance)
+def _check_initialization(method: Method, tiers: Tiers, settings: RunSettings) -> None:
+    """Nothing is asked before the first round of a private run."""
+    undecided = [name for name, left in (("clusters", tiers.K is None), ("lr", tiers.local.lr == AUTO)) if left]
+    if undecided:
+        raise ConfigError(
+            f"privacy={settings.privacy}: {' and '.join(f'{name}=auto' for name in undecided)} would ask clients for "
+            "facts that are not noised: give values"
+        )
+    init = method.initializer
+    given = isinstance(init, GivenModels) and init.source == GivenModels.name
+    if not init.any_count and not given:
+        raise ConfigError(
+            f"privacy={settings.privacy}: init={init.name} would ask clients for facts that are not noised: take "
+            "init=random or gaussian, or give the models themselves"
+        )
+
+
+def why_not(tiers: Tiers, where: str) -> str | None:
+    """Return what of a composition stands against this form of privacy; None: nothing."""
+    why = why_not_private(tiers.objective, tiers.assignment, tiers.distance)
     if why is not None:
         return why
-    if method.introduces or (method.groups is not None and method.groups.by == "start"):
-        return "its groups come from what clients tell before the first round, for which there is no noise here"
-    if method.restarts > 1:
-        return "of several starts the best is chosen by losses that are not noised: leave restarts at 1"
-    if method.shared or method.overall:
+    if tiers.onboards:
+        return "its groups come from what clients send before the first round, for which there is no noise"
+    if tiers.restarts > 1:
+        return "of several restarts the best is chosen by losses that are not noised: leave restarts at 1"
+    if tiers.shared or tiers.overall:
         return "what all clusters share is not hidden: leave shared out"
-    if where == "central" and method.combines_robustly:
-        return f"noise hides a client in sums, not in a {method.averaging.combine.name}: leave combine out"
-    if where == "central" and method.adapts:
+    if where == "central" and tiers.averaging.robust:
+        return f"noise hides a client in sums, not in a {tiers.averaging.combine.name}: leave combine out"
+    if where == "central" and tiers.adapts:
         return "its clusters are cut by single clients' updates, so that their number would tell: take privacy=local"
     return None
 
 
 @dataclass
 class Spending:
-    """Who was asked how often, and what that gives away at most; being asked counts, whether the answer came or not."""
+    """How often each client was asked, and the budget that this takes; being asked counts, answered or not."""
 
-    options: Options
+    settings: RunSettings
     hashes: Words
     visits: Positions = field(init=False)
     """(m,) how often each client was asked."""
@@ -112,40 +154,40 @@ class Spending:
         self.visits = np.zeros(len(self.hashes), dtype=np.int64)
 
     @classmethod
-    def of(cls, options: Options, clients: Sequence[ClientId], asked: Iterable[int] = ()) -> Spending:
-        """After these rounds; one that was asked again with new noise counts again."""
-        spending = cls(options, hash_ids(clients))
-        spending.visits += _visits(spending.hashes, options, asked)
+    def of(cls, plan: Plan, asked: Iterable[int] = ()) -> Spending:
+        """Return the spending after these rounds; one that was asked again with new noise counts again."""
+        spending = cls(plan.settings, hash_ids(plan.data.clients))
+        spending.visits += _visits(spending.hashes, plan.settings, asked)
         return spending
 
     def ask(self, round_: int) -> None:
-        """The clients of this round are asked now."""
-        self.visits += _visits(self.hashes, self.options, [round_])
+        """Count this round: its clients are asked now."""
+        self.visits += _visits(self.hashes, self.settings, [round_])
 
     @property
     def epsilon(self) -> float:
-        """What the client has given away that was asked most often."""
+        """Budget spent by the client that was asked most often."""
         return self._of(self.visits)
 
     def after(self, round_: int) -> float:
-        """The same once this round was asked, too."""
-        return self._of(self.visits + _visits(self.hashes, self.options, [round_]))
+        """Return the same once this round was asked, too."""
+        return self._of(self.visits + _visits(self.hashes, self.settings, [round_]))
 
     def allows(self, round_: int) -> bool:
-        """Whether this round stays within the budget."""
-        budget = self.options.privacy_epsilon
+        """Return whether this round stays within the budget."""
+        budget = self.settings.privacy_epsilon
         return budget is None or self.after(round_) <= budget * (1 + ROUNDING)
 
     def _of(self, visits: Positions) -> float:
-        privacy, delta = privacy_of(self.options), self.options.privacy_delta
+        privacy, delta = privacy_of(self.settings), self.settings.privacy_delta
         assert privacy is not None
         assert delta is not None
         return epsilon(Answer(privacy.ratio, privacy.choice), int(visits.max()), delta)
 
 
-def _visits(hashes: Words, options: Options, rounds: Iterable[int]) -> Positions:
+def _visits(hashes: Words, settings: RunSettings, rounds: Iterable[int]) -> Positions:
     """(m,) how often each client is asked in these rounds."""
     visits = np.zeros(len(hashes), dtype=np.int64)
     for round_ in rounds:
-        visits[choose(hashes, options.participation, options.seed, round_)] += 1
+        visits[choose(hashes, settings.participation, settings.seed, round_)] += 1
     return visits

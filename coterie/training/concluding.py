@@ -21,7 +21,8 @@ from coterie.errors import DivergenceWarning
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, training_losses
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
 from coterie.learners.linear import Linear
-from coterie.server.loop import ServerState, best_restart
+from coterie.methods.round import assigned_groups
+from coterie.core.state import ServerState, best_restart
 from coterie.training import divergence
 from coterie.training.diagnostics import Diagnostics
 from coterie.training.measures import measured
@@ -29,8 +30,6 @@ from coterie.training.planning import Plan
 from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.result import SPLITS, Result
 from coterie.training.snapshot import Evaluation, Snapshot, kept_by_clients
-from coterie.training.starting import Begun
-from coterie.training.starts import DECOMPOSED_COSINE, MOMENT_DESCENT, ODCL
 
 
 def has_stopped(records: Sequence[RoundRecord]) -> bool:
@@ -39,16 +38,23 @@ def has_stopped(records: Sequence[RoundRecord]) -> bool:
 
 
 @divergence.overflow_refused()
-def conclude(done: Begun, records: list[RoundRecord], epsilon: float | None = None) -> Result:
+def conclude(
+    plan: Plan,
+    state: ServerState,
+    found: Mapping[str, Any],
+    records: list[RoundRecord],
+    epsilon: float | None = None,
+) -> Result:
     """Ask all clients once more and return the result of a run.
 
     Args:
-        done: The run after its last round, with the state whose models are kept.
+        plan: The run.
+        state: The state whose models are kept.
+        found: What the initialisation found out and what it cost.
         records: The records of all rounds.
         epsilon: Privacy budget spent by a private run, including rounds that were asked for and are in no record.
     """
-    end = FinalSnapshot.of(done, records, epsilon)
-    plan = end.plan
+    end = FinalSnapshot.of(plan, state, records, epsilon)
     if end.why_diverged is not None:
         warnings.warn(end.why_diverged, DivergenceWarning, stacklevel=6)
     return Result(
@@ -57,7 +63,7 @@ def conclude(done: Begun, records: list[RoundRecord], epsilon: float | None = No
         plan.learner,
         end.clusters.models(),
         records,
-        _metrics(end, done.told),
+        _metrics(end, found),
         _client_results(end),
         plan.data.fingerprint(),
         _beside(end) | {f"{SPLITS}{name}": rows for name, rows in end.state.tree.items()},
@@ -100,11 +106,10 @@ class FinalSnapshot(Snapshot):
     settled: Settled = field(kw_only=True)
 
     @classmethod
-    def of(cls, done: Begun, records: Sequence[RoundRecord], epsilon: float | None) -> FinalSnapshot:
+    def of(
+        cls, plan: Plan, state: ServerState, records: Sequence[RoundRecord], epsilon: float | None
+    ) -> FinalSnapshot:
         """Return the last snapshot of the restart that is kept."""
-        plan, state = done.plan, done.state
-        if plan.method.adapts and plan.method.weights.assigned:
-            plan = replace(plan, groups=state.choice[:, 0])
         settled = settle(plan, state)
         losses = settled.start_losses.tolist()
         return cls(plan, state, settled.restart, settled.own, losses, records, epsilon, settled=settled)
@@ -130,7 +135,7 @@ class FinalSnapshot(Snapshot):
     @property
     def chooses(self) -> bool:
         """Whether clients choose among several clusters themselves."""
-        return not self.plan.method.weights.assigned and self.K > 1
+        return not self.plan.tiers.assignment.assigned and self.K > 1
 
     @cached_property
     def asked(self) -> Tensor:
@@ -141,7 +146,7 @@ class FinalSnapshot(Snapshot):
     @cached_property
     def answers(self) -> Scores:
         """Scores of the clients, with margins where their clusters may be wrong."""
-        if not self.plan.looks:
+        if not self.plan.may_evaluate:
             return NOTHING_ASKED
         return self.ask_scores(self.asked, "test", margin=self.K > 1 and self.finds_groups)
 
@@ -150,7 +155,7 @@ class FinalSnapshot(Snapshot):
         scores = self.answers
         if self.why_diverged is not None:  # margins under models that are lost say nothing
             scores = replace(scores, margin=None, losses=None)
-        return Evaluation(scores, self.ask_validation(self.choice) if self.plan.looks else None)
+        return Evaluation(scores, self.ask_validation(self.choice) if self.plan.may_evaluate else None)
 
     @cached_property
     def why_diverged(self) -> str | None:
@@ -160,7 +165,7 @@ class FinalSnapshot(Snapshot):
     @cached_property
     def finetuned(self) -> Scores | None:
         plan, rounds = self.plan, len(self.records)
-        if plan.options.finetune is None or not plan.looks:
+        if plan.settings.finetune is None or not plan.may_evaluate:
             return None
         # the proximal term is for rounds that end in an average, so fine-tuning goes without it
         return finetuned_scores(
@@ -169,9 +174,9 @@ class FinalSnapshot(Snapshot):
             self.asked,
             rounds,
             not self.classifies,
-            work=replace(plan.method.work, steps=plan.options.finetune, epochs=None, prox=0.0, implicit=False),
-            lr=plan.method.rate(max(0, rounds - 1)),
-            seed=plan.options.seed,
+            work=plan.tiers.local.without_prox(plan.settings.finetune),
+            lr=plan.tiers.local.rate(max(0, rounds - 1), plan.rounds),
+            seed=plan.settings.seed,
         )
 
     @cached_property
@@ -184,7 +189,7 @@ class FinalSnapshot(Snapshot):
         found = by_responsibility(
             self.learner,
             self.clusters.models(),
-            self.plan.method.objective,
+            self.plan.tiers.objective,
             self.kept.told(),
             float(self.state.loss[self.restart]),
             data.train,
@@ -194,10 +199,6 @@ class FinalSnapshot(Snapshot):
         return sample_agreement(data, self.positions, found)
 
 
-TRAINED = frozenset({ODCL, DECOMPOSED_COSINE, MOMENT_DESCENT})
-"""The starts whose models clients have trained, so that these may have diverged themselves."""
-
-
 def _why_diverged(end: FinalSnapshot) -> str | None:
     """Return the sentence that says that and why the training diverged, or None if it did not.
 
@@ -205,13 +206,13 @@ def _why_diverged(end: FinalSnapshot) -> str | None:
     """
     plan, state, records, settled, found = end.plan, end.state, end.records, end.settled, end.answers
     last = state.round == len(records) and bool(records) and records[-1].stopped == divergence.DIVERGED
-    clean = plan.beginning not in TRAINED and plan.method.work.full_batch_steps is not None
+    clean = not plan.method.initializer.models_trained and plan.tiers.local.full_batch_steps is not None
     with np.errstate(over="ignore"):
         evaluated = float(found.loss.mean()) if len(found.loss) else None
     outcome = divergence.Outcome(
         models_finite=all(bool(torch.isfinite(p).all()) for p in end.clusters.all_models().values()),
         updates_finite=not last,
-        loss=end.start_losses[end.restart] if plan.looks else None,
+        loss=end.start_losses[end.restart] if plan.may_evaluate else None,
         trained=settled.trained,
         unfit=tuple(plan.data.clients[i] for i in settled.unfit),
         evaluated=evaluated,
@@ -221,10 +222,10 @@ def _why_diverged(end: FinalSnapshot) -> str | None:
             next((record.loss for record in records if record.loss is not None), None),
             clean,
         ),
-        noised=plan.method.privacy is not None,
+        noised=plan.tiers.privacy is not None,
     )
     why = divergence.why_diverged(outcome)
-    lr = plan.method.rate(max(0, state.round - 1)) if plan.options.rounds else None
+    lr = plan.tiers.local.rate(max(0, state.round - 1), plan.rounds) if plan.rounds else None
     return None if why is None else divergence.sentence(why, lr, isinstance(plan.learner, Linear))
 
 
@@ -243,10 +244,10 @@ def _beside(end: FinalSnapshot) -> Params:
         return {}
     if end.plan.tiers.assignment.mixture:
         return {name: value[0] for name, value in kept.told().items()}
-    shelf = end.plan.federation.shelf
-    if shelf is None or "model" not in shelf.arrays:
+    store = end.plan.federation.store
+    if store is None or "model" not in store.arrays:
         return {}
-    vectors, mean = shelf.arrays["model"][rows, kept.restart], flat(clusters.params).mean(dim=0).cpu()
+    vectors, mean = store.arrays["model"][rows, kept.restart], flat(clusters.params).mean(dim=0).cpu()
     own = unflat(torch.where((kept.accepted[rows] != NEVER)[:, None], vectors, mean.to(vectors)), clusters.params)
     body = {name: p.cpu().expand(len(rows), *p.shape[1:]) for name, p in clusters.shared.items()}
     return {"personal": flat(own | body)}
@@ -266,10 +267,10 @@ def _diagnostics(end: FinalSnapshot) -> Diagnostics | None:
         positions=end.positions,
         training_losses=chosen,
         round=end.round,
-        lr=plan.method.rate(max(0, end.round)) if plan.options.rounds else None,
-        work=plan.method.work,
+        lr=plan.tiers.local.rate(max(0, end.round), plan.rounds) if plan.rounds else None,
+        work=plan.tiers.local,
         feature_names=plan.data.feature_names or None,
-        may_ask=end.shares_models and plan.method.privacy is None,
+        may_ask=end.shares_models and plan.tiers.privacy is None,
     )
 
 
@@ -304,7 +305,7 @@ NOTHING_ASKED = Scores(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 def settle(plan: Plan, state: ServerState) -> Settled:
     """Return the restart that is kept and the final assignment, by the answers of the clients if they may be asked."""
-    if not plan.looks:
+    if not plan.may_evaluate:
         return _as_reported(state)
     kept = kept_by_clients(plan, state, 0)
     return _by_loss(plan, state) if kept is None else _by_weight(plan, state, kept)
@@ -319,11 +320,12 @@ def _as_reported(state: ServerState) -> Settled:
 def _by_loss(plan: Plan, state: ServerState) -> Settled:
     """By training loss: the least one of each client, and of each restart."""
     clusters = state.clusters
-    positions, table = training_losses(plan.federation, clusters, plan.groups, state.round - 1)
+    groups = assigned_groups(plan.tiers, state)
+    positions, table = training_losses(plan.federation, clusters, groups, state.round - 1)
     sizes, rows = plan.federation.sizes[positions], torch.from_numpy(positions)
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
-    if plan.groups is not None:
-        own[rows] = plan.groups[rows]
+    if groups is not None:
+        own[rows] = groups[rows]
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.array([np.average(table[:, 0], weights=sizes)])
         return Settled(positions, own, 0, loss, unfit=positions[~np.isfinite(table[:, 0])])
@@ -332,7 +334,7 @@ def _by_loss(plan: Plan, state: ServerState) -> Settled:
     chosen = known.argmin(axis=2)
     told = state.choice.numpy()[positions]
     trained = np.where(told >= 0, told, chosen)
-    if plan.method.weights.keeps:  # clients that have a cluster stay in it
+    if plan.tiers.assignment.keeps:  # clients that have a cluster stay in it
         chosen = trained
     mine, before = (np.take_along_axis(known, each[:, :, None], axis=2)[:, :, 0] for each in (chosen, trained))
     with np.errstate(over="ignore"):
@@ -353,7 +355,7 @@ def _by_weight(plan: Plan, state: ServerState, by: Own) -> Settled:
     restart = best_restart(state.loss)
     own = torch.full((len(plan.data.clients),), -1, dtype=torch.int64)
     components = torch.from_numpy(weights[:, restart])
-    shares = plan.method.objective.client_by_cluster(components, state.clusters.K)
+    shares = plan.tiers.objective.client_by_cluster(components, state.clusters.K)
     own[torch.from_numpy(positions)] = shares.argmax(dim=1)
     losses = state.loss.numpy()
     return Settled(positions, own, restart, losses, weights=shares.numpy(), components=components.numpy())
@@ -420,7 +422,7 @@ def _weights(end: FinalSnapshot) -> dict[int, Any]:
 
 def _components(end: FinalSnapshot) -> dict[int, Any]:
     """Weights of the components of the objective, where a cluster has several."""
-    several = end.plan.method.objective.client_components(end.K) > end.K
+    several = end.plan.tiers.objective.client_components(end.K) > end.K
     return _by_position(end.positions, end.settled.components) if several else {}
 
 

@@ -25,7 +25,7 @@ from coterie.evaluate.metrics import SURE, parameter_error, worst_tenth
 from coterie.evaluate.subspace import subspace_distance
 from coterie.learners.base import Learner
 from coterie.learners.representation import Representation
-from coterie.server.loop import Round
+from coterie.methods.round import Step
 from coterie.training.records import ClientResult, Metrics, RoundRecord, attributes_of
 from coterie.training.snapshot import Snapshot
 
@@ -90,7 +90,7 @@ class Measure:
 # ---- computations --------------------------------------------------------------------------------------------------
 
 
-def _step(now: Snapshot) -> Round:
+def _step(now: Snapshot) -> Step:
     assert now.step is not None, "measures of rounds are computed after a round"
     return now.step
 
@@ -285,7 +285,7 @@ BUILT_IN = (
         lambda now: now.K,
         label="K",
         description="number of clusters, for methods that change it",
-        applies=lambda now: now.plan.method.adapts,
+        applies=lambda now: now.plan.tiers.adapts,
         unit="count",
         when="round",
     ),
@@ -537,7 +537,7 @@ BUILT_IN = (
     ),
     Measure(
         "delta",
-        lambda now: now.plan.options.privacy_delta,
+        lambda now: now.plan.settings.privacy_delta,
         label="delta",
         description="delta of the differential privacy guarantee",
         applies=lambda now: now.epsilon is not None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.core.federation import Note
 from coterie.core.numbers import finite, finite_numbers
-from coterie.server.loop import Round
+from coterie.methods.round import Step
 from coterie.training.divergence import DIVERGED, overflow_refused
 from coterie.training.measures import measured
 from coterie.training.planning import Plan
@@ -17,7 +17,7 @@ from coterie.training.snapshot import RoundSnapshot
 
 @overflow_refused()
 def record_of(
-    plan: Plan, done: Round, seconds: float, records: Sequence[RoundRecord] = (), epsilon: float | None = None
+    plan: Plan, done: Step, seconds: float, records: Sequence[RoundRecord] = (), epsilon: float | None = None
 ) -> RoundRecord:
     """Return the record of a round: its required figures and every measure that applies.
 

@@ -17,7 +17,7 @@ from coterie.core.dataset import ClientDirectory, FederatedDataset, torch_dtype
 from coterie.core.federation import Federation
 from coterie.core.shard import ClientId
 from coterie.core.validation import aside_sizes, check_hold_out
-from coterie.engines.attacks import Attack, attackers, read_attack, with_attackers, with_false_labels
+from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
 from coterie.engines.in_process import InProcess
 from coterie.engines.remote import PLACES, RemoteClients
 from coterie.engines.sequential import Sequential
@@ -33,9 +33,9 @@ from coterie.methods.run import Initializer, Run
 from coterie.methods.settings import PRIVACY_OPTIONS, RUN_OPTIONS, RunSettings
 from coterie.options import AUTO, check_all, from_options, plain_options, to_options
 from coterie.privacy.noise import Keyed
-from coterie.tiers.compatibility import check_compatibility, check_shared_body
+from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_body
 from coterie.tiers.composition import Tiers
-from coterie.training.budget import calibrated, check_private, privacy_of
+from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import Earlier, initializer_of
 from coterie.training.runs.files import read_tensors
 
@@ -99,7 +99,7 @@ class Plan:
         if "clusters" in options:
             options["clusters"] = AUTO if self.tiers.K is None else self.tiers.K
         if isinstance(self.method.initializer, GivenModels):
-            options["init"] = GivenModels.name
+            options["init"] = self.method.initializer.source
         known = {name: value for name, value in options.items() if name not in hidden}
         return {"scenario": self.data.name, "method": self.method.name, **self.data.options, **plain_options(known)}
 
@@ -122,7 +122,7 @@ class Plan:
         if self.settings.poison is None:
             return torch.zeros(len(self.data.clients), dtype=torch.bool)
         attack = read_attack(self.settings.poison)
-        return torch.from_numpy(attackers(attack, self.settings.seed, self.federation.hashes))
+        return torch.from_numpy(attackers_of(attack, self.settings.seed, self.federation.hashes))
 
     @property
     def may_evaluate(self) -> bool:
@@ -153,7 +153,9 @@ class Plan:
     def on(self, data: ClientDirectory, clusters: int, **settings: Any) -> Plan:
         """Return the same run on other data, with this number of clusters and these settings."""
         method = self.method.with_options({"clusters": clusters})
-        return _assembled(method, data, self.learner, replace(self.settings, **settings), self.rounds, self.earlier)
+        changed = replace(self.settings, **settings)
+        rounds = changed.rounds if method.trains else 0
+        return _assembled(method, data, self.learner, changed, rounds, self.earlier)
 
 
 def prepare(
@@ -300,16 +302,26 @@ def _assembled(
     _check_device(settings.device)
     _check_rates(tiers, settings)
     check_augmentation(tiers.local.augment, data.profile)
-    settings = calibrated(settings, method.name, tiers, rounds, data.clients)
+    settings = calibrated(settings, method, tiers, rounds, data.clients)
     tiers = replace(tiers, privacy=privacy_of(settings))
-    check_private(method, tiers, settings, given_models=earlier is None)
-    check_compatibility(method.name, tiers, learner)
+    check_compatibility(Mix(method.name, tiers, learner, settings.participation))
     if settings.validation is not None:
         check_hold_out(data)
     federation = _federation(data, learner, settings, tiers)
     _check_resampling(tiers, rounds, federation)
     noise = {"noise": Keyed(settings.seed)} if isinstance(federation, InProcess) else {}
-    return Plan(method, Run(data, learner, federation, settings, tiers, rounds, **noise), earlier)
+    run = Run(
+        data,
+        learner,
+        federation,
+        settings,
+        tiers,
+        rounds,
+        known_groups=method.groups.labels(data),
+        exchanges=method.exchanges,
+        **noise,
+    )
+    return Plan(method, run, earlier)
 
 
 BODY = "body"
@@ -382,19 +394,19 @@ def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, ti
     dtype, device = torch_dtype(str(settings.dtype)), torch.device(settings.device)
     attack: Attack | None = None if settings.poison is None else read_attack(settings.poison)
     if attack is not None and attack.in_data:
-        data = with_false_labels(data, attackers(attack, settings.seed, data.train.hashes))
+        data = with_false_labels(data, attackers_of(attack, settings.seed, data.train.hashes))
     keeps = tiers.assignment.keeps
     clients = ClientGroup.of(data, learner, dtype, device, settings.validation, settings.seed, keeps)
     memory = Memory(max(KEPT_AT_LEAST, clients.train.x.nbytes // KEPT_SHARE))
     clients = replace(clients, noise=Keyed(settings.seed), memory=memory)
-    if attack is None or attack.in_data:
+    if not isinstance(attack, ModelAttack):
         return clients
-    if tiers.assignment.sends_own_model:
+    if tiers.assignment.personal:
         raise ConfigError(
             f"poison={attack.name} changes the updates of the clusters' models, but with assignment "
             f"{tiers.assignment.name} clients send models of their own: use poison=label-flip"
         )
-    return with_attackers(clients, attack, settings.seed)
+    return AttackedGroup.among(clients, attack, settings.seed)
 
 
 def _check_trials(plan: Plan) -> None:

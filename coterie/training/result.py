@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
-from coterie.methods import find_method
+from coterie.methods.base import Method
+from coterie.options import from_options
 from coterie.tiers.objective import Objective
 from coterie.training.diagnostics import Diagnostics
 from coterie.training.records import ClientResult, Metrics, RoundRecord
@@ -258,7 +260,7 @@ class Result:
         samples look like (fedgmm). For a run of a table the labels may be a column of x.
         """
         y = self.labels_in(x) if y is None and self.schema.is_table else y
-        placing = self._shared().placing(self.config)
+        placing = self._shared().placing
         if self._knows_features:
             density = self._density()
             own = self._components(density, x, y)
@@ -273,10 +275,9 @@ class Result:
         return np.asarray(weigh(self.learner, losses, placing, self._usual_loss).numpy())
 
     def _tree(self) -> Tree:
-        told = self.config
-        work = local_training(told.get("local_steps"), told.get("local_epochs"), told.get("batch_size"))
+        local = self.method.tiers().local
         splits = {name.removeprefix(SPLITS): rows for name, rows in self.beside.items() if name.startswith(SPLITS)}
-        return Tree(splits, work, float(told["lr"]))
+        return Tree(splits, local, float(self.config["lr"]))
 
     def _weights_of(self, client: ClientId) -> npt.NDArray[np.float64]:
         """(K,) of a client that trained."""
@@ -301,15 +302,20 @@ class Result:
             raise InputError(f"cluster must be 0 to {len(self.parameters) - 1}, got {cluster}")
         return np.asarray(np.eye(1, len(self.parameters), int(cluster))[0])
 
-    def _shared(self) -> Entry:
+    @cached_property
+    def method(self) -> Method:
+        """The method of the run, with the settings that it was run with."""
+        return method_of(self.config)
+
+    def _shared(self) -> Method:
         """The method, if its models serve others than those who trained them."""
-        entry = find_method(self.config["method"])
-        if entry.groups == "self":
+        method = self.method
+        if method.groups.personal:
             raise InputError(
-                f"{entry.name} gives every client a model of its own, so somebody new has none: name a client or a "
+                f"{method.name} gives every client a model of its own, so a new client has none: name a client or a "
                 "cluster, or train with a method that shares models"
             )
-        return entry
+        return method
 
     def _only(self) -> int:
         """The one cluster that serves everybody."""
@@ -452,6 +458,24 @@ def _schema(run: RunFolder) -> Schema:
             f"{run.path} was written by an earlier version, which did not keep the columns of its table: run it again"
         )
     return Schema()
+
+
+def method_of(config: Mapping[str, Any]) -> Method:
+    """Return the method that a config.toml describes.
+
+    Raises:
+        RunError: if the method is not known here: it comes from a plugin, or was removed.
+    """
+    name = config["method"]
+    if name not in Method.members:
+        raise RunError(
+            f"the run was made with method {shown(name)}, which is not known here: load the plugin that defines it, or "
+            "use the version of Coterie that wrote the run"
+        )
+    kind: type[Method] = Method.members[name]
+    known = {key: value for key, value in config.items() if key in kind.own_names() and key != "init"}
+    built: Method = from_options(kind, known)
+    return built
 
 
 def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:

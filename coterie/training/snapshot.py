@@ -25,9 +25,9 @@ from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
 from coterie.evaluate.placing import Density, Tree
 from coterie.learners.base import Learner
 from coterie.learners.representation import BASIS
-from coterie.server.loop import Round, ServerState, best_restart
+from coterie.core.state import ServerState, best_restart
+from coterie.methods.round import Step
 from coterie.tiers.assignment import best
-from coterie.tiers.method import plain_member
 from coterie.training.planning import Plan
 from coterie.training.records import RoundRecord
 
@@ -75,7 +75,7 @@ class Snapshot(ABC):
 
     @property
     @abstractmethod
-    def step(self) -> Round | None:
+    def step(self) -> Step | None:
         """The round that has just been trained; None at the end of the run."""
 
     # ---- declared facts ------------------------------------------------------------------------------------------
@@ -96,17 +96,17 @@ class Snapshot(ABC):
     @property
     def shares_models(self) -> bool:
         """Whether clients share models; False if each has a model of its own."""
-        return self.plan.entry.groups != "self"
+        return not self.plan.method.groups.personal
 
     @property
     def finds_groups(self) -> bool:
         """Whether the method looks for the groups; False if they are given or there is only one."""
-        return self.plan.entry.groups == "found"
+        return self.plan.method.groups.found
 
     @property
     def attackers(self) -> Tensor:
         """(m,) which clients are simulated attackers; scores and agreement leave them out."""
-        return self.plan.lying
+        return self.plan.attacking
 
     @property
     def round(self) -> int:
@@ -122,7 +122,7 @@ class Snapshot(ABC):
     @cached_property
     def clusters(self) -> Clusters:
         """The models of the restart."""
-        return self.state.clusters.restart(self.restart)
+        return self.state.clusters.keep_restart(self.restart)
 
     @cached_property
     def kept(self) -> Own | None:
@@ -200,11 +200,11 @@ class Snapshot(ABC):
 class RoundSnapshot(Snapshot):
     """The moment after a round."""
 
-    done: Round = field(kw_only=True)
+    done: Step = field(kw_only=True)
 
     @classmethod
     def after(
-        cls, plan: Plan, done: Round, records: Sequence[RoundRecord] = (), epsilon: float | None = None
+        cls, plan: Plan, done: Step, records: Sequence[RoundRecord] = (), epsilon: float | None = None
     ) -> RoundSnapshot:
         """Return the snapshot after a round; with several restarts, of the one with the least loss."""
         state = done.state
@@ -212,15 +212,15 @@ class RoundSnapshot(Snapshot):
         return cls(plan, state, restart, state.choice[:, restart], state.loss.tolist(), records, epsilon, done=done)
 
     @property
-    def step(self) -> Round:
+    def step(self) -> Step:
         return self.done
 
     @property
     def is_due(self) -> bool:
         """Whether the options ask for an evaluation after this round, and clients may be asked."""
-        options, after = self.plan.options, self.state.round
-        due = after % options.evaluate_every == 0 or after == options.rounds
-        return due and self.done.answered > 0 and self.plan.looks  # where nobody answered, nobody would do so now
+        options, after = self.plan.settings, self.state.round
+        due = after % options.evaluate_every == 0 or after == plan.rounds
+        return due and self.done.answered > 0 and self.plan.may_evaluate  # where nobody answered, nobody would do so now
 
     @property
     def measures_newcomers(self) -> bool:
@@ -247,7 +247,7 @@ def _choice_of_clients(snapshot: Snapshot) -> Tensor:
     A client that hides its choice knows it, and takes the model that fits it best; nobody is told.
     """
     plan, reported = snapshot.plan, snapshot.choice
-    privacy = plan.method.privacy
+    privacy = plan.tiers.privacy
     if privacy is None or privacy.choice is None:
         return reported
     positions, losses = training_losses(plan.federation, snapshot.clusters, None, snapshot.round)
@@ -263,26 +263,24 @@ def _newcomer_scores(snapshot: Snapshot) -> np.ndarray:
     assert newcomers is not None, "the measure applies only to data with newcomers"
     if not snapshot.shares_models and truth is not None:
         return scores_of_own(plan.learner, models, newcomers, truth)
-    placing, kept = plan.entry.placing(plan.options.own), snapshot.kept
+    placing, kept = plan.method.placing, snapshot.kept
     density = _density(plan, kept, snapshot.K) if placing == "density" and kept is not None else None
-    tree = Tree(snapshot.state.tree, plan.method.work, plan.method.lr) if placing == "tree" else None
+    tree = Tree(snapshot.state.tree, plan.tiers.local, float(plan.tiers.local.lr)) if placing == "tree" else None
     usual = float(snapshot.state.loss[snapshot.restart])
     return newcomer_scores(plan.learner, models, newcomers, placing, usual, density, tree)
 
 
 def _density(plan: Plan, kept: Own, K: int) -> Density:
     """The joint density of a newcomer, whose weights start equal."""
-    objective = plan.method.objective
+    objective = plan.tiers.objective
     components = objective.client_components(K)
     return Density(objective, kept.told(), torch.full((components,), 1 / components, dtype=torch.float64))
 
 
 def kept_by_clients(plan: Plan, state: ServerState, restart: int) -> Own | None:
     """Return the state that clients keep and predict with; None if they predict with the model of their cluster."""
-    way = plan.method.weights.way
-    if way not in ("respond", "personal"):
+    objective = plan.tiers.objective
+    predictor = plan.tiers.assignment.client_predictor(objective, restart, state.clusters.restarts)
+    if predictor is None:
         return None
-    kind: Literal["mixture", "personal"] = "mixture" if way == "respond" else "personal"
-    objective = plan.method.objective
-    common = objective.server_combine(state.tables)
-    return Own(kind, restart, state.clusters.restarts, state.accepted, plain_member(objective), common, state.flows)
+    return Own(predictor, restart, state.accepted, objective, objective.server_combine(state.tables), state.flows)

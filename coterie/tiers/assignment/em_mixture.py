@@ -185,7 +185,7 @@ def _send_heads(
     work.builder.accept(places, torch.zeros(1, dtype=torch.int64), sound.cpu())
     mass = torch.where(sound[:, 0], work.mass(places, block), 0)
     work.builder.add_body(body, mass)
-    work.builder.paths.add("heads")
+    work.builder.paths.add(work.settings.work.path("heads"))
     if work.settings.send_each:
         work.builder.add_rows(places, {"change": as_vectors(named)})
         return

@@ -102,10 +102,10 @@ class NearestParameters(AssignmentRule):
         restarts = torch.arange(clusters.restarts)
         if work.settings.send_each:
             work.builder.accept(places, restarts, (weight > 0).cpu())
-            work.builder.paths.add("by-client")
+            work.builder.paths.add(work.settings.work.path("by-client"))
             work.builder.add_rows(places, {"change": as_rows(moved, weight)})
         else:
-            given = weigh(moved, after.to(weight.device), weight, len(assignment.slots), "by-client")
+            given = weigh(moved, after.to(weight.device), weight, len(assignment.slots), work.settings.work.path("by-client"))
             work.builder.add(places, assignment, TrainingPass(restarts, after, weight, weight), given)
         work.keep(places, {KEPT_CLUSTER: after - work.first})
 

@@ -183,7 +183,7 @@ def _send(
     sound = finite_models(trained | {name: p[:, None] for name, p in body.items()}) & loss.isfinite()
     work.builder.start(places, block, assignment)
     work.builder.accept(places, torch.arange(clusters.restarts), sound.cpu())
-    work.builder.paths.add("by-client")
+    work.builder.paths.add(work.settings.work.path("by-client"))
     if body:
         work.builder.add_body(body, torch.where(sound, work.weight(places, block, assignment), 0)[:, 0])
     rows = {KEPT_MODEL: as_vectors(trained), KEPT_WEIGHTS: shares.double()}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from coterie.core.registry import register
 from coterie.errors import ConfigError, shown
-from coterie.training.callbacks.base import Callback, RoundRecord, TrainingRun
+from coterie.training.callbacks.base import Callback, TrainingRun
+from coterie.training.records import RoundRecord
 from coterie.training.stopping import TOLERANCE, Watch
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from coterie.errors import ConfigError
-from coterie.training.callbacks.base import Callback, RoundRecord, TrainingRun
+from coterie.training.callbacks.base import Callback, TrainingRun
+from coterie.training.records import RoundRecord
 
 if TYPE_CHECKING:
     from coterie.training.result import Result
