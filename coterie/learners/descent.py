@@ -179,14 +179,29 @@ Objective = Callable[[Params, Batch], tuple[Tensor, Tensor]]
 """Each client's local objective on a batch, and the mean loss in it, (B,) both."""
 
 
+GradientOf = Callable[[Params, Batch], tuple[Params, Tensor]]
+"""Each client's gradient on a batch, {name: (B, ...)}, free to be overwritten, and its mean loss, (B,)."""
+
+
 def descend_by_autograd(
     objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
+    """Return the result of the gradient steps of every client, as `descend_by_steps`, with gradients by autograd."""
+    return descend_by_steps(lambda now, batch: _gradients(objective, now, batch), theta, block, training, lr, towards)
+
+
+def descend_by_steps(
+    gradient_of: GradientOf,
+    theta: Params,
+    block: Block,
+    training: LocalTraining,
+    lr: float,
+    towards: Params | None = None,
+) -> Descent:
     """Return the result of the gradient steps of every client, from `theta` {name: (B, ...)}.
 
-    The proximal term pulls to `theta`, or to `towards`, and then only the parameters that are named there. Clients are
-    independent, so one backward pass through the sum of their objectives gives each its own gradient. After a single
-    step of plain SGD the change is exactly -lr times the gradient.
+    The proximal term pulls to `theta`, or to `towards`, and then only the parameters that are named there. After a
+    single step of plain SGD the change is exactly -lr times the gradient.
     """
     moved = {name: p.clone() for name, p in theta.items()}
     change: Params | None = None
@@ -194,7 +209,7 @@ def descend_by_autograd(
     running = RunningLoss(training)
     centre = theta if towards is None else towards
     for step, batch in enumerate(batches(block, training)):
-        gradients, loss = _gradients(objective, moved, batch)
+        gradients, loss = gradient_of(moved, batch)
         if running.wanted:
             running.add(loss, batch)
         if training.prox and (step or towards is not None):
@@ -206,7 +221,7 @@ def descend_by_autograd(
 
 
 def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
-    """Each client's gradient, {name: (B, ...)}, free to be overwritten, and its loss (B,)."""
+    """Return each client's gradient and loss; clients are independent, so one backward pass serves all of them."""
     leaves = {name: p.detach().requires_grad_() for name, p in theta.items()}
     with torch.enable_grad():
         values, losses = objective(leaves, batch)

@@ -16,11 +16,17 @@ from coterie.core.dataset import Profile
 from coterie.core.keys import generator
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import BatchPlan, Descent, descend_each_track, each_track
+from coterie.learners.descent import Batch, BatchPlan, Descent, descend_by_steps, descend_each_track, each_track
 from coterie.learners.heads import Heads
 from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import Network, check_penalty, check_size
-from coterie.learners.perceptron import contribute_by_gram, descend_body_by_hand, descend_by_hand, gram_pays
+from coterie.learners.perceptron import (
+    contribute_by_gram,
+    descend_body_by_hand,
+    descend_by_hand,
+    gradients_by_hand,
+    gram_pays,
+)
 
 
 @dataclass(frozen=True)
@@ -85,9 +91,18 @@ class MLP(Network):
     def _descent(
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Descent:
-        if not self._plain(training):
+        if self._plain(training):
+            return each_track(lambda one, _: descend_by_hand(one, block, training, lr, self.classes), theta)
+        if training.optimizer.plain:
             return descend_each_track(self._objective, theta, block, training, lr, towards)
-        return each_track(lambda one, _: descend_by_hand(one, block, training, lr, self.classes), theta)
+
+        def gradient_of(now: Params, batch: Batch) -> tuple[Params, Tensor]:
+            return gradients_by_hand(now, batch, self.classes, self.l2)
+
+        def descend(one: Params, to: Params | None) -> Descent:
+            return descend_by_steps(gradient_of, one, block, training, lr, to)
+
+        return each_track(descend, theta, towards)
 
     def _plain(self, training: LocalTraining) -> bool:
         """Several steps of plain SGD on the mean loss alone; for a single one autograd gives the gradient unrounded."""
@@ -124,7 +139,8 @@ class MLP(Network):
         if steps is not None and self._plain(training) and gram_pays(*sizes, steps):
             return contribute_by_gram(models, rows, block, steps, lr, mass, memo, self.classes)
         done = self._descent(take_rows(models, rows), block, training, lr)
-        path = "by-hand" if self._plain(training) else training.path("autograd")
+        by_hand = self._plain(training) or not training.optimizer.plain
+        path = training.path("by-hand" if by_hand else "autograd")
         return weigh(done.change, rows, mass, next(iter(models.values())).shape[0], path, done.loss)
 
 

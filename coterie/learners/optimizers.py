@@ -75,6 +75,7 @@ class Optimizer(Registered, ABC, family="optimizer"):
                 self._step_rows(rows, parameter, gradient[name], state[name], lr)
 
     def _step_rows(self, rows: Tensor, parameter: Tensor, gradient: Tensor, state: ParameterState, lr: float) -> None:
+        """Take the step of some clients."""
         some, inner = parameter[rows], {name: value[rows] for name, value in state.items()}
         self.step_parameter(some, gradient[rows], inner, lr)
         parameter[rows] = some
@@ -151,9 +152,10 @@ class _AdaptiveMoments(Optimizer):
         steps = state["steps"].add_(1).reshape(-1, *(1,) * (parameter.dim() - 1))
         mean = state["mean"].lerp_(gradient, 1 - self.beta1)
         square = state["square"].mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        scale = (1 - self.beta2**steps).sqrt().to(parameter)
-        pace = (lr / (1 - self.beta1**steps)).to(parameter)
-        parameter.sub_(mean / square.sqrt().div_(scale).add_(self.eps) * pace)
+        # the step is pace * mean / (sqrt(square) / scale + eps); all that differs between clients is in the denominator
+        scale, pace = (1 - self.beta2**steps).sqrt(), lr / (1 - self.beta1**steps)
+        denominator = square.sqrt().mul_((1 / (scale * pace)).to(parameter)).add_((self.eps / pace).to(parameter))
+        parameter.addcdiv_(mean, denominator, value=-1)
 
     @abstractmethod
     def _decay(self, parameter: Tensor, gradient: Tensor, lr: float) -> Tensor:

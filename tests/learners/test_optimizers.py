@@ -97,6 +97,9 @@ SUBJECTS = {
     "logistic": Subject("logistic:l2=0.1", plain_logistic, l2=0.1),
     "mlp": Subject("mlp:hidden=6", plain_perceptron, path="gram"),
     "deep mlp": Subject("mlp:hidden=6-5", plain_perceptron, path="gram"),
+    "mlp for numbers": Subject(
+        "mlp:hidden=6,l2=0.1", lambda theta, x: plain_perceptron(theta, x)[:, 0], numbers=True, l2=0.1
+    ),
     "cnn": Subject("cnn:channels=2,hidden=4", through(SmallCNN(1, 4, 4, 2, 4, CLASSES)), path="one-by-one"),
     "patch cnn": Subject("cnn:channels=2,hidden=4,kernel=2", through(PatchCNN(1, 4, 4, 2, 4, CLASSES))),
     "module": Subject(own_module, through(own_module())),
@@ -232,7 +235,10 @@ def test_contributions_are_the_weighted_changes_and_name_their_path(name, optimi
         fast = {"linear": "autograd", "mlp": "by-hand", "deep mlp": "by-hand"}
         assert given_.path == (fast.get(name, subject.path) if training.full_batch_steps is None else subject.path)
     else:
-        assert given_.path == ("one-by-one" if name == "cnn" else "autograd") + f":{optimizer.name}"
+        slow = {"cnn": "one-by-one", "mlp": "by-hand", "deep mlp": "by-hand", "mlp for numbers": "by-hand"}.get(
+            name, "autograd"
+        )
+        assert given_.path == f"{slow}:{optimizer.name}"
 
 
 # ---- properties ------------------------------------------------------------------------------------------------------
@@ -482,5 +488,6 @@ def test_a_run_is_the_same_on_another_engine_and_names_the_optimizer(method, lea
     for a, b in zip(one.models, other.models, strict=True):
         for name, value in a.items():
             np.testing.assert_allclose(value, b[name], rtol=1e-9, atol=1e-9 * np.abs(value).max())
-    assert {record["path"] for record in one.records} == {f"autograd:{optimizer.name}"}
+    path = "by-hand" if learner == "mlp" else "autograd"
+    assert {record["path"] for record in one.records} == {f"{path}:{optimizer.name}"}
     assert one.metrics["rounds"] == len(one.records)
