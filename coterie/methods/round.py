@@ -21,15 +21,13 @@ from coterie.core.threads import one_thread
 from coterie.methods.onboarding import Onboarded, onboard
 from coterie.methods.run import Run
 from coterie.privacy.server import with_noise
-from coterie.server.aggregate import RoundReplies, Update, apply_update
+from coterie.server.aggregate import RoundReplies
+from coterie.server.optimizers import move_models
 from coterie.server.robust import too_few
 from coterie.server.solved_heads import solve_heads
 from coterie.tiers.composition import Tiers
 from coterie.tiers.regrouping import regroup
 from coterie.tiers.view import View
-
-MOMENTS = {"params": "server/", "body": "server_body/", "overall": "server_overall/"}
-"""Prefixes of the server optimizer's moments among the state arrays."""
 
 
 @dataclass(frozen=True)
@@ -201,41 +199,7 @@ def _averaged(run: Run, state: ServerState, received: RoundReplies) -> ServerSta
             return replace(state, clusters=solve_heads(state.clusters, pooled, tiers.server.lr * rate))
         update = tiers.assignment.server_aggregate(received)
         scale = rate if tiers.exchange == "gradient" else 1.0
-        return optimized(tiers, state, update, scale)
-
-
-def optimized(tiers: Tiers, state: ServerState, update: Update, scale: float = 1.0) -> ServerState:
-    """Return the state with its models moved by the server optimizer.
-
-    Args:
-        tiers: The composition, which names the optimizer.
-        state: The state whose models are moved; the optimizer's moments are among its arrays.
-        update: Mean changes of all models.
-        scale: Factor on the changes: the learning rate where clients sent gradients.
-    """
-    server, clusters = tiers.server, state.clusters
-    if server.plain_lr is not None:
-        return replace(state, clusters=apply_update(clusters, update, server.plain_lr * scale))
-    moved: dict[str, Params] = {}
-    for part, prefix in MOMENTS.items():
-        changes: Params = getattr(update, part)
-        if changes:
-            moments = _moments(tiers, state, part, prefix)
-            reached = update.reached if part == "params" else torch.ones(clusters.restarts, dtype=torch.bool)
-            scaled = {name: change * scale for name, change in changes.items()}
-            moved[part], after = server.step(scaled, reached, moments)
-            state = state.with_arrays(after, prefix)
-    return replace(state, clusters=apply_update(clusters, replace(update, **moved), 1.0))
-
-
-def _moments(tiers: Tiers, state: ServerState, part: str, prefix: str) -> Mapping[str, StateArray]:
-    """The optimizer's moments of one part of the models; before the first step they are fresh."""
-    found = {name.removeprefix(prefix): a for name, a in state.arrays.items() if name.startswith(prefix)}
-    if found:
-        return found
-    if part == "params":
-        return tiers.server.init(state.clusters)
-    return tiers.server.init_shared(getattr(state.clusters, part) or {})
+        return move_models(tiers.server, state, update, scale)
 
 
 # ---- what the server remembers ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -52,20 +52,6 @@ class Update:
     """Mean change of the shared body, {name: (R, ...)}; empty where nothing is shared."""
     overall: Params = field(default_factory=dict)
     """Mean change of the overall model, {name: (R, ...)}; empty where there is none."""
-
-
-def apply_update(clusters: Clusters, update: Update, lr: float) -> Clusters:
-    """Return the models moved by `lr` times their mean changes."""
-    return replace(
-        clusters,
-        params=_moved(clusters.params, update.params, lr),
-        body=_moved(clusters.body, update.body, lr) if clusters.body and update.body else clusters.body,
-        overall=_moved(clusters.overall, update.overall, lr) if clusters.overall else clusters.overall,
-    )
-
-
-def _moved(params: Params, change: Params, lr: float) -> Params:
-    return {name: p.add(change[name].to(p.device), alpha=lr) for name, p in params.items()}
 
 
 def mean_update(replies: RoundReplies, sums: Slotted) -> Update:

@@ -23,19 +23,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
 from coterie.core.registry import Registered, register
-from coterie.core.state_array import Axis, Inherit, StateArray
+from coterie.core.state import ServerState
+from coterie.core.state_array import Inherit, StateArray
 from coterie.errors import ConfigError
 from coterie.options import Option, OptionGroup
 
 Moments = Mapping[str, StateArray]
 """Moments by name: `momentum/weight` is the momentum of the parameter `weight`."""
+
+MOMENTS = "server-optimizer/"
+"""Prefix of the moments in the server state."""
 
 
 class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
@@ -102,9 +106,8 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
 
     def init_shared(self, shared: Params) -> dict[str, StateArray]:
         """Return the moments of parameters {name: (R, ...)} that all clusters share, before the first step."""
-        axes: tuple[Axis, ...] = ("restart",)
         return {
-            f"{moment}/{name}": StateArray(torch.full_like(p, start), (*axes, *(None,) * (p.dim() - 1)))
+            f"{moment}/{name}": StateArray(torch.full_like(p, start), ("restart", *(None,) * (p.dim() - 1)))
             for name, p in shared.items()
             for moment, start in self.starts.items()
         }
@@ -251,3 +254,89 @@ SERVER_OPTIMIZER = Option(
     ServerOptimizer,
     "server optimizer of every cluster: sgd:momentum=0.9, adam:lr=0.01, yogi:lr=0.01 (FedOpt); by default plain sgd",
 )
+
+
+# ---- moving the models of a state --------------------------------------------------------------------------------
+
+
+class MeanChange(Protocol):
+    """Mean changes of all models in a round."""
+
+    @property
+    def params(self) -> Params:
+        """Mean change of the parameters of every cluster, {name: (R K, ...)}; zeros where no client contributed."""
+
+    @property
+    def reached(self) -> Tensor:
+        """Whether a client contributed to the cluster, (R K,)."""
+
+    @property
+    def body(self) -> Params:
+        """Mean change of the shared body, {name: (R, ...)}; empty if there is none, or if it was not trained."""
+
+    @property
+    def overall(self) -> Params:
+        """Mean change of the overall model, {name: (R, ...)}; empty without one."""
+
+
+def move_models(optimizer: ServerOptimizer, state: ServerState, change: MeanChange, rate: float = 1.0) -> ServerState:
+    """Return the state with all models moved by a step of the server optimizer, and with its new moments.
+
+    The moments are added to the state in the first step. The shared body and the overall model have moments of their
+    own; they move if a client contributed to any cluster of their restart.
+
+    Args:
+        optimizer: The server optimizer.
+        state: The state whose models the clients trained.
+        change: Mean changes of the models.
+        rate: Factor on the mean changes: the learning rate of the round if clients sent gradients.
+    """
+    lr = optimizer.plain_lr
+    if lr is not None:
+        scaled = {part: _scaled(changes, lr * rate) for part, changes in _parts(change).items()}
+        return replace(state, clusters=_plus(state.clusters, scaled))
+    moments = _moments_of(optimizer, state)
+    per_restart = change.reached.reshape(state.clusters.restarts, state.clusters.K).any(dim=1)
+    added: dict[str, Params] = {}
+    after: dict[str, StateArray] = {}
+    for part, changes in _parts(change).items():
+        reached = change.reached if part == "params" else per_restart
+        added[part], new = optimizer.step(_scaled(changes, rate), reached, moments[part])
+        after |= {f"{part}/{name}": array for name, array in new.items()}
+    return replace(state, clusters=_plus(state.clusters, added)).with_arrays(after, MOMENTS)
+
+
+def _parts(change: MeanChange) -> dict[str, Params]:
+    return {"params": change.params, "body": change.body, "overall": change.overall}
+
+
+def _scaled(changes: Params, factor: float) -> Params:
+    return changes if factor == 1 else {name: factor * change for name, change in changes.items()}
+
+
+def _plus(clusters: Clusters, added: Mapping[str, Params]) -> Clusters:
+    """Return the clusters with these amounts added to their parts."""
+
+    def moved(part: str, params: Params) -> Params:
+        return {name: p + added[part][name].to(p) if name in added[part] else p for name, p in params.items()}
+
+    return replace(
+        clusters,
+        params=moved("params", clusters.params),
+        body=None if clusters.body is None else moved("body", clusters.body),
+        overall=None if clusters.overall is None else moved("overall", clusters.overall),
+    )
+
+
+def _moments_of(optimizer: ServerOptimizer, state: ServerState) -> dict[str, Moments]:
+    """Return the moments in the state, or those before the first step, of every part of the models."""
+    clusters = state.clusters
+    moments: dict[str, Moments] = {
+        "params": optimizer.init(clusters),
+        "body": optimizer.init_shared(clusters.shared),
+        "overall": optimizer.init_shared(clusters.overall or {}),
+    }
+    return {
+        part: {name: state.arrays.get(f"{MOMENTS}{part}/{name}", fresh) for name, fresh in arrays.items()}
+        for part, arrays in moments.items()
+    }

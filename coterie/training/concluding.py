@@ -17,12 +17,12 @@ from coterie.core.clusters import Params, flat, unflat
 from coterie.core.dataset import FederatedDataset
 from coterie.core.numbers import finite, finite_numbers
 from coterie.core.plain import to_plain
+from coterie.core.state import ServerState, best_restart
 from coterie.errors import DivergenceWarning
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, training_losses
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
 from coterie.learners.linear import Linear
 from coterie.methods.round import assigned_groups
-from coterie.core.state import ServerState, best_restart
 from coterie.training import divergence
 from coterie.training.diagnostics import Diagnostics
 from coterie.training.measures import measured

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 

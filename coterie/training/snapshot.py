@@ -18,6 +18,7 @@ from torch import Tensor
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import ClientDirectory
 from coterie.core.numbers import finite
+from coterie.core.state import ServerState, best_restart
 from coterie.errors import SilenceError
 from coterie.evaluate.clients import Own, Scores, scores, training_losses
 from coterie.evaluate.metrics import agreement
@@ -25,7 +26,6 @@ from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
 from coterie.evaluate.placing import Density, Tree
 from coterie.learners.base import Learner
 from coterie.learners.representation import BASIS
-from coterie.core.state import ServerState, best_restart
 from coterie.methods.round import Step
 from coterie.tiers.assignment import best
 from coterie.training.planning import Plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.state import ServerState
 from coterie.core.state_array import RegroupEvent
 from coterie.errors import ConfigError
-from coterie.server.optimizers import ServerAdam, ServerOptimizer, ServerSGD, ServerYogi
+from coterie.server.optimizers import ServerAdam, ServerOptimizer, ServerSGD, ServerYogi, move_models
+from coterie.training.runs.checkpoint import newest_checkpoint, save_checkpoint
 
 ROUNDS = 6
 OPTIMIZER = "optimizer/"
@@ -244,6 +246,93 @@ def test_the_best_restart_keeps_its_own_moments():
     state = stepped(one_parameter(optimizer, 2, 2), optimizer, w(1.0, 2.0, 3.0, 4.0)).keep_restart(1)
     assert state.arrays["optimizer/momentum/w"].value.tolist() == [[3, 4]]
     assert stepped(state, optimizer, w(0.0, 0.0)).clusters.params["w"].tolist() == [4.5, 6]
+
+
+# ---- whole states ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    params: Params
+    reached: Tensor
+    body: Params = field(default_factory=dict)
+    overall: Params = field(default_factory=dict)
+
+
+def whole_state(restarts: int = 2, K: int = 2) -> ServerState:
+    clusters = models(K, restarts)
+    body = {"base": torch.randn(restarts, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))}
+    overall = {name: p[:restarts].clone() for name, p in clusters.params.items()}
+    return ServerState.fresh(replace(clusters, body=body, overall=overall), 4)
+
+
+def a_change(state: ServerState, round_: int, reached: list[bool]) -> Change:
+    """Random changes, and zeros where nobody contributed."""
+    random, clusters, slots = torch.Generator().manual_seed(round_), state.clusters, torch.tensor(reached)
+    restarts = slots.reshape(clusters.restarts, -1).any(dim=1)
+
+    def like(params: Params, rows: Tensor) -> Params:
+        drawn = {name: torch.randn(p.shape, generator=random, dtype=p.dtype) for name, p in params.items()}
+        return {name: p * rows.reshape(-1, *(1,) * (p.dim() - 1)) for name, p in drawn.items()}
+
+    overall = like(clusters.overall or {}, restarts)
+    return Change(like(clusters.params, slots), slots, like(clusters.shared, restarts), overall)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=to_text)
+def test_all_parts_of_the_models_move_each_with_its_own_moments(optimizer):
+    state = whole_state()
+    first, second = (a_change(state, t, reached) for t, reached in enumerate([[True] * 4, [True, False, False, False]]))
+    found = move_models(optimizer, move_models(optimizer, state, first), second, rate=0.5)
+    parts = {
+        "params": (state.clusters.params, optimizer.init(state.clusters), second.reached),
+        "body": (state.clusters.shared, optimizer.init_shared(state.clusters.shared), torch.tensor([True, False])),
+        "overall": (
+            state.clusters.overall,
+            optimizer.init_shared(state.clusters.overall or {}),
+            torch.tensor([True, False]),
+        ),
+    }
+    for part, (before, moments, reached) in parts.items():
+        one, moments = optimizer.step(getattr(first, part), torch.ones(len(reached), dtype=torch.bool), moments)
+        halved = {name: change / 2 for name, change in getattr(second, part).items()}
+        two, moments = optimizer.step(halved, reached, moments)
+        same(getattr(found.clusters, part), {name: p + one[name] + two[name] for name, p in before.items()})
+        for name, array in moments.items():
+            assert torch.equal(found.arrays[f"server-optimizer/{part}/{name}"].value, array.value)
+
+
+def test_a_body_that_is_not_trained_stays():
+    state = whole_state()
+    change = replace(a_change(state, 0, [True] * 4), body={}, overall={})
+    for optimizer in OPTIMIZERS:
+        moved = move_models(optimizer, state, change).clusters
+        assert torch.equal(moved.shared["base"], state.clusters.shared["base"])
+        assert not torch.equal(moved.params["bias"], state.clusters.params["bias"])
+
+
+def test_plain_sgd_is_one_addition_and_keeps_nothing():
+    state = whole_state()
+    change = a_change(state, 0, [True] * 4)
+    moved = move_models(ServerSGD(0.3), state, change, rate=0.5)
+    assert moved.arrays.keys() == state.arrays.keys()
+    for name, p in state.clusters.params.items():
+        assert torch.equal(moved.clusters.params[name], p + (0.3 * 0.5) * change.params[name])
+    averaged = move_models(ServerSGD(), state, change)
+    for name, p in state.clusters.params.items():
+        assert torch.equal(averaged.clusters.params[name], p + change.params[name])
+
+
+def test_moments_in_a_state_survive_a_checkpoint(tmp_path):
+    optimizer, state = ServerAdam(0.1), whole_state()
+    once = move_models(optimizer, state, a_change(state, 0, [True, False, True, True]))
+    save_checkpoint(tmp_path, once)
+    found = newest_checkpoint(tmp_path, pytest.fail)
+    assert found is not None
+    later = a_change(state, 1, [True, True, False, True])
+    one, other = move_models(optimizer, once, later), move_models(optimizer, found[0], later)
+    assert all(torch.equal(p, other.clusters.params[name]) for name, p in one.clusters.params.items())
+    assert all(torch.equal(array.value, other.arrays[name].value) for name, array in one.arrays.items())
 
 
 # ---- settings --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import torch
 from coterie.core.clusters import Clusters
 from coterie.core.state import ServerState
 from coterie.errors import RunError
+from coterie.training.runs.files import read_checked_json, write_checked_json
 from coterie.training.runs.folder import RunFolder, read_toml
 from coterie.training.runs.locking import alone_in
 
@@ -249,6 +250,19 @@ def test_a_folder_of_an_earlier_version_is_read_with_a_warning_and_not_resumed(t
         assert RunFolder.open(tmp_path).result == {"metrics": {}}
     with pytest.raises(RunError, match="begun by an earlier version"):
         folder.last_state(pytest.fail)
+
+
+def test_a_run_with_checkpoints_of_an_earlier_layout_is_not_resumed_and_left_alone(tmp_path):
+    folder = create(tmp_path / "run")
+    folder.append({"round": 0})
+    folder.checkpoint(state(1))
+    header = tmp_path / "run" / "checkpoints" / "round-000001.json"
+    facts = read_checked_json(header)
+    write_checked_json(header, {name: value for name, value in facts.items() if name not in ("layout", "arrays")})
+    before = snapshot(tmp_path)
+    with pytest.raises(RunError, match=r"round-000001 was written by an earlier version: finish the run with that"):
+        folder.last_state(pytest.fail)
+    assert snapshot(tmp_path) == before
 
 
 def test_damaged_files_are_named(tmp_path):
