@@ -34,8 +34,8 @@ from coterie.options import Option, check_all
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.training.fitting import fit, resume
-from coterie.training.result import Result, load
 from coterie.training.records import RoundRecord
+from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder
 
 OPTIONS = (
