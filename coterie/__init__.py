@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coterie.training import composing
     from coterie.training.composing import compose
     from coterie.training.fitting import fit, resume
+    from coterie.training.measures import measure
     from coterie.training.result import Result, load
 else:
     __getattr__, __dir__ = lazily(
@@ -30,6 +31,7 @@ else:
             "training": ("composing",),
             "training.composing": ("compose",),
             "training.fitting": ("fit", "resume"),
+            "training.measures": ("measure",),
             "training.result": ("Result", "load"),
         },
         ("callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"),
@@ -60,6 +62,7 @@ __all__ = [
     "from_table",
     "learners",
     "load",
+    "measure",
     "methods",
     "reproduce",
     "resume",

@@ -31,8 +31,8 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from coterie.training.result import Result
 from coterie.training.records import RoundRecord
+from coterie.training.result import Result
 from papers.hcfl_reference import SHOWN, best_and_last, count_range
 
 FAMILY = "hcfl-images"

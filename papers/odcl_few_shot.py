@@ -34,7 +34,6 @@ from coterie.experiments.reproduction import (
 )
 from coterie.server.loop import rounds
 from coterie.training.fitting import fit
-from coterie.training.measuring import score_name
 from coterie.training.planning import prepare
 from coterie.training.starting import Begun, begin
 from papers.odcl_measures import Bar, at_least, kept, normalised_mse, vectors, within
@@ -129,7 +128,7 @@ class FewShot(AtOnce):
             own = torch.from_numpy(losses).nan_to_num(nan=torch.inf).argmin(dim=1)
             regression = plan.learner.classes is None
             found = scores(plan.federation, state.clusters, own, state.round, regression)
-        point = {score_name(plan.learner): float(found.score.mean())}
+        point = {"rmse" if regression else "accuracy": float(found.score.mean())}
         if "mse" in self.case.figures:
             point["mse"] = normalised_mse(plan.data, vectors(state.clusters.params), own.numpy())
         return point

@@ -23,7 +23,6 @@ from coterie.errors import ConfigError
 from coterie.evaluate.clients import Scores
 from coterie.evaluate.metrics import SURE, parameter_error, worst_tenth
 from coterie.evaluate.subspace import subspace_distance
-from coterie.learners.base import Learner
 from coterie.learners.representation import Representation
 from coterie.methods.round import Step
 from coterie.training.records import ClientResult, Metrics, RoundRecord, attributes_of
@@ -141,20 +140,16 @@ def _has_shares(now: Snapshot) -> bool:
     return _step(now).shares is not None and now.K > 1
 
 
-def shares_of(now: Snapshot) -> list[float]:
-    """Return the share of the clients' weight that each cluster has."""
+def _shares(now: Snapshot) -> Tensor:
     found = _step(now).shares
-    return [] if found is None else [round(share, 6) for share in found[now.restart].tolist()]
+    assert found is not None, "the measure applies only to rounds with shares"
+    return found[now.restart]
 
 
-def dying_clusters(now: Snapshot) -> list[int]:
-    """Return the clusters that have hardly any of the clients' weight."""
-    found = _step(now).shares
-    if found is None or now.K == 1:
-        return []
-    shares = found[now.restart]
-    dying: list[int] = torch.nonzero(shares < DYING / len(shares)).flatten().tolist()
-    return dying
+def dying(shares: Tensor) -> list[int]:
+    """Return the clusters that have hardly any of the clients' weight, whose `shares` are (K,)."""
+    clusters: list[int] = torch.nonzero(shares < DYING / len(shares)).flatten().tolist()
+    return clusters
 
 
 def _has_starts(now: Snapshot) -> bool:
@@ -177,17 +172,17 @@ def _subspace_distance(now: Snapshot) -> float | None:
 
 
 def _coefficients(now: Snapshot) -> np.ndarray | None:
-    """The coefficients (K, d) of models that are linear in the features and nothing else, if the true ones are known."""
-    true, found = now.data.true_models, linear_coefficients(now.learner, now)
+    """The coefficients (K, d) of linear models, where the true ones are known and as many."""
+    true, found = now.data.true_models, _linear_coefficients(now)
     if true is None or found is None or found.shape[1:] != true.shape[1:]:
         return None
     return np.asarray(found.double().cpu().numpy())
 
 
-def linear_coefficients(learner: Learner, now: Snapshot) -> Tensor | None:
-    """Return the coefficients (K, d) of models that are linear in the features and nothing else."""
-    if isinstance(learner, Representation):
-        return learner.coefficients(now.clusters.all_models())
+def _linear_coefficients(now: Snapshot) -> Tensor | None:
+    """The coefficients (K, d) of models that are linear in the features and nothing else."""
+    if isinstance(now.learner, Representation):
+        return now.learner.coefficients(now.clusters.all_models())
     return now.clusters.params["weight"] if set(now.clusters.params) == {"weight"} else None
 
 
@@ -300,7 +295,7 @@ BUILT_IN = (
     ),
     Measure(
         "shares",
-        shares_of,
+        lambda now: [round(share, 6) for share in _shares(now).tolist()],
         label="shares",
         description="share of the clients' weight in each cluster, for mixtures",
         applies=_has_shares,
@@ -309,10 +304,10 @@ BUILT_IN = (
     ),
     Measure(
         "dying",
-        dying_clusters,
+        lambda now: dying(_shares(now)),
         label="dying",
         description=f"clusters whose share is below {DYING:g} of the equal share",
-        applies=lambda now: bool(dying_clusters(now)),
+        applies=lambda now: _has_shares(now) and bool(dying(_shares(now))),
         unit="other",
         when="round",
     ),
@@ -372,7 +367,7 @@ BUILT_IN = (
     Measure(
         "rmse",
         _mean_score,
-        label="rmse",
+        label="RMSE",
         description="mean root mean squared error over clients",
         applies=lambda now: _has_scores(now) and not now.classifies,
         unit="score",
@@ -387,60 +382,6 @@ BUILT_IN = (
         description="mean score over the tenth of the clients with the worst scores",
         applies=_has_scores,
         unit="score",
-    ),
-    Measure(
-        "finetuned",
-        lambda now: _mean(now.finetuned),
-        label="finetuned",
-        description="mean score of the models that clients fine-tune by local steps after the last round, and keep",
-        applies=lambda now: now.finetuned is not None,
-        unit="score",
-        when="end",
-        sentence="{finetuned}  worst-off tenth {finetuned_worst_tenth}, after {finetune} local steps of each client",
-        column=True,
-    ),
-    Measure(
-        "finetuned_worst_tenth",
-        lambda now: _worst(now.finetuned, now.classifies),
-        label="its worst tenth",
-        description="mean score after fine-tuning over the tenth of the clients with the worst scores",
-        applies=lambda now: now.finetuned is not None,
-        unit="score",
-        when="end",
-        column=True,
-    ),
-    Measure(
-        "newcomers",
-        lambda now: now.newcomers,
-        label="newcomers",
-        description="mean score of clients that did not train, one of each true group, with a few labelled samples",
-        applies=lambda now: now.data.newcomers is not None and now.measures_newcomers,
-        unit="score",
-        sentence="{newcomers} for newcomers, one of each true group",
-        column=True,
-    ),
-    *_best_of("newcomers", "best new", "{best_newcomers} for newcomers, after {best_newcomers_after} rounds"),
-    *_best_of("accuracy", "best accuracy"),
-    *_best_of("rmse", "best rmse"),
-    Measure(
-        "liars",
-        _attackers,
-        label="attackers",
-        description="simulated attackers among the clients; scores and agreement are of the others",
-        applies=lambda now: _attackers(now) > 0,
-        unit="count",
-        when="end",
-        sentence="{liars} of {clients} clients ({poison}); scores and agreement are of the others",
-    ),
-    Measure(
-        "sure",
-        _sure,
-        label="sure",
-        description="clients whose own model beats the next best clearly (one-sided 95 %)",
-        applies=_knows_margins,
-        unit="count",
-        when="end",
-        sentence="{sure} of {honest} clients are sure of their group",
     ),
     Measure(
         "ari",
@@ -472,6 +413,60 @@ BUILT_IN = (
         applies=lambda now: bool(now.agreement),
         unit="share",
         better="higher",
+    ),
+    Measure(
+        "finetuned",
+        lambda now: _mean(now.finetuned),
+        label="finetuned",
+        description="mean score of the models that clients fine-tune by local steps after the last round, and keep",
+        applies=lambda now: now.finetuned is not None,
+        unit="score",
+        when="end",
+        sentence="{finetuned}  worst-off tenth {finetuned_worst_tenth}, after {finetune} local steps of each client",
+        column=True,
+    ),
+    Measure(
+        "finetuned_worst_tenth",
+        lambda now: _worst(now.finetuned, now.classifies),
+        label="its worst",
+        description="mean score after fine-tuning over the tenth of the clients with the worst scores",
+        applies=lambda now: now.finetuned is not None,
+        unit="score",
+        when="end",
+        column=True,
+    ),
+    Measure(
+        "newcomers",
+        lambda now: now.newcomers,
+        label="newcomers",
+        description="mean score of clients that did not train, one of each true group, with a few labelled samples",
+        applies=lambda now: now.data.newcomers is not None and now.measures_newcomers,
+        unit="score",
+        sentence="{newcomers} for newcomers, one of each true group",
+        column=True,
+    ),
+    *_best_of("newcomers", "best new", "{best_newcomers} for newcomers, after {best_newcomers_after} rounds"),
+    *_best_of("accuracy", "best accuracy"),
+    *_best_of("rmse", "best RMSE"),
+    Measure(
+        "liars",
+        _attackers,
+        label="attackers",
+        description="simulated attackers among the clients; scores and agreement are of the others",
+        applies=lambda now: _attackers(now) > 0,
+        unit="count",
+        when="end",
+        sentence="{liars} of {clients} clients ({poison}); scores and agreement are of the others",
+    ),
+    Measure(
+        "sure",
+        _sure,
+        label="sure",
+        description="clients whose own model beats the next best clearly (one-sided 95 %)",
+        applies=_knows_margins,
+        unit="count",
+        when="end",
+        sentence="{sure} of {honest} clients are sure of their group",
     ),
     Measure(
         "sample_ari",
@@ -606,13 +601,18 @@ def measure(
             unit=unit,
             better=better,
             when=when,
-            sentence=f"{{{name}}} {description}".rstrip(),
+            sentence=f"{{{name}}} {_without_braces(description)}".rstrip(),
             column=when != "round",
             curve=when != "end",
         )
         return compute
 
     return add
+
+
+def _without_braces(text: str) -> str:
+    """A text that means itself in a format string."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _origin(compute: Compute) -> str:

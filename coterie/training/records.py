@@ -7,7 +7,7 @@ can also be read as from a dict: `record["loss"]`, `record.get("ari")`, `"ari" i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -51,9 +51,9 @@ class Figures(Mapping[str, Plain]):
         """Return all figures by name, as values that JSON can hold."""
         return dict(self)
 
-    def with_measures(self, **measures: Plain) -> Self:
-        """Return the same record with these optional figures added or replaced."""
-        return replace(self, measures={**self.measures, **measures})
+    def __or__(self, others: Mapping[str, Plain]) -> Self:
+        """Return the same record with these figures added or replaced, as `|` does for dicts."""
+        return self.from_json({**self, **others})
 
     def __getitem__(self, name: str) -> Plain:
         if name in self.measures:

@@ -134,10 +134,10 @@ class Result:
             return self
         metrics, clients = self.metrics, self.clients
         if (coefficients := self.diagnostics.coefficients) is not None:
-            metrics = metrics.with_measures(**{REGRESSION: coefficients})
+            metrics = metrics | {REGRESSION: coefficients}
         if (posterior := self.diagnostics.posterior) is not None:
             shares = finite_numbers(posterior.tolist())
-            clients = [c.with_measures(**{POSTERIOR: each}) for c, each in zip(clients, shares, strict=True)]
+            clients = [client | {POSTERIOR: each} for client, each in zip(clients, shares, strict=True)]
         return replace(self, metrics=metrics, clients=clients, diagnostics=None)
 
     @property

@@ -12,6 +12,7 @@ from coterie.methods import METHODS
 from coterie.testing.checks import LEARNERS, learners_of, small_federation
 from coterie.tiers.members import TIERS
 from coterie.training.planning import prepare
+from coterie.training.records import RoundRecord
 
 
 def test_every_member_is_listed_with_its_settings_and_methods(coterie):
@@ -71,5 +72,5 @@ def test_changes_are_told_as_they_happen_on_a_terminal(terminal):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
     event = {"kind": "split", "reason": "because", "before": 1, "parents": [[0], [0]]}
     with run_progress(console, 3, "cfl") as on_round:
-        on_round({"round": 1, "loss": 0.5, "events": [event]})
+        on_round(RoundRecord(round=1, loss=0.5, events=[event]))
     assert ("round 2: split, 1 to 2 clusters (because)" in console.file.getvalue()) == terminal

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from coterie.errors import ConfigError
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import ASSIGNMENTS, EMMixture
 from coterie.training.fitting import execute
-from coterie.training.measuring import _who_is_dying
+from coterie.training.measures import dying
 from coterie.training.planning import prepare
 from coterie.training.starting import begin
 
@@ -249,8 +248,8 @@ def test_an_embedding_that_the_learner_does_not_have_is_refused():
 
 def test_a_cluster_below_a_tenth_of_its_equal_share_is_dying():
     # K = 4: equal shares of 1/4, a tenth of that is 0.025
-    assert _who_is_dying(torch.tensor([0.5, 0.451, 0.025, 0.024])) == {"shares": ANY, "dying": [3]}
-    assert "dying" not in _who_is_dying(torch.tensor([0.5, 0.5]))
+    assert dying(torch.tensor([0.5, 0.451, 0.025, 0.024])) == [3]
+    assert dying(torch.tensor([0.5, 0.5])) == []
 
 
 def test_what_part_each_cluster_has_is_in_the_records():

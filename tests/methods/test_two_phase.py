@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import coterie
 from coterie.cli.main import cli
 from coterie.core.blocks import cut
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, InputError
 from coterie.learners import make_learner
 from coterie.learners.linear import Linear
 from coterie.learners.local_training import FullBatch, MiniBatch
@@ -244,7 +244,11 @@ def test_learner_counts_its_coefficients():
 
 def test_intervals_that_would_take_long_are_left_out_and_it_is_said(monkeypatch):
     data = coterie.scenario("mixed-regression", clients=12, samples="8", dimension=4, groups=2, test_samples=5)
-    assert "regression" in coterie.fit(data, "ifca", clusters=2, rounds=1).metrics
-    monkeypatch.setattr("coterie.training.concluding.MOST_PRODUCTS", 12 * 8 * 4**2 - 1)
+    result = coterie.fit(data, "ifca", clusters=2, rounds=1)
+    assert "regression" in result.with_diagnostics().metrics
+    monkeypatch.setattr("coterie.training.diagnostics.MOST_PRODUCTS", 12 * 8 * 4**2 - 1)
+    result = coterie.fit(data, "ifca", clusters=2, rounds=1)
     with pytest.warns(UserWarning, match="intervals of the coefficients are left out"):
-        assert "regression" not in coterie.fit(data, "ifca", clusters=2, rounds=1).metrics
+        assert "regression" not in result.with_diagnostics().metrics
+    with pytest.raises(InputError, match="has no intervals of coefficients"):
+        result.coefficients()

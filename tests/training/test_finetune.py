@@ -250,8 +250,10 @@ def test_the_run_tells_it_in_a_line():
     text = StringIO()
     result = run("fedavg", "logistic")
     show.result(Console(file=text, width=100), result)
-    shown = f"tuned    {result.metrics['finetuned']:.4f}  worst-off tenth {result.metrics['finetuned_worst_tenth']:.4f}"
-    assert f"{shown}, after 3 steps of each client's own" in text.getvalue()
+    shown = (
+        f"finetuned {result.metrics['finetuned']:.4f}  worst-off tenth {result.metrics['finetuned_worst_tenth']:.4f}"
+    )
+    assert f"{shown}, after 3 local steps of each client" in text.getvalue()
 
 
 def test_the_report_has_it_for_methods_and_clients_only_where_asked_for(tmp_path):
