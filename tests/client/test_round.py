@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.client.round import local_round
+from coterie.client.group import ClientGroup
+from coterie.client.tasks import LocalRound
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import ALL, Broadcast, Reply, decode_reply, encode_reply, merge
+from coterie.core.plain import from_plain
 from coterie.core.shard import Shard
+from coterie.core.task import Task
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork
+from coterie.server.aggregate import Averaging
 from coterie.tiers.assignment import LowestLoss, SingleCluster
-from coterie.tiers.method import Averaging, Method
+from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 from tests.core.make import Samples, class_data, make_block, make_shard, regression_data
@@ -34,6 +38,10 @@ def task(work: LocalWork = TWO_STEPS, weight: str = "uniform", weights=None, see
         "m", Conditional(), weights or LowestLoss(), Fixed(1), work, Averaging(client_weight=weight), lr=0.1
     )
     return method.task(seed)
+
+
+def local_round(learner, shard: Shard, task_: LocalRound, sent: Broadcast) -> Reply:
+    return task_.run(ClientGroup(learner, shard), sent)
 
 
 def random_clusters(K: int = 3, restarts: int = 1, learner=LINEAR) -> Clusters:
@@ -340,10 +348,5 @@ def test_no_shape_in_a_reply_depends_on_the_number_of_samples():
 
 
 def test_an_unknown_task_is_refused_by_name():
-    from coterie.client.side import ClientSide
-
-    from coterie.core.messages import Task
-
-    side = ClientSide(LINEAR, make_shard(regression_data([2], D)), None)
     with pytest.raises(ConfigError, match="unknown client task 'local-rund': did you mean 'local-round'"):
-        side.serve(Task("local-rund"), broadcast(random_clusters(1)))
+        from_plain(Task, {"name": "local-rund"})

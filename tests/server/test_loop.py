@@ -12,12 +12,14 @@ import torch
 from coterie.core.clusters import Clusters
 from coterie.core.federation import Replies
 from coterie.core.keys import hash_ids
-from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
+from coterie.core.messages import ALL, Broadcast, Reply, Slotted
+from coterie.core.task import Task
 from coterie.errors import TrainingError
 from coterie.learners.descent import LocalWork
+from coterie.server.aggregate import Averaging
 from coterie.server.loop import UNKNOWN, Round, ServerState, rounds, settle
 from coterie.tiers.assignment import Assigned, LowestLoss
-from coterie.tiers.method import Averaging, Groups, Method
+from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 

@@ -7,10 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from coterie.client.tasks import LocalRound
+from coterie.core.plain import from_plain, to_plain
+from coterie.core.task import Task
 from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
+from coterie.server.aggregate import Averaging
 from coterie.tiers.assignment import Assigned, LowestLoss
-from coterie.tiers.method import Averaging, Groups, Method, RoundSettings
+from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 
@@ -53,8 +57,8 @@ def test_settings_survive_json(work, weight):
     method = replace(HARD, work=work, averaging=Averaging(client_weight=weight))
     task = method.task(seed=2**40)
     assert task.name == "local-round"
-    back = RoundSettings.read(json.loads(json.dumps(task.settings)))
-    assert back == RoundSettings(Conditional(), LowestLoss(), work, weight, 2**40)
+    back = from_plain(Task, json.loads(json.dumps(to_plain(task))))
+    assert back == task == LocalRound(Conditional(), work, weight, 2**40, assignment=LowestLoss())
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
-from coterie.tiers.assignment import ASSIGNMENTS, CountShares, LowestLoss, PersonalEM, SingleCluster, SoftmaxLoss
-from coterie.tiers.objective import OBJECTIVES, Conditional, Joint, Ratio
+from coterie.tiers.assignment import AssignmentRule, CountShares, LowestLoss, PersonalEM, SingleCluster, SoftmaxLoss
+from coterie.tiers.distance import Distance
+from coterie.tiers.objective import Conditional, Joint, Objective, Ratio
 from coterie.tiers.procedure import Fixed
 
 
@@ -129,12 +130,12 @@ def test_shares_of_a_model_of_ones_own_by_em():
     assert found.flatten().tolist() == pytest.approx([0.35, 0.65])
 
 
-def test_one_cluster_always_chooses_the_first():
+def test_a_single_cluster_always_chooses_the_first():
     scores = torch.tensor([[[0.0, 5.0]], [[9.0, 1.0]]])
     assert SingleCluster().client_choose(scores).tolist() == [[0], [0]]
 
 
-def test_hard_by_loss_chooses_the_highest_score_in_each_lane():
+def test_lowest_loss_chooses_the_highest_score_in_each_restart():
     scores = torch.tensor([[[-3.0, -1.0, -2.0], [-0.1, -7.0, -0.2]]])  # one client, two restarts
     assert LowestLoss().client_choose(scores).tolist() == [[1, 0]]
 
@@ -155,7 +156,7 @@ def test_fixed_never_regroups():
 
 
 def test_only_assigned_clients_are_told_and_only_hard_ones_score():
-    assert {name: w.assigned for name, w in ASSIGNMENTS.items()} == {
+    assert {name: w.assigned for name, w in AssignmentRule.members.items()} == {
         "single-cluster": False,
         "lowest-loss": False,
         "nearest-parameters": False,
@@ -166,7 +167,7 @@ def test_only_assigned_clients_are_told_and_only_hard_ones_score():
         "assigned": True,
     }
     kept = {"nearest-parameters", "em-mixture", "count-shares", "personal-em"}
-    assert {name for name, w in ASSIGNMENTS.items() if w.keeps} == kept
+    assert {name for name, w in AssignmentRule.members.items() if w.keeps} == kept
 
 
 def test_soft_weights_by_hand():
@@ -182,5 +183,5 @@ def test_soft_weights_by_hand():
 
 
 def test_members_are_found_under_their_own_name():
-    for table in (OBJECTIVES, ASSIGNMENTS):
-        assert all(name == member.name for name, member in table.items())
+    for family in (Objective, AssignmentRule, Distance):
+        assert all(name == member.name for name, member in family.members.items())
