@@ -29,7 +29,7 @@ Models = list[dict[str, Tensor]]
 
 def clients_of(plan: Plan) -> list[tuple[Tensor, Tensor]]:
     """Each client's samples in the type that is computed on."""
-    shard = plan.federation.side.train
+    shard = plan.federation.group.train
     return [(shard.x[a:b].flatten(1), shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
 
 

@@ -124,7 +124,7 @@ class Loop:
     """FedEM or FedRC client by client, model by model; starts from the models of `ours`."""
 
     def __init__(self, work: Workload, ours: Ours, ratio: bool) -> None:
-        shard = ours.plan.federation.side.train
+        shard = ours.plan.federation.group.train
         self.net, self.ratio, self.round = work.build(), ratio, 0
         self.hashes = shard.hashes
         self.clients = [(shard.x[a:b], shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]

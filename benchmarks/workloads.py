@@ -159,7 +159,7 @@ def loop_fedavg(plan: Plan, state: ServerState, asked: int, batch: int, lr: floa
 
 
 def _clients(plan: Plan) -> list[tuple[Tensor, Tensor]]:
-    shard = plan.federation.side.train
+    shard = plan.federation.group.train
     return [(shard.x[a:b], shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
 
 

@@ -27,6 +27,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors.torch import save as safetensors_save
 from torch import Tensor
 
+import coterie.client.tasks
+import coterie.tiers  # noqa: F401 a request names tasks and tier members, which these imports register
 from coterie.core.messages import (
     Broadcast,
     Parts,

@@ -17,8 +17,9 @@ import coterie
 from coterie.core.client_state import NEVER
 from coterie.core.dataset import FederatedDataset
 from coterie.core.federation import Replies
-from coterie.core.messages import Broadcast, Task
+from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.engines.missing import Missing
 from coterie.engines.simulated import Simulated
 from coterie.flower.local.processes import LocalFederation, LocalRun
@@ -136,7 +137,7 @@ class Replayed(Simulated):
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         if task.name != "local-round":  # who was silent in the last round may well have answered afterwards
-            return Simulated(self.side).ask(task, broadcast, asked)
+            return Simulated(self.group).ask(task, broadcast, asked)
         gone = self.lost.get(broadcast.round, ())
         if gone:
             anew = torch.tensor([self.clients[i] in gone for i in asked])
@@ -152,7 +153,9 @@ def replayed(data: FederatedDataset, method: str, records: Sequence[RoundRecord]
     assert isinstance(plan.federation, Simulated)
     silent = {record["round"]: [*record["missing"], *record["rejected"]] for record in records}
     lost = {record["round"]: lost_in(record) for record in records}
-    return execute(begin_run(replace(plan, federation=Replayed(plan.federation.side, silent, lost=lost))), None, ignore)
+    return execute(
+        begin_run(replace(plan, federation=Replayed(plan.federation.group, silent, lost=lost))), None, ignore
+    )
 
 
 def lost_in(record: RoundRecord) -> list[str]:

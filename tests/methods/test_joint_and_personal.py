@@ -13,7 +13,7 @@ import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.errors import ConfigError
 from coterie.testing.checks import small_federation
-from coterie.tiers.assignment import ASSIGNMENTS, EMMixture
+from coterie.tiers.assignment import AssignmentRule, EMMixture
 from coterie.training.fitting import execute
 from coterie.training.measures import dying
 from coterie.training.planning import prepare
@@ -191,7 +191,7 @@ class AllOrNothing(EMMixture):
 
 
 def test_fedem_with_responsibilities_of_zero_and_one_is_ifca_step_by_step(monkeypatch):
-    monkeypatch.setitem(ASSIGNMENTS, "all-or-nothing", AllOrNothing)
+    monkeypatch.setitem(AssignmentRule.members, "all-or-nothing", AllOrNothing)
     data = small_federation(
         "logistic", sizes=(6, 6, 6, 6, 6, 6, 6, 6, 6)
     )  # a mean over padding would not be the client's

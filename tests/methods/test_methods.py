@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from coterie.client.side import ClientSide
 
+from coterie.client.group import ClientGroup
 from coterie.core.federation import Federation
 from coterie.methods import METHODS
 from coterie.testing.checks import CHECKS, LAYOUTS, TASKS, Case, check_task, learners_of
@@ -155,7 +155,7 @@ class Kept(Case):
 
     last: ClassVar[dict[str, Result]] = {}
 
-    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientGroup], Federation] | None = None) -> Result:
         if plan is not None or federation is not None:
             return super().run(plan, federation)
         if repr(self) not in self.last:

@@ -190,7 +190,7 @@ def test_nobody_has_a_solution():
 
 def test_a_client_that_is_silent_at_first_is_missing_until_the_end():
     plan = prepare(two_groups(), "one-shot", None, None, {"rounds": 3, "clusters": 2})
-    late = Simulated(plan.federation.side, missing={-1: ("c2",)})
+    late = Simulated(plan.federation.group, missing={-1: ("c2",)})
     result = execute(begin(replace(plan, federation=late)), None, lambda record: None)
     assert [record["missing"] for record in result.records] == [["c2"]] * 3
     assert "c2" not in result.assignments

@@ -166,12 +166,12 @@ def plan_for(**options):
 
 def test_a_client_that_was_away_goes_on_from_its_own_last_round():
     plan = plan_for()
-    away = Simulated(plan.federation.side, missing={1: ("site-4",), 2: ("site-4",)})
+    away = Simulated(plan.federation.group, missing={1: ("site-4",), 2: ("site-4",)})
     begun = begin(replace(plan, federation=away))
     kept = []
 
     def look(record):
-        kept.append(plan.federation.side.states.shelf.arrays["weights"][4].clone())
+        kept.append(plan.federation.group.states.shelf.arrays["weights"][4].clone())
 
     execute(begun, None, look)
     assert torch.equal(kept[0], kept[1])

@@ -18,7 +18,7 @@ from coterie.errors import ConfigError
 from coterie.methods import METHODS
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
 from coterie.privacy.budget import Spending
-from coterie.privacy.client import clipped, made_private, said
+from coterie.privacy.client import clipped, made_private, randomised_choice
 from coterie.privacy.mechanism import Privacy, truthful
 from coterie.privacy.noise import FromSystem, Keyed
 from coterie.privacy.server import believed, with_noise
@@ -74,7 +74,7 @@ def test_a_cluster_is_said_as_often_as_its_epsilon_allows():
     K, eps = 3, 1.0
     keep = math.e / (math.e + 2)  # 0.576
     chosen = torch.tensor([0, 1, 2]).repeat(10_000)
-    told = said(chosen, K, eps, Keyed(0).uniforms(1, NAMES))
+    told = randomised_choice(chosen, K, eps, Keyed(0).uniforms(1, NAMES))
     share = np.array([[float((told[chosen == c] == k).double().mean()) for k in range(K)] for c in range(K)])
     assert truthful(eps, K) == pytest.approx(keep)
     # a share of 10 000 has a standard error of at most 0.5 %
@@ -168,7 +168,7 @@ def answer_of(plan, seed: int = 0) -> tuple[Reply, Clusters]:
     """What the first client says in a round, without noise, to models far from each other."""
     K = plan.method.procedure.K
     clusters = Clusters({"weight": torch.from_numpy(np.random.default_rng(seed).normal(size=(K, 3)))}, K)
-    side = replace(plan.federation.side, noise=Silent()).take(np.array([0]), remember=False)
+    side = replace(plan.federation.group, noise=Silent()).take(np.array([0]), remember=False)
     told = None if not plan.method.weights.assigned else torch.zeros(1, 1, dtype=torch.int64)
     broadcast = Broadcast(0, clusters, only=told, scalars={"lr": plan.method.rate(0)})
     with torch.no_grad():

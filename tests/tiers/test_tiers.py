@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -11,11 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
-from coterie.core.regroup import NewCluster, Regroup
-from coterie.core.state_array import RegroupEvent, StateArray
-from coterie.tiers.assignment import ASSIGNMENTS, CountShares, LowestLoss, PersonalEM, SingleCluster, SoftmaxLoss
-from coterie.tiers.objective import OBJECTIVES, Conditional, Joint, Ratio
+from coterie.tiers.assignment import AssignmentRule, CountShares, LowestLoss, PersonalEM, SingleCluster, SoftmaxLoss
+from coterie.tiers.distance import Distance
+from coterie.tiers.objective import Conditional, Joint, Objective, Ratio
 from coterie.tiers.procedure import Fixed
 
 
@@ -27,11 +24,6 @@ def a_block(y: list[list[int]], x: Tensor | None = None, sizes: list[int] | None
     mask = None if sizes is None else torch.arange(n)[None] < counts[:, None]
     features = torch.zeros(B, n, 1, dtype=torch.float64) if x is None else x
     return Block(np.arange(B), features, labels, counts, mask, np.arange(B, dtype=np.uint64))
-
-
-def values(kept: Mapping[str, StateArray]) -> Params:
-    """The tensors without their declarations, as the objective is given them in the next round."""
-    return {name: array.value for name, array in kept.items()}
 
 
 def test_conditional_scores_by_the_likelihood_itself():
@@ -47,9 +39,9 @@ def test_the_ratio_takes_away_what_a_cluster_gains_by_its_labels():
     counts = Ratio().client_counts(gamma, block, None, 2)
     assert counts["labels"].tolist() == [[[[1.0, 0.5], [0.0, 1.5]]]]
     # another client adds [[0, 0.5], [3, 0]]: shares (1, 1)/2 and (3, 1.5)/4.5
-    kept = values(Ratio().server_keep({}, counts, torch.tensor([1]), 3))
+    kept = Ratio().server_keep({}, counts, torch.tensor([1]), 3)
     other = {"labels": torch.tensor([[[[0.0, 0.5], [3.0, 0.0]]]], dtype=torch.float64)}
-    kept = values(Ratio().server_keep(kept, other, torch.tensor([2]), 3))
+    kept = Ratio().server_keep(kept, other, torch.tensor([2]), 3)
     assert kept["labels"].shape == (3, 1, 2, 2)
     assert kept["labels"][0].abs().sum() == 0
     shares = Ratio().server_combine(kept)["label_shares"]
@@ -58,24 +50,6 @@ def test_the_ratio_takes_away_what_a_cluster_gains_by_its_labels():
     cost = Ratio().client_cost(torch.ones(1, 3, 1, 2, dtype=torch.float64), block, None, {"label_shares": shares})
     expected = [[math.log(1 / 2), math.log(2 / 3)], *[[math.log(1 / 2), math.log(1 / 3)]] * 2]
     assert (cost[0] - 1).flatten().tolist() == pytest.approx(np.ravel(expected).tolist())
-
-
-def test_what_objectives_keep_is_divided_by_a_split_and_added_up_by_a_merge():
-    split = RegroupEvent(
-        Regroup((NewCluster((0,)), NewCluster((1,)), NewCluster((0,)))), ("a", "b"), torch.tensor([1, 1])
-    )
-    merge = RegroupEvent(Regroup((NewCluster((0, 1), "average"),)), ("a", "b"), torch.tensor([1, 1]))
-    counts = {"labels": torch.tensor([[[[4.0, 2.0], [1.0, 3.0]]]], dtype=torch.float64)}
-    labels = Ratio().server_keep({}, counts, torch.tensor([1]), 2)["labels"]
-    assert labels.regrouped(split).value[1, 0].tolist() == [[2, 1], [1, 3], [2, 1]]
-    assert labels.regrouped(merge).value[1, 0].tolist() == [[5, 5]]
-    added = {"moments": torch.tensor([[[2.0, 8.0, 4.0], [1.0, 5.0, 3.0]]], dtype=torch.float64)}
-    moments = Joint().server_keep({}, added, torch.tensor([0]), 2)["moments"]
-    assert moments.regrouped(split).value[0].tolist() == [[1, 4, 2], [1, 5, 3], [1, 4, 2]]
-    assert moments.regrouped(merge).value[0].tolist() == [[3, 13, 7]]
-    # Gaussians that every cluster shares are no clusters
-    shared = Joint(gaussians=2).server_keep({}, added, torch.tensor([0]), 2)["moments"]
-    assert shared.regrouped(merge).value is shared.value
 
 
 def test_a_class_that_a_cluster_never_saw_has_a_floor():
@@ -91,7 +65,7 @@ def test_a_joint_cluster_is_the_better_the_nearer_a_sample_is_to_its_gaussian():
     counts = joint.client_counts(gamma, block, joint.client_see(None, block), None)
     assert counts["moments"].tolist() == [[[[2.0, 2.0, 4.0], [2.0, 22.0, 244.0]]]]
     added = {"moments": counts["moments"].sum(dim=0)}
-    common = joint.server_combine(values(joint.server_keep({}, added, torch.tensor([0]), 1)))
+    common = joint.server_combine(joint.server_keep({}, added, torch.tensor([0]), 1))
     assert common["means"].flatten().tolist() == [1.0, 11.0]
     assert common["variances"].flatten().tolist() == [1.0, 1.0]
     # log N(2; 1, 1) = -1/2 - log(2 pi)/2, log N(2; 11, 1) = -81/2 - log(2 pi)/2
@@ -111,7 +85,7 @@ def test_gaussians_have_a_floor_and_an_empty_one_is_that_of_all():
     assert common["variances"].flatten().tolist() == pytest.approx([8 / 3 * 1e-3, 4.0, 8 / 3])
     # next round nothing belongs to the first one: it keeps what it had
     later = {"moments": torch.tensor([[[0.0, 0.0, 0.0], [2.0, 6.0, 26.0], [0.0, 0.0, 0.0]]], dtype=torch.float64)}
-    kept = values(Joint().server_keep({"moments": moments}, later, torch.tensor([0]), 1))
+    kept = Joint().server_keep({"moments": moments}, later, torch.tensor([0]), 1)
     assert kept["moments"].tolist() == moments.tolist()
 
 
@@ -156,12 +130,12 @@ def test_shares_of_a_model_of_ones_own_by_em():
     assert found.flatten().tolist() == pytest.approx([0.35, 0.65])
 
 
-def test_one_cluster_always_chooses_the_first():
+def test_a_single_cluster_always_chooses_the_first():
     scores = torch.tensor([[[0.0, 5.0]], [[9.0, 1.0]]])
     assert SingleCluster().client_choose(scores).tolist() == [[0], [0]]
 
 
-def test_hard_by_loss_chooses_the_highest_score_in_each_lane():
+def test_lowest_loss_chooses_the_highest_score_in_each_restart():
     scores = torch.tensor([[[-3.0, -1.0, -2.0], [-0.1, -7.0, -0.2]]])  # one client, two restarts
     assert LowestLoss().client_choose(scores).tolist() == [[1, 0]]
 
@@ -182,7 +156,7 @@ def test_fixed_never_regroups():
 
 
 def test_only_assigned_clients_are_told_and_only_hard_ones_score():
-    assert {name: w.assigned for name, w in ASSIGNMENTS.items()} == {
+    assert {name: w.assigned for name, w in AssignmentRule.members.items()} == {
         "single-cluster": False,
         "lowest-loss": False,
         "nearest-parameters": False,
@@ -193,7 +167,7 @@ def test_only_assigned_clients_are_told_and_only_hard_ones_score():
         "assigned": True,
     }
     kept = {"nearest-parameters", "em-mixture", "count-shares", "personal-em"}
-    assert {name for name, w in ASSIGNMENTS.items() if w.keeps} == kept
+    assert {name for name, w in AssignmentRule.members.items() if w.keeps} == kept
 
 
 def test_soft_weights_by_hand():
@@ -209,5 +183,5 @@ def test_soft_weights_by_hand():
 
 
 def test_members_are_found_under_their_own_name():
-    for table in (OBJECTIVES, ASSIGNMENTS):
-        assert all(name == member.name for name, member in table.items())
+    for family in (Objective, AssignmentRule, Distance):
+        assert all(name == member.name for name, member in family.members.items())
