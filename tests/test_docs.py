@@ -10,6 +10,7 @@ import pytest
 from coterie.cli.main import cli
 from coterie.cli.reference import cli_page, methods_page
 from coterie.experiments.page import page
+from coterie.experiments.reproduce import RESULTS
 from coterie.methods import METHODS
 from papers import REPRODUCTIONS
 
@@ -65,7 +66,7 @@ def test_examples_run(path, tmp_path, monkeypatch, capsys):
 def test_generated_pages_are_fresh():
     assert (ROOT / "docs" / "methods.md").read_text() == methods_page(), "run 'make docs'"
     assert (ROOT / "docs" / "cli.md").read_text() == cli_page(), "run 'make docs'"
-    written = page(REPRODUCTIONS.values(), ROOT / "reproductions.jsonl")
+    written = page(REPRODUCTIONS.values(), RESULTS)
     assert (ROOT / "docs" / "reproductions.md").read_text() == written, "run 'make reproductions'"
 
 
