@@ -182,8 +182,10 @@ def main(cells: int, seconds: float, jobs: int | None, results: Path) -> None:
     outcomes: dict[str, Difference | CoterieError] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for repeat, figures in in_processes(Measure(Path(scratch)), chosen, jobs, lambda waiting: None):
-            failed = isinstance(figures, CoterieError)
-            outcomes[repeat.label] = figures if failed else largest_difference(repeat.stored, figures)
+            if isinstance(figures, CoterieError):
+                outcomes[repeat.label] = figures
+            else:
+                outcomes[repeat.label] = largest_difference(repeat.stored, figures)
             click.echo(f"{len(outcomes)} of {len(chosen)}: {repeat.label}", err=True)
     sys.exit(0 if show(Console(width=180), outcomes) else 1)
 
