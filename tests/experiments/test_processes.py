@@ -15,7 +15,7 @@ from coterie.errors import RunError, StorageError, TrainingError
 from coterie.experiments.compare import jobs_of, plan_comparison, run_comparison, run_job
 from coterie.experiments.processes import RESTARTS, UNGUARDED, WORKER, in_processes
 from coterie.training.runs.folder import RunFolder
-from tests.work import Dies, Leaves, Pid, Raises
+from tests.experiments.work import Dies, Leaves, Pid, Raises
 
 
 def watch_nothing(jobs):
