@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit test-faults fuzz docs picture reproductions bench clean
+.PHONY: demo test lint types unit test-faults fuzz docs picture reproductions repeat bench clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -41,9 +41,13 @@ docs: $(READY)
 picture: $(READY)
 	$(BIN)/python docs/picture.py
 
-# Writes what is in reproductions.jsonl; `coterie reproduce NAME` adds to it.
+# Writes the results in papers/reproductions.jsonl as a page; `coterie reproduce NAME` adds to them.
 reproductions: $(READY)
 	$(BIN)/coterie reproduce --page docs/reproductions.md
+
+# Runs a sample of the finished cells again and compares their figures with the stored ones; a few minutes.
+repeat: $(READY)
+	$(BIN)/python -m papers.repeat
 
 bench: $(READY)
 	$(BIN)/python benchmarks/linear_round.py

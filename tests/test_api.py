@@ -23,9 +23,9 @@ from tests.methods.test_ifca import population
 def test_the_public_names_are_these_and_no_others():
     assert set(coterie.__all__) == {
         "ConfigError", "CoterieError", "InputError", "FederatedDataset", "Result", "RunError", "StorageError",
-        "TrainingError", "compare", "compose", "fit", "from_arrays", "from_rows", "from_table", "load", "measure",
-        "reproduce", "resume", "scenario", "sweep",
-        "clustering", "composing", "datasets", "errors", "evaluate", "reproductions", "scenarios", "testing", "tiers",
+        "TrainingError", "compare", "compose", "fit", "from_arrays", "from_rows", "from_table", "load", "measure", "reproduce",
+        "resume", "scenario", "sweep",
+        "clustering", "composing", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers",
     }  # fmt: skip
     for name in coterie.__all__:
         assert getattr(coterie, name).__doc__
@@ -88,10 +88,14 @@ print("\\n".join(missing))
 
 
 @pytest.mark.parametrize(
-    "module", ["clustering", "composing", "datasets", "evaluate", "reproductions", "testing", "tiers"]
+    "module", ["clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"]
 )
 def test_modules_are_attributes_of_the_package(module):
     assert getattr(coterie, module) is import_module(f"coterie.{module}")
+
+
+def test_the_parts_of_a_composed_method_are_an_attribute_of_the_package():
+    assert coterie.composing is import_module("coterie.training.composing")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from coterie.cli.main import cli
 from coterie.cli.reference import cli_page, measures_table, methods_page
 from coterie.experiments.page import page
+from coterie.experiments.reproduce import RESULTS
 from coterie.methods import METHODS
 from coterie.training.measures import MEASURES
 from papers import REPRODUCTIONS
@@ -69,7 +70,7 @@ def test_generated_pages_are_fresh():
     assert (ROOT / "docs" / "methods.md").read_text() == methods_page(), "run 'make docs'"
     assert (ROOT / "docs" / "cli.md").read_text() == cli_page(), "run 'make docs'"
     assert (ROOT / "docs" / "measures.md").read_text().endswith(measures_table()), "run 'make docs'"
-    written = page(REPRODUCTIONS.values(), ROOT / "reproductions.jsonl")
+    written = page(REPRODUCTIONS.values(), RESULTS)
     assert (ROOT / "docs" / "reproductions.md").read_text() == written, "run 'make reproductions'"
 
 

@@ -287,3 +287,16 @@ def test_tier_methods_start_with_their_side(tier):
                     odd.add(f"{module}.{node.name}.{method.name}")
     assert odd == set()
     assert seen > 0
+
+
+KINDS = {"golden", "fuzz", "faults"}
+"""Folders of tests that are about the whole package: results that must not change, random input, killed processes."""
+
+
+def test_tests_stand_where_the_code_stands():
+    tests = ROOT.parent / "tests"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
+    ours = {folder for folder in folders if folder.parts[0] not in KINDS}
+    assert {folder for folder in ours if folder.parts[0] != "papers" and not (ROOT / folder).is_dir()} == set()
+    assert {folder for folder in ours if folder.parts[0] == "papers" and not (ROOT.parent / folder).is_dir()} == set()
+    assert {folder for folder in folders if not (tests / folder / "__init__.py").is_file()} == set()

@@ -39,7 +39,7 @@ err = Terminal(stderr=True)
     "--results",
     type=click.Path(path_type=Path),
     default=RESULTS,
-    show_default=True,
+    show_default="papers/reproductions.jsonl of the checkout",
     help="File to which finished cells are added.",
 )
 @click.option(

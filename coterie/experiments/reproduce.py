@@ -18,18 +18,20 @@ from coterie.experiments.results import read
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The root of the checkout, if the package runs from one."""
 FOLDER = "papers"
-RESULTS = Path(FOLDER) / "reproductions.jsonl"
+RESULTS = CHECKOUT / FOLDER / "reproductions.jsonl"
+"""The file of finished cells, which belongs to the checkout whatever the current folder is."""
 
 
 def reproductions() -> Mapping[str, Reproduction]:
     """Return all reproductions by name.
 
     Raises:
-        ConfigError: if the package does not run from a checkout, which alone has the folder `papers`.
+        ConfigError: if the package does not run from a checkout of the repository.
     """
     if not (CHECKOUT / FOLDER / "__init__.py").is_file():
         raise ConfigError(
-            "the reproductions are not part of the installed package: clone the repository and run the command there"
+            "the reproductions are not part of the installed package: clone the repository, install it with "
+            "'pip install --editable .' and run the command again"
         )
     if str(CHECKOUT) not in sys.path:
         sys.path.append(str(CHECKOUT))
@@ -77,10 +79,16 @@ def reproduce(
         only: Run only cells whose name contains this text.
         jobs: Number of worker processes; by default one for each core.
         out: Folder of the runs, from which an interrupted cell resumes.
-        results: File to which finished cells are added.
+        results: File to which finished cells are added; by default papers/reproductions.jsonl of the checkout.
         on_start: Called with the cells that will be run.
         on_progress: Called with a cell and the rounds it has done.
         on_cell: Called with each finished cell, its figures and its seconds.
+
+    Returns:
+        The tables, the claims and the cells that failed.
+
+    Raises:
+        ConfigError: if the name is unknown, or the package does not run from a checkout of the repository.
     """
     leave_if_importing_main()
     reproduction = find_reproduction(name)

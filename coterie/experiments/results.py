@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from coterie.errors import RunError
 from coterie.experiments.reproduction import Cell, Figures, Found
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One line of the file: a cell that was run."""
+
+    reproduction: str
+    """Name under which the reproduction keeps its cells."""
+    cell: str
+    seed: int
+    figures: Figures
+    seconds: float
+    """Duration of the run, or of its last part if it was resumed."""
+
+
+FIELDS = {field.name for field in fields(Finished)}
 
 
 def append(file: Path, reproduction: str, cell: Cell, figures: Figures, seconds: float) -> None:
@@ -28,27 +44,32 @@ def append(file: Path, reproduction: str, cell: Cell, figures: Figures, seconds:
 
 
 def read(file: Path, reproduction: str) -> Found:
-    """The finished cells of one reproduction; of a cell that is there twice, the last counts."""
+    """Return the finished cells of one reproduction; of a cell that occurs twice, the last line counts."""
     found: dict[str, dict[int, Figures]] = {}
-    for line in _lines(file):
-        if line["reproduction"] == reproduction:
-            found.setdefault(line["cell"], {})[int(line["seed"])] = line["figures"]
+    for line in read_lines(file):
+        if line.reproduction == reproduction:
+            found.setdefault(line.cell, {})[line.seed] = line.figures
     return found
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
+def read_lines(file: Path) -> list[Finished]:
+    """Return every finished cell in the order of the file; none if there is no such file.
+
+    Raises:
+        RunError: if a line is not as `append` writes it.
+    """
     if not file.is_file():
         return []
     lines = []
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             line = json.loads(text)
-            missing = {"reproduction", "cell", "seed", "figures"} - line.keys()
+            missing = FIELDS - line.keys()
         except (json.JSONDecodeError, AttributeError):
             missing = {"JSON"}
         if missing:
             raise RunError(
                 f"{file}, line {number}: no finished cell, {', '.join(sorted(missing))} missing; remove the line"
             )
-        lines.append(line)
+        lines.append(Finished(**{name: line[name] for name in FIELDS}))
     return lines

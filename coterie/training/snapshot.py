@@ -219,8 +219,9 @@ class RoundSnapshot(Snapshot):
     def is_due(self) -> bool:
         """Whether the options ask for an evaluation after this round, and clients may be asked."""
         options, after = self.plan.settings, self.state.round
-        due = after % options.evaluate_every == 0 or after == plan.rounds
-        return due and self.done.answered > 0 and self.plan.may_evaluate  # where nobody answered, nobody would do so now
+        due = after % options.evaluate_every == 0 or after == self.plan.rounds
+        # where nobody answered, nobody would do so now
+        return due and self.done.answered > 0 and self.plan.may_evaluate
 
     @property
     def measures_newcomers(self) -> bool:

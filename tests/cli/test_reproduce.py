@@ -1,11 +1,38 @@
 """`coterie reproduce` as a user types it."""
 
+from pathlib import Path
 
-def test_without_a_name_it_lists_what_there_is(coterie):
-    code, out, _ = coterie("reproduce")
+from coterie.experiments import reproduce
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_without_a_name_it_lists_what_there_is(coterie, tmp_path):
+    code, out, _ = coterie("reproduce", "--results", tmp_path / "results.jsonl")
     assert code == 0
     assert "ifca-table1" in out
     assert "0 of 24" in out
+
+
+def test_the_results_are_those_of_the_checkout_from_any_folder(coterie, tmp_path, monkeypatch):
+    assert ROOT / "papers" / "reproductions.jsonl" == reproduce.RESULTS
+    (tmp_path / "papers").mkdir()  # not the folder of the checkout
+    _, elsewhere, _ = coterie("reproduce")
+    monkeypatch.chdir(ROOT / "docs")
+    _, inside, _ = coterie("reproduce")
+    assert elsewhere == inside
+    assert "420 of 420" in inside
+
+
+def test_outside_a_checkout_one_sentence_says_what_to_do(coterie, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "CHECKOUT", tmp_path)
+    for arguments in ((), ("ifca-table1",), ("--page", tmp_path / "page.md")):
+        code, _, err = coterie("reproduce", *arguments)
+        assert code == 2
+        assert err.strip().splitlines() == [
+            "error: the reproductions are not part of the installed package: clone the repository, install it with "
+            "'pip install --editable .' and run the command again"
+        ]
 
 
 def test_a_quick_run_prints_tables_and_verdicts_and_leaves_nothing(coterie, tmp_path):
@@ -31,13 +58,13 @@ def test_a_wrong_cell_names_the_right_ones(coterie):
 
 def test_missing_data_ends_with_the_command_that_brings_it(coterie, tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "none"))
-    code, _, err = coterie("reproduce", "ifca-figure4", "--only", "single", "--seeds", "1")
+    code, _, err = coterie("reproduce", "ifca-figure4", "--only", "single", "--seeds", "1", "--results", "r.jsonl")
     assert code == 2
     assert "coterie data get mnist" in err
 
 
 def test_the_page_is_written(coterie, tmp_path):
-    code, out, _ = coterie("reproduce", "--page", tmp_path / "page.md")
+    code, out, _ = coterie("reproduce", "--page", tmp_path / "page.md", "--results", tmp_path / "none.jsonl")
     assert code == 0
     assert "page.md" in out
     assert "not run" in (tmp_path / "page.md").read_text()

@@ -16,7 +16,7 @@ from coterie.report.reading import read_runs
 from coterie.testing.checks import small_federation
 from coterie.training.runs.folder import RunFolder
 from tests.core.make import make_shard
-from tests.methods.test_soft import softmax
+from tests.methods.test_fedem_fedrc import softmax
 
 K = 2
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from coterie.errors import RunError, StorageError, TrainingError
 from coterie.experiments.compare import jobs_of, plan_comparison, run_comparison, run_job
 from coterie.experiments.processes import RESTARTS, UNGUARDED, WORKER, in_processes
 from coterie.training.runs.folder import RunFolder
-from tests.work import Dies, Leaves, Pid, Raises
+from tests.experiments.work import Dies, Leaves, Pid, Raises
 
 
 def watch_nothing(jobs):
@@ -137,16 +138,16 @@ def test_a_script_without_a_main_guard_is_told_what_to_do(name, tmp_path):
 @pytest.mark.parametrize(
     ("module", "call"),
     [
-        ("comparing", lambda: coterie.compare("table", out="nowhere")),
-        ("sweeping", lambda: coterie.sweep("table", over={})),
-        ("reproductions", lambda: coterie.reproduce("ifca-figure3")),
+        ("compare", lambda: coterie.compare("table", out="nowhere")),
+        ("sweep", lambda: coterie.sweep("table", over={})),
+        ("reproduce", lambda: coterie.reproduce("ifca-figure3")),
     ],
 )
 def test_whatever_starts_workers_first_looks_for_a_main_guard(module, call, monkeypatch):
     def leave():
         raise SystemExit(UNGUARDED)
 
-    monkeypatch.setattr(f"coterie.{module}.leave_if_importing_main", leave)
+    monkeypatch.setattr(import_module(f"coterie.experiments.{module}"), "leave_if_importing_main", leave)
     with pytest.raises(SystemExit):
         call()
 

@@ -29,7 +29,7 @@ from coterie.training.records import RoundRecord
 from coterie.training.runs.folder import RunFolder
 
 APP = Path(__file__).with_name("app")
-ATTACKS = Path(__file__).parents[1] / "federation" / "flower" / "attacks.py"
+ATTACKS = Path(__file__).parents[1] / "flower" / "attacks.py"
 OPTIONS: Mapping[str, Any] = {
     "learner": "logistic:l2=0.01",
     "start": "random",

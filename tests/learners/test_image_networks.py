@@ -21,8 +21,7 @@ from coterie.learners.base import has_features
 from coterie.learners.local_training import FullBatch
 from coterie.learners.module import ModuleLearner
 from coterie.learners.networks.norms import NORMS, FrozenBatchNorm, scaled
-from coterie.testing import checks
-from coterie.testing.checks import Case
+from coterie.testing.checks import LEARNERS, Case, check_engines, small_federation, small_module
 from coterie.training.runs.files import read_tensors
 from tests.core.make import class_data, make_block
 
@@ -341,7 +340,7 @@ def test_a_single_feature_keeps_its_axis():
 
 
 def test_only_learners_with_a_head_have_features():
-    assert has_features(make_learner(checks.small_module, Profile((4, 4), 3)))
+    assert has_features(make_learner(small_module, Profile((4, 4), 3)))
     assert not has_features(make_learner(lambda: nn.Linear(4, 3), Profile((4,), 3)))
     assert not has_features(make_learner("logistic", Profile((4, 4), 3)))
 
@@ -371,14 +370,14 @@ def test_scores_with_a_shared_body_equal_those_of_each_model(name, monkeypatch):
 
 @pytest.mark.parametrize(("name", "method"), [("resnet18", "fedavg"), ("mobilenet-v2", "ifca")])
 def test_engines_agree(name, method, monkeypatch):
-    monkeypatch.setitem(checks.LEARNERS, name, NARROW[name])
+    monkeypatch.setitem(LEARNERS, name, NARROW[name])
     options = {"rounds": 1, "local_steps": 1} | ({"shared": BODIES[name]} if method == "ifca" else {})
-    checks.check_engines(Case(method, name, options, sizes=(3, 5, 2)))
+    check_engines(Case(method, name, options, sizes=(3, 5, 2)))
 
 
 @pytest.mark.parametrize("name", NARROW)
 def test_a_shared_body_is_one_and_heads_are_many(name):
-    data = checks.small_federation(name, sizes=(4, 6, 5))
+    data = small_federation(name, sizes=(4, 6, 5))
     result = fit(data, "ifca", learner=NARROW[name], clusters=2, rounds=1, local_steps=1, lr=0.05, shared=BODIES[name])
     head = "fc" if name == "resnet18" else "classifier.1"
     one, other = result.models
@@ -454,7 +453,7 @@ def test_a_file_without_last_layer_leaves_it_to_the_key(tmp_path):
 def test_clusters_start_from_one_body_and_a_finished_run_reads_the_file_again(tmp_path):
     arrays = {n: a for n, a in random_arrays(NARROW["resnet18"], Profile((4, 4), 3)).items() if not n.startswith("fc.")}
     spec = f"{NARROW['resnet18']},weights={stored(tmp_path / 'w.safetensors', arrays)}"
-    data = checks.small_federation("resnet18", sizes=(4, 6, 5))
+    data = small_federation("resnet18", sizes=(4, 6, 5))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = fit(data, "ifca", learner=spec, clusters=2, rounds=1, lr=1e-30, out=tmp_path / "run")
@@ -467,7 +466,7 @@ def test_clusters_start_from_one_body_and_a_finished_run_reads_the_file_again(tm
 
 def test_clusters_that_would_all_start_alike_are_refused(tmp_path):
     path = stored(tmp_path / "w.safetensors", random_arrays(NARROW["resnet18"], Profile((4, 4), 3)))
-    data = checks.small_federation("resnet18", sizes=(4, 6, 5))
+    data = small_federation("resnet18", sizes=(4, 6, 5))
     with pytest.raises(ConfigError, match="every start of the learner is the same"):
         fit(data, "ifca", learner=f"{NARROW['resnet18']},weights={path}", clusters=2, rounds=1)
 

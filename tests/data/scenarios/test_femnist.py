@@ -12,7 +12,7 @@ from coterie.data import loaders as datasets
 from coterie.data.loaders import store
 from tests.data.loaders.make import written
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "femnist_200.npz"
+REAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "femnist_200.npz"
 SMALL = written([2, 0, 1, 0, 2, 2], [1, 0, 2, 0], ["ann", "bob", "cy"])
 
 

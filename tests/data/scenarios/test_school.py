@@ -14,7 +14,7 @@ from coterie.data.loaders.rows import Rows
 from coterie.data.scenarios.school import FEATURES
 from coterie.evaluate.mixed_model import alone_rmse, pooled_rmse
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "school.npz"
+REAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "school.npz"
 
 
 @pytest.fixture(autouse=True)

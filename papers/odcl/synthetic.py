@@ -29,7 +29,7 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from papers.odcl_measures import (
+from papers.odcl.measures import (
     PAPER,
     Bar,
     at_least,

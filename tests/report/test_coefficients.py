@@ -7,7 +7,6 @@ import re
 
 import pytest
 from rich.console import Console
-from test_report_page import HOSTILE, Elements
 
 import coterie
 from coterie.cli import show
@@ -15,6 +14,7 @@ from coterie.report.coefficients import MOST, section, table_rows
 from coterie.report.figures.forest import forest
 from coterie.report.formats import ABSENT, MINUS
 from coterie.report.page import write_report
+from tests.report.test_page import HOSTILE, Elements
 
 
 def row(cluster, estimate, half, **more):

@@ -28,7 +28,7 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from papers.odcl_measures import (
+from papers.odcl.measures import (
     PAPER,
     Bar,
     errors_by_round,

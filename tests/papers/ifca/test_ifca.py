@@ -13,9 +13,9 @@ from coterie.experiments.reproduce import find_reproduction, reproduce
 from coterie.learners import make_learner
 from coterie.training.result import Result
 from papers import REPRODUCTIONS
-from papers.ifca_figure3 import FULL, REDUCED, Setting, Trial, mean_distance
-from papers.ifca_table1 import COLUMNS
-from papers.newcomers import least_loss_accuracy
+from papers.ifca.figure3 import FULL, REDUCED, Setting, Trial, mean_distance
+from papers.ifca.newcomers import least_loss_accuracy
+from papers.ifca.table1 import COLUMNS
 
 
 def verdicts(name, found, quick=False):

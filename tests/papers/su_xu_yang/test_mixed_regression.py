@@ -4,39 +4,41 @@ import numpy as np
 import pytest
 
 import coterie
-from papers import su_mixed
-from papers.su_mixed import SETTINGS, FreshTrial, PrivateTrial, Setting, Trial
+from papers.su_xu_yang import mixed_regression
+from papers.su_xu_yang.mixed_regression import SETTINGS, FreshTrial, PrivateTrial, Setting, Trial
 
 EASY = {"clients": 60, "samples": "25", "dimension": 4, "groups": 3, "noise": "0.05", "separation": 1.0}
 
 
 def test_separation_and_the_limit_of_a_single_model_by_hand():
     models = np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
-    assert su_mixed.separation(models) == 1.0
+    assert mixed_regression.separation(models) == 1.0
     data = coterie.from_arrays([(np.zeros((n, 2)), np.zeros(n)) for n in (1, 3)], truth=[0, 1])
-    data = su_mixed.replace(data, true_models=np.array([[0.0, 0.0], [4.0, 0.0]]))
-    assert su_mixed.common_model_error(data) == 3.0  # the weighted mean is (3, 0): 1/4 of (0, 0) and 3/4 of (4, 0)
+    data = mixed_regression.replace(data, true_models=np.array([[0.0, 0.0], [4.0, 0.0]]))
+    assert (
+        mixed_regression.common_model_error(data) == 3.0
+    )  # the weighted mean is (3, 0): 1/4 of (0, 0) and 3/4 of (4, 0)
 
 
 def test_first_below():
-    assert su_mixed.first_below([3.0, 2.0, 1.0, 0.5], 1.0) == 2
-    assert su_mixed.first_below([3.0], 1.0) is None
+    assert mixed_regression.first_below([3.0, 2.0, 1.0, 0.5], 1.0) == 2
+    assert mixed_regression.first_below([3.0], 1.0) is None
 
 
 @pytest.mark.parametrize("estimator", ["least-norm", "moment"])
 def test_one_shot_finds_easy_groups(estimator):
     data = coterie.scenario("mixed-regression", **EASY | {"samples": "400"})
-    labels = su_mixed.one_shot_labels(data, estimator, seed=0)
-    assert su_mixed.agreement(data.truth, labels)["identity"] == 1.0
+    labels = mixed_regression.one_shot_labels(data, estimator, seed=0)
+    assert mixed_regression.agreement(data.truth, labels)["identity"] == 1.0
 
 
 def test_least_squares_of_the_true_groups():
     data = coterie.scenario("mixed-regression", **EASY | {"noise": "0"})
-    assert su_mixed.least_squares_error(data) < 1e-12
+    assert mixed_regression.least_squares_error(data) < 1e-12
 
 
 def test_a_small_trial_from_end_to_end(monkeypatch, tmp_path):
-    monkeypatch.setattr(su_mixed, "DIMENSION", 8)
+    monkeypatch.setattr(mixed_regression, "DIMENSION", 8)
     setting = Setting("small", "small", {"clients": 90, "samples": "30"}, *[(0, 1)] * 5, 0.9)
     trial = Trial(setting, seed=0, rounds=40, early=10)
     figures = trial.measure(tmp_path)
@@ -47,11 +49,11 @@ def test_a_small_trial_from_end_to_end(monkeypatch, tmp_path):
     assert figures["fedavg"] > 5 * figures["oracle"]
     assert figures["fedavg"] == pytest.approx(figures["fedavg limit"], rel=0.1)
     found = {"small": {0: figures}}
-    texts = [[*row] for table in su_mixed.tables(setting, found, False) for row in table.rows]
+    texts = [[*row] for table in mixed_regression.tables(setting, found, False) for row in table.rows]
     assert any(row[0] == "oracle iterative clustering" for row in texts)
-    claims = su_mixed.claims(setting, found, False)
+    claims = mixed_regression.claims(setting, found, False)
     assert all(claim.holds is not None for claim in claims)
-    assert [claim.holds for claim in su_mixed.claims(setting, {}, False)] == [None] * len(claims)
+    assert [claim.holds for claim in mixed_regression.claims(setting, {}, False)] == [None] * len(claims)
 
 
 def test_fresh_data_needs_many_clients(tmp_path):
@@ -61,13 +63,13 @@ def test_fresh_data_needs_many_clients(tmp_path):
 
 
 def test_noise_on_the_anchors_costs_bytes(monkeypatch, tmp_path):
-    monkeypatch.setattr(su_mixed, "DIMENSION", 8)
+    monkeypatch.setattr(mixed_regression, "DIMENSION", 8)
     plain, noisy = (PrivateTrial(sigma, 0).measure(tmp_path) for sigma in (0.0, 0.05))
     assert noisy["megabytes"] > plain["megabytes"]
     assert noisy["coarse"] < 0.5
 
 
 def test_every_setting_has_its_own_cells():
-    cells = [cell for r in su_mixed.REPRODUCTIONS for cell in r.cells(2, True)]
+    cells = [cell for r in mixed_regression.REPRODUCTIONS for cell in r.cells(2, True)]
     assert len({(cell.name, cell.seed) for cell in cells}) == len(cells)
     assert [s.name for s in SETTINGS] == ["su-c1", "su-c2", "su-c3"]

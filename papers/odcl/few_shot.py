@@ -36,7 +36,7 @@ from coterie.server.loop import rounds
 from coterie.training.fitting import fit
 from coterie.training.planning import prepare
 from coterie.training.starting import Begun, begin
-from papers.odcl_measures import Bar, at_least, kept, normalised_mse, vectors, within
+from papers.odcl.measures import Bar, at_least, kept, normalised_mse, vectors, within
 
 STARTS = 10
 NEAR = 0.01

@@ -9,8 +9,8 @@ from coterie.data import scenario
 from coterie.experiments.reproduce import find_reproduction
 from coterie.experiments.reproduction import Claim
 from coterie.training.starting import begin
-from papers.odcl_few_shot import CASES, FewShot, Networks, arrival
-from papers.odcl_measures import (
+from papers.odcl.few_shot import CASES, FewShot, Networks, arrival
+from papers.odcl.measures import (
     Bar,
     at_least,
     counted,
@@ -24,9 +24,9 @@ from papers.odcl_measures import (
     vectors,
     within,
 )
-from papers.odcl_rounds import SETUPS, Chase, Curves
-from papers.odcl_synthetic import Trial, interval_ratio
-from papers.odcl_table2 import Ifca, OneShots, images, mean_accuracy, run_name, seeded_once
+from papers.odcl.rounds import SETUPS, Chase, Curves
+from papers.odcl.synthetic import Trial, interval_ratio
+from papers.odcl.table2 import Ifca, OneShots, images, mean_accuracy, run_name, seeded_once
 
 NAMES = [
     "odcl-figure2",

@@ -24,7 +24,7 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from papers.hcfl_reference import count_range, take
+from papers.hcfl.reference import count_range, take
 
 SETTING: dict[str, object] = {"dataset": "cifar10", "clients": 100, "concepts": 2, "beta": 0.2}
 TRAINING: dict[str, object] = {"rounds": 200, "local_epochs": 1, "batch_size": 128, "lr": 0.06, "evaluate_every": 10}

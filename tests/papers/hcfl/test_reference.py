@@ -7,7 +7,7 @@ from coterie.data import scenario
 from coterie.data.loaders import store
 from coterie.experiments.reproduce import find_reproduction
 from coterie.training.result import Result
-from papers.hcfl_reference import EVERY, FEDEM, ROWS, SCENARIOS, SWAPPED, cells, claims, tables, take
+from papers.hcfl.reference import EVERY, FEDEM, ROWS, SCENARIOS, SWAPPED, cells, claims, tables, take
 from tests.data.loaders.make import images
 
 NAME = "hcfl-reference"

@@ -2,7 +2,7 @@
 
 from coterie.testing.checks import small_federation
 from coterie.training.planning import prepare
-from papers.hcfl_full import MOBILENET, RESNET
+from papers.hcfl.full import MOBILENET, RESNET
 
 
 def found_with(network, start_end: str, best: str) -> dict:

@@ -22,7 +22,7 @@ from coterie.experiments.reproduction import (
     values_of,
 )
 from coterie.training.result import Result
-from papers.newcomers import least_loss_accuracy
+from papers.ifca.newcomers import least_loss_accuracy
 
 METHODS = {"ifca": "IFCA", "fedavg": "global model", "local": "local model"}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from papers.hcfl_knobs import BACKBONES, KNOBS, cells, claims, tables
-from papers.hcfl_reference import PLUS_FEDEM, PLUS_FEDRC
+from papers.hcfl.knobs import BACKBONES, KNOBS, cells, claims, tables
+from papers.hcfl.reference import PLUS_FEDEM, PLUS_FEDRC
 
 
 def figures(val: float = 80, test: float = 60, clusters: int = 4) -> dict:

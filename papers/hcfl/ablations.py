@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coterie.experiments.reproduction import NOT_RUN, Claim, Found, Table, values_of
-from papers.hcfl_comparisons import BASELINES, TABLE1, TWO_CONCEPTS
-from papers.hcfl_images import (
+from papers.hcfl.comparisons import BASELINES, TABLE1, TWO_CONCEPTS
+from papers.hcfl.images import (
     BACKBONES,
     CIFAR,
     CIFAR_04,
@@ -27,7 +27,7 @@ from papers.hcfl_images import (
     reproduction,
     shown,
 )
-from papers.hcfl_reference import count_range
+from papers.hcfl.reference import count_range
 
 BASE_FEDEM, BASE_FEDRC = PLUS_FEDEM[-1], PLUS_FEDRC[-1]
 

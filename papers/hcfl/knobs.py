@@ -21,7 +21,7 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from papers.hcfl_reference import (
+from papers.hcfl.reference import (
     EVERY,
     PLUS_FEDEM,
     PLUS_FEDRC,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.experiments.reproduction import NOT_RUN, Claim, Found, Table, mean_of, values_of
-from papers.hcfl_comparisons import PLUS_FOR_12, TABLE12_ROWS, TWO_CONCEPTS
-from papers.hcfl_images import (
+from papers.hcfl.comparisons import PLUS_FOR_12, TABLE12_ROWS, TWO_CONCEPTS
+from papers.hcfl.images import (
     CIFAR,
     CLASSES,
     EVERY,
@@ -26,7 +26,7 @@ from papers.hcfl_images import (
     reproduction,
     shown,
 )
-from papers.hcfl_reference import count_range
+from papers.hcfl.reference import count_range
 
 FIGURE4_ROWS = (*PLUS_FEDEM, *PLUS_FEDRC)
 FIGURE4_GRID: Grid = ((CIFAR, FIGURE4_ROWS),)

@@ -33,7 +33,7 @@ from coterie.experiments.reproduction import (
 )
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result
-from papers.hcfl_reference import SHOWN, best_and_last, count_range
+from papers.hcfl.reference import SHOWN, best_and_last, count_range
 
 FAMILY = "hcfl-images"
 PAPER = "Guo, Tang, Lin 2025"

@@ -33,7 +33,7 @@ from coterie.experiments.reproduction import (
 from coterie.training.fitting import fit
 from coterie.training.planning import prepare
 from coterie.training.starting import begin
-from papers.odcl_measures import PAPER, Bar, Floats, Ints, kept, shot, within
+from papers.odcl.measures import PAPER, Bar, Floats, Ints, kept, shot, within
 
 NOISE: dict[str, dict[str, Any]] = {
     "clean": {},

@@ -10,7 +10,7 @@ from coterie.experiments.results import append, read
 from coterie.training.planning import prepare
 from coterie.training.result import Result
 from papers import REPRODUCTIONS
-from papers.hcfl_images import (
+from papers.hcfl.images import (
     CIFAR,
     FAMILY,
     FEDAVG,

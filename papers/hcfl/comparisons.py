@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coterie.experiments.reproduction import NOT_RUN, Claim, Found, Table, mean_of
-from papers.hcfl_images import (
+from papers.hcfl.images import (
     CFL_ROWS,
     CIFAR,
     CIFAR_04,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from papers.hcfl_appendix_b import (
+from papers.hcfl.appendix_b import (
     DRIFT,
     FEW,
     NOISE,
