@@ -213,7 +213,9 @@ class ClientRound:
             self.builder.add_rows(places, {"change": sent[:, None]})
             return
         named = {name: value[:, None] for name, value in unflat(sent, assignment.models).items()}
-        given = weigh(named, rows.to(weight.device), weight, len(assignment.slots), self.settings.work.path("by-client"))
+        given = weigh(
+            named, rows.to(weight.device), weight, len(assignment.slots), self.settings.work.path("by-client")
+        )
         self.builder.add(places, assignment, TrainingPass(restarts, slots, weight, weight), given)
 
     def _train_each(self, places: Positions, block: Block, assignment: Assignment, weight: Tensor) -> None:

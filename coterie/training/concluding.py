@@ -106,9 +106,7 @@ class FinalSnapshot(Snapshot):
     settled: Settled = field(kw_only=True)
 
     @classmethod
-    def of(
-        cls, plan: Plan, state: ServerState, records: Sequence[RoundRecord], epsilon: float | None
-    ) -> FinalSnapshot:
+    def of(cls, plan: Plan, state: ServerState, records: Sequence[RoundRecord], epsilon: float | None) -> FinalSnapshot:
         """Return the last snapshot of the restart that is kept."""
         settled = settle(plan, state)
         losses = settled.start_losses.tolist()

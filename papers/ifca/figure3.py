@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 
 from coterie.core.dataset import FederatedDataset
 from coterie.data import scenario
 from coterie.errors import TrainingError
 from coterie.experiments.reproduction import Cell, Claim, Figures, Found, Reproduction, Table, mean_of, values_of
-from coterie.server.loop import rounds
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 
 ROUNDS, STARTS = 300, 10
 STEP_SIZES = {2: (0.1, 1.0, 0.01), 4: (2.0, 1.0, 0.5)}

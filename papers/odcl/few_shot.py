@@ -15,6 +15,8 @@ from statistics import median
 from typing import Any
 
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import Begun, begin
 
 from coterie.core.state import ServerState, best_restart
 from coterie.data import scenario
@@ -32,10 +34,8 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from coterie.server.loop import rounds
 from coterie.training.fitting import fit
 from coterie.training.planning import prepare
-from coterie.training.starting import Begun, begin
 from papers.odcl.measures import Bar, at_least, kept, normalised_mse, vectors, within
 
 STARTS = 10

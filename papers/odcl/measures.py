@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 
 from coterie.core.clusters import Params
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.experiments.reproduction import NOT_RUN, Claim, Figures
-from coterie.server.loop import rounds
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

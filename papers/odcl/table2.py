@@ -15,6 +15,7 @@ from statistics import stdev
 from typing import Any
 
 import numpy as np
+from coterie.training.starting import begin
 
 from coterie.core.dataset import FederatedDataset
 from coterie.data import scenario
@@ -32,7 +33,6 @@ from coterie.experiments.reproduction import (
 )
 from coterie.training.fitting import fit
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 from papers.odcl.measures import PAPER, Bar, Floats, Ints, kept, shot, within
 
 NOISE: dict[str, dict[str, Any]] = {

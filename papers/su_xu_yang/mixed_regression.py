@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from coterie.server.loop import rounds
+from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
+from coterie.training.starting import begin
 
 from coterie.core.dataset import FederatedDataset
 from coterie.core.state import ServerState
 from coterie.data import scenario
 from coterie.evaluate.metrics import agreement, parameter_error
 from coterie.experiments.reproduction import AtOnce, Cell, Claim, Figures, Found, Reproduction, Table, spread, values_of
-from coterie.server.loop import rounds
-from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
 from coterie.training.planning import Start, prepare
-from coterie.training.starting import begin
 
 GROUPS, DIMENSION, NOISE, ROUNDS = 3, 100, "0.2", 400
 EARLY = 100

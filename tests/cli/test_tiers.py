@@ -4,13 +4,13 @@ import io
 import tomllib
 
 import pytest
+from coterie.tiers.members import TIERS
 from rich.console import Console
 
 from coterie.cli.progress import run_progress
 from coterie.cli.tiers import default_method, users_of_members
 from coterie.methods import METHODS
 from coterie.testing.checks import LEARNERS, learners_of, small_federation
-from coterie.tiers.members import TIERS
 from coterie.training.planning import prepare
 from coterie.training.records import RoundRecord
 

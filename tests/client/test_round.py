@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from coterie.tiers.method import Method
 
 from coterie.client.group import ClientGroup
 from coterie.client.tasks import LocalRound
@@ -21,7 +22,6 @@ from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork
 from coterie.server.aggregate import Averaging
 from coterie.tiers.assignment import LowestLoss, SingleCluster
-from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 from tests.core.make import Samples, class_data, make_block, make_shard, regression_data

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 from sklearn.metrics import adjusted_rand_score
 
 import coterie
@@ -18,7 +19,6 @@ from coterie.errors import ConfigError
 from coterie.testing.checks import Case, small_federation
 from coterie.training.planning import prepare
 from coterie.training.result import Result
-from coterie.training.starting import begin
 
 SMALL = {"clusters": 2, "rounds": 3, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3}
 

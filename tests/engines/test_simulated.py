@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from coterie.tiers.method import Method
 
 from coterie.client.group import ClientGroup
 from coterie.core.clusters import Clusters
@@ -21,7 +22,6 @@ from coterie.learners.descent import LocalWork
 from coterie.server.aggregate import Averaging
 from coterie.testing.checks import CHECKS, Case
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.method import Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 from tests.core.make import make_shard, regression_data

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 
 from coterie.client.group import ClientGroup
 from coterie.core.expected import Expected, Slots, Spec
@@ -16,7 +17,6 @@ from coterie.engines.simulated import Simulated
 from coterie.flower.checks import Asked, Memory, sort_out
 from coterie.flower.wire import Answer, answer_content
 from coterie.testing.checks import Case
-from coterie.training.starting import begin
 from tests.flower.make import at_node, edited, federation_of, with_change
 
 MODELS = {"w": torch.zeros(2, 3, dtype=torch.float64)}

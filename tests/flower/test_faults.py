@@ -9,6 +9,7 @@ from time import time
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 from flwr.app import Error, Message, RecordDict
 
 from coterie.client.tasks import Evaluate
@@ -29,7 +30,6 @@ from coterie.flower.roll import Roll
 from coterie.flower.schema import Demanded
 from coterie.flower.wire import read_request, task_of
 from coterie.testing.checks import Case
-from coterie.training.starting import begin
 from tests.flower.make import (
     NODES,
     Clock,

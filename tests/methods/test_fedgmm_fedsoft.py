@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 
 import coterie
 from coterie.core.dataset import FederatedDataset
@@ -17,7 +18,6 @@ from coterie.tiers.assignment import AssignmentRule, EMMixture
 from coterie.training.fitting import execute
 from coterie.training.measures import dying
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 
 ROUNDS, LR, STEPS, K = 4, 0.2, 3, 2
 Model = dict[str, np.ndarray]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from coterie.server.sampling import choose
 
 import coterie
 from coterie.client.kept import KEPT_CLUSTER, kept_clusters
@@ -17,7 +18,6 @@ from coterie.core.messages import Broadcast, Reply
 from coterie.errors import ConfigError
 from coterie.methods import find_method
 from coterie.server.aggregate import RoundReplies
-from coterie.server.sampling import choose
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import NearestParameters
 from coterie.training.planning import prepare

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 
 import coterie
 from coterie.core.clusters import Clusters
@@ -22,7 +23,6 @@ from coterie.tiers.procedure import SplitBySpectrum, two_means, united
 from coterie.training.fitting import execute
 from coterie.training.planning import Plan, prepare
 from coterie.training.result import Result
-from coterie.training.starting import begin
 
 LR, STEPS, ROUNDS = 0.3, 3, 6
 Model = dict[str, np.ndarray]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 
 import coterie
 from coterie.engines.simulated import Simulated
@@ -14,7 +15,6 @@ from coterie.errors import ConfigError, TrainingError
 from coterie.testing.checks import small_federation
 from coterie.training.fitting import execute
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 
 pytestmark = pytest.mark.filterwarnings("ignore:one-shot")
 

@@ -7,17 +7,17 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 import torch
+from coterie.server.grouping_once import nearest_by_cosine
+from coterie.training.starting import begin
 from scipy.linalg import subspace_angles
 
 import coterie
 from coterie.core.blocks import cut
 from coterie.errors import ConfigError, TrainingError
 from coterie.server.clustering.agglomerate import agglomerate
-from coterie.server.grouping_once import nearest_by_cosine
 from coterie.testing.checks import small_federation
 from coterie.tiers.distance import CosineGaps, PrincipalAngles, decomposed_cosines
 from coterie.training.planning import Plan, prepare
-from coterie.training.starting import begin
 
 
 def turn(degrees: float) -> tuple[float, float]:

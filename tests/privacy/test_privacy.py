@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from coterie.privacy.budget import Spending
 
 from coterie import fit, from_arrays
 from coterie.core.clusters import Clusters
@@ -17,7 +18,6 @@ from coterie.core.messages import Broadcast, Reply, Slotted
 from coterie.errors import ConfigError
 from coterie.methods import METHODS
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
-from coterie.privacy.budget import Spending
 from coterie.privacy.client import clipped, made_private, randomised_choice
 from coterie.privacy.mechanism import Privacy, truthful
 from coterie.privacy.noise import FromSystem, Keyed

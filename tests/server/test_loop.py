@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from coterie.server.loop import UNKNOWN, Round, ServerState, rounds, settle
+from coterie.tiers.method import Groups, Method
 
 from coterie.core.clusters import Clusters
 from coterie.core.federation import Replies
@@ -17,9 +19,7 @@ from coterie.core.task import Task
 from coterie.errors import TrainingError
 from coterie.learners.descent import LocalWork
 from coterie.server.aggregate import Averaging
-from coterie.server.loop import UNKNOWN, Round, ServerState, rounds, settle
 from coterie.tiers.assignment import Assigned, LowestLoss
-from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 

@@ -8,6 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from coterie.server.anchors import choose_anchors, group_anchors, groups_shown, how_many
+from coterie.server.moment_descent import Coarse, Cost, MomentSettings, _Server, moment_descent
 
 import coterie
 from coterie.client.tasks import anchor_step
@@ -16,8 +18,6 @@ from coterie.data.arrays import stack_shard
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.metrics import parameter_error
-from coterie.server.anchors import choose_anchors, group_anchors, groups_shown, how_many
-from coterie.server.moment_descent import Coarse, Cost, MomentSettings, _Server, moment_descent
 from coterie.training.planning import prepare
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from coterie.server.start import given_start, random_start
+from coterie.tiers.method import Groups, Method
 
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
 from coterie.learners.descent import LocalWork
 from coterie.server.aggregate import Averaging
-from coterie.server.start import given_start, random_start
 from coterie.tiers.assignment import Assigned, LowestLoss
-from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 

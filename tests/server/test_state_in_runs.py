@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from coterie.server.race import rounds_with_race
+from coterie.training.starting import Begun, begin
 
 from coterie.core.state import ServerState, best_restart
 from coterie.core.state_array import Inherit, Share, StateArray
-from coterie.server.race import rounds_with_race
 from coterie.testing.checks import small_federation
 from coterie.training.concluding import conclude
 from coterie.training.planning import prepare
 from coterie.training.runs.checkpoint import newest_checkpoint, save_checkpoint
-from coterie.training.starting import Begun, begin
 
 METHODS = {
     "cfl": {"eps1": 5.0, "eps2": 0.01, "warmup": 2, "least": 3},

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from coterie.server.grouping_once import group_by_summaries
 
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.regroup import Changes
 from coterie.core.state import ServerState
 from coterie.data.arrays import from_arrays
-from coterie.server.grouping_once import group_by_summaries
 from coterie.tiers.distance import PrincipalAngles, UpdateCosine
 from coterie.tiers.landmarks import WITNESSES, drawn, with_the_rest
 from coterie.tiers.procedure import SplitByGap, SplitByNorm, SplitBySpectrum

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from coterie.tiers.method import Groups, Method
 
 from coterie.client.tasks import LocalRound
 from coterie.core.plain import from_plain, to_plain
@@ -14,7 +15,6 @@ from coterie.errors import ConfigError
 from coterie.learners.descent import LocalWork
 from coterie.server.aggregate import Averaging
 from coterie.tiers.assignment import Assigned, LowestLoss
-from coterie.tiers.method import Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 

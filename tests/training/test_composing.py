@@ -5,13 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from coterie.tiers.members import STEPS, TIERS, read_member, read_steps, settings_of, text_of
 
 import coterie
 from coterie.core.regroup import Regroup
 from coterie.errors import ConfigError
 from coterie.testing.checks import small_federation
 from coterie.tiers import register
-from coterie.tiers.members import STEPS, TIERS, read_member, read_steps, settings_of, text_of
 from coterie.tiers.view import View
 from coterie.training import composing as c
 

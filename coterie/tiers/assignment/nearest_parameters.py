@@ -105,7 +105,9 @@ class NearestParameters(AssignmentRule):
             work.builder.paths.add(work.settings.work.path("by-client"))
             work.builder.add_rows(places, {"change": as_rows(moved, weight)})
         else:
-            given = weigh(moved, after.to(weight.device), weight, len(assignment.slots), work.settings.work.path("by-client"))
+            given = weigh(
+                moved, after.to(weight.device), weight, len(assignment.slots), work.settings.work.path("by-client")
+            )
             work.builder.add(places, assignment, TrainingPass(restarts, after, weight, weight), given)
         work.keep(places, {KEPT_CLUSTER: after - work.first})
 
