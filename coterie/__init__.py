@@ -8,30 +8,30 @@ from coterie.lazy import lazily
 if TYPE_CHECKING:
     from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, testing, tiers
     from coterie.core.dataset import FederatedDataset
+    from coterie.core.registry import register
     from coterie.data import from_arrays, from_rows, from_table, scenario
     from coterie.errors import ConfigError, CoterieError, InputError, RunError, StorageError, TrainingError
     from coterie.experiments.compare import compare
     from coterie.experiments.reproduce import reproduce
     from coterie.experiments.sweep import sweep
-    from coterie.training import composing
-    from coterie.training.composing import compose
     from coterie.training.fitting import fit, resume
     from coterie.training.measures import measure
+    from coterie.training.plugins import load_plugin
     from coterie.training.result import Result, load
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
             "core.dataset": ("FederatedDataset",),
+            "core.registry": ("register",),
             "data": ("from_arrays", "from_rows", "from_table", "scenario"),
             "errors": ("ConfigError", "CoterieError", "InputError", "RunError", "StorageError", "TrainingError"),
             "experiments.compare": ("compare",),
             "experiments.reproduce": ("reproduce",),
             "experiments.sweep": ("sweep",),
-            "training": ("composing",),
-            "training.composing": ("compose",),
             "training.fitting": ("fit", "resume"),
             "training.measures": ("measure",),
+            "training.plugins": ("load_plugin",),
             "training.result": ("Result", "load"),
         },
         ("callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"),
@@ -51,8 +51,6 @@ __all__ = [
     "callbacks",
     "clustering",
     "compare",
-    "compose",
-    "composing",
     "data",
     "errors",
     "evaluate",
@@ -62,8 +60,10 @@ __all__ = [
     "from_table",
     "learners",
     "load",
+    "load_plugin",
     "measure",
     "methods",
+    "register",
     "reproduce",
     "resume",
     "scenario",

@@ -8,15 +8,16 @@ of fields serves `IFCA(local=FullBatch(steps=5))`, `fit(data, "ifca", local_step
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from coterie.core.plain import from_plain, from_text, to_plain, to_text
+from coterie.core.plain import from_plain, from_text, short_plain
 from coterie.core.registry import Registered
 from coterie.errors import ConfigError, is_unicode, shown, unknown_name
 
@@ -45,6 +46,8 @@ class Option:
     high: float = math.inf
     words: tuple[str, ...] = ()
     """Texts that may stand instead of a number."""
+    several: bool = False
+    """Whether the value is a sequence of members of the family; as text they are joined by ` + `."""
 
     @property
     def flag(self) -> str:
@@ -74,7 +77,13 @@ class Option:
         return value
 
     def _member(self, value: object) -> object:
-        """A member of the option's family, from itself, its text or its plain form."""
+        """A member of the option's family, or several, from themselves, their texts or their plain forms."""
+        if self.several:
+            if isinstance(value, str):
+                # a plus sign inside a number, as in 1e+20, is followed by a digit
+                value = [part for part in re.split(r"\s*\+\s*(?!\d)", value.strip()) if part]
+            parts = value if isinstance(value, list | tuple) else [value]
+            return tuple(replace(self, several=False)._member(part) for part in parts)
         if isinstance(value, self.kind):
             return value
         if isinstance(value, str):
@@ -251,16 +260,18 @@ def check_fields(value: Any) -> None:
 
 def plain_value(value: object) -> Any:
     """Return an option's value as TOML and JSON hold it: a member of a family becomes a table, or its bare name."""
-    if not isinstance(value, Registered):
-        return value
-    plain = to_plain(value)
-    assert isinstance(plain, Mapping)
-    settings = {key: each for key, each in plain.items() if each is not None}
-    return value.name if to_text(value) == value.name else settings
+    if isinstance(value, tuple):
+        return [plain_value(each) for each in value]
+    return short_plain(value) if isinstance(value, Registered) else value
+
+
+def _fields_of(kind: Any) -> tuple[tuple[Field[Any], Any], ...]:
+    """The fields that the constructor of a dataclass takes, with their types."""
+    return _cached_fields(kind)
 
 
 @cache
-def _fields_of(kind: type) -> tuple[tuple[Field[Any], Any], ...]:
+def _cached_fields(kind: type) -> tuple[tuple[Field[Any], Any], ...]:
     hints = get_type_hints(kind)
     return tuple((each, hints[each.name]) for each in fields(kind) if each.init)
 
@@ -277,7 +288,8 @@ def _is_group(hint: Any) -> bool:
 
 def _option(each: Field[Any], hint: Any, default: Any) -> Option:
     facts = each.metadata[_OPTION]
-    kind, choices, words = _kind(hint)
+    several = get_origin(hint) is tuple
+    kind, choices, words = _kind(get_args(hint)[0] if several else hint)
     return Option(
         facts["name"] or each.name,
         kind,
@@ -288,6 +300,7 @@ def _option(each: Field[Any], hint: Any, default: Any) -> Option:
         facts["above"],
         facts["high"],
         words,
+        several,
     )
 
 

@@ -38,6 +38,10 @@ class Objective(Registered, ABC, family="objective"):
 
     counts: ClassVar[tuple[str, ...]] = ()
     """Names of the counts that clients report for it."""
+    models_features: ClassVar[bool] = False
+    """Whether a cluster also models what its samples look like, so that newcomers need no labels."""
+    reveals: ClassVar[dict[str, str]] = {}
+    """Counts that are sent as rows, and what each reveals to the server about a client."""
     summed: ClassVar[bool] = False
     """Whether counts are only ever added up; otherwise the server keeps those of every client."""
 
@@ -105,6 +109,12 @@ class Distance(Registered, ABC, family="distance"):
     trained; anchor: the change that a client makes to a model that nobody trains, sent once."""
     reveals: ClassVar[dict[str, str]]
     """The rows that it needs and what they reveal to the server about a client."""
+
+    @property
+    def round_rows(self) -> dict[str, str]:
+        """Rows of `reveals` that clients send in a round; the changes are rows of the round anyway."""
+        sent_once = ("change", "anchor")
+        return {name: words for name, words in self.reveals.items() if name not in sent_once}
 
     @property
     def before_training(self) -> bool:

@@ -72,6 +72,8 @@ class ClientAlgorithm(Registered, ABC, family="assignment"):
     """Whether the server decides which cluster a client belongs to."""
     keeps: ClassVar[bool] = False
     """Whether a client keeps a state from round to round."""
+    single: ClassVar[bool] = False
+    """Whether there is only one cluster."""
     member_of_one: ClassVar[bool] = True
     """Whether a client is a member of exactly one cluster in a round."""
     mixture: ClassVar[bool] = False
@@ -82,6 +84,8 @@ class ClientAlgorithm(Registered, ABC, family="assignment"):
     trains_heads: ClassVar[bool] = False
     """Whether clients train the heads and the body separately where all clusters share a body; otherwise they train
     whole models, and never compute features."""
+    cluster_row: ClassVar[str] = "which cluster it chose"
+    """What the row `cluster` of a reply reveals about a client."""
     not_private: ClassVar[str] = ""
     """What clients send beyond the change of one model and their cluster; such replies cannot be made private."""
 
@@ -104,6 +108,11 @@ class ClientAlgorithm(Registered, ABC, family="assignment"):
     def client_predictor(self, objective: Objective, restart: int, restarts: int) -> Predictor | None:
         """Return how clients predict with what they keep; None: with the model of their cluster."""
         return None
+
+    def reveals(self, settings: RoundSettings) -> dict[str, str]:
+        """Return the rows that clients send in a round, and what each reveals to the server about a client."""
+        rows = {"cluster": self.cluster_row}
+        return rows | {"change": "how it changed its cluster's model"} if settings.send_each else rows
 
     def server_expects(self, settings: RoundSettings, clusters: Clusters, run: RunFacts) -> Expected:
         """Return the form of what clients send in a round, without what all algorithms send."""

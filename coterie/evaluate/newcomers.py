@@ -19,7 +19,7 @@ from coterie.evaluate.clients import Floats
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
-from coterie.methods.base import Placing
+from coterie.tiers.assignment.base import Placing
 
 
 def newcomer_scores(

@@ -21,8 +21,8 @@ from coterie.core.clusters import Params, flat, unflat
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
 from coterie.learners.local_training import LocalTraining
-from coterie.methods.base import Placing
 from coterie.tiers.assignment import EMMixture
+from coterie.tiers.assignment.base import Placing
 from coterie.tiers.objective import Objective
 
 ITERATIONS = 20

@@ -111,8 +111,8 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
 
     @classmethod
     def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
-        given = {each.name: each.check(values.get(each.name)) for each in LOCAL_OPTIONS}
-        given = {name: value for name, value in given.items() if value is not None}
+        checked: dict[str, Any] = {each.name: each.check(values.get(each.name)) for each in LOCAL_OPTIONS}
+        given = {name: value for name, value in checked.items() if value is not None}
         common = {name: given[name] for name in ("lr", "augment", "optimizer", "schedule") if name in given}
         if "lr_decay" in given and "schedule" in given:
             raise ConfigError("lr_decay and schedule both change the learning rate from round to round: give one")
@@ -355,4 +355,4 @@ def _of_length(default: FullBatch | MiniBatch, given: Mapping[str, Any], common:
         steps, epochs = default.steps, getattr(default, "epochs", None)
     if size is not None:
         return MiniBatch(batch_size=size, steps=steps, epochs=epochs, **common)
-    return FullBatch(steps=epochs if steps is None else steps, **common)
+    return FullBatch(steps=steps or epochs or 1, **common)

@@ -19,8 +19,9 @@ from coterie.learners.base import Learner
 from coterie.methods.base import Method, TieredMethod
 from coterie.methods.fedem import Order
 from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import AssignmentRule
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import Distance
 from coterie.tiers.objective import Conditional, Ratio
 from coterie.tiers.procedure import Procedure

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from coterie.core.registry import Registered, find_member
 from coterie.core.state import ServerState
@@ -23,11 +23,10 @@ from coterie.methods.round import Step, tiered_round
 from coterie.methods.run import Initial, Initializer, Run
 from coterie.methods.settings import RUN_OPTIONS
 from coterie.options import AUTO, Option, check_fields, from_options, option, options_of, to_options
+from coterie.server.averaging import Averaging
 from coterie.server.optimizers import ServerOptimizer, ServerSGD
-from coterie.tiers.composition import Averaging, Exchange, Tiers
-
-Placing = Literal["least-loss", "tree", "mixture", "density"]
-"""How a client that did not train finds its models, see `coterie/evaluate/placing.py`."""
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Exchange, Tiers
 
 
 class Method(Registered, family="method"):
@@ -103,7 +102,7 @@ class Method(Registered, family="method"):
 
     @property
     def count(self) -> int | None:
-        """Number of clusters that was asked for; None: it is left to the data."""
+        """Number of clusters that was asked for; None: it is left to the data, or the method has no such setting."""
         asked = getattr(self, "clusters", None)
         return None if asked == AUTO else asked
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from coterie.core.registry import register
-from coterie.methods.base import Placing, TieredMethod
+from coterie.methods.base import TieredMethod
 from coterie.options import option
 from coterie.tiers.assignment import Assigned
+from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.procedure import Procedure, SplitByNorm

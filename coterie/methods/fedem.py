@@ -16,10 +16,12 @@ from typing import ClassVar, Literal
 
 from coterie.core.registry import register
 from coterie.errors import ConfigError
-from coterie.methods.base import Placing, TieredMethod, TrialSettings
+from coterie.methods.base import TieredMethod, TrialSettings
 from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import EMMixture
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Tiers
 from coterie.tiers.objective import Conditional, Objective
 
 Order = Literal["heads-first", "together"]

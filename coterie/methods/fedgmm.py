@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.core.registry import register
-from coterie.methods.base import Placing
 from coterie.methods.fedem import MixtureMethod
 from coterie.options import option
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.server.averaging import Averaging
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Tiers
 from coterie.tiers.objective import SEEN_AS, Joint
 
 

@@ -19,8 +19,9 @@ from typing import ClassVar
 from coterie.core.registry import register
 from coterie.methods.base import TieredMethod
 from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import CountShares
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.tiers.composition import Tiers
 
 
 @register("fedsoft")

@@ -23,11 +23,11 @@ from typing import ClassVar
 
 from coterie.core.registry import register
 from coterie.methods.backbones import NO_TWIN, Backbone, BackboneMethod
-from coterie.methods.base import Placing
 from coterie.methods.cfl import NormSplit
 from coterie.methods.fedem import ORDER_HELP, Order
 from coterie.options import option
 from coterie.tiers.assignment import AssignmentRule, CountShares, EMMixture, NearestParameters
+from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.procedure import Procedure, RemoveUnclaimed

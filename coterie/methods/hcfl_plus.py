@@ -35,10 +35,11 @@ from coterie.core.registry import register
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
 from coterie.methods.backbones import NO_TWIN, BackboneMethod
-from coterie.methods.base import Method, Placing
+from coterie.methods.base import Method
 from coterie.methods.fedem import ORDER_HELP, Order
 from coterie.options import option
 from coterie.tiers.assignment import AssignmentRule, EMMixture, NearestParameters, PersonalEM
+from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import Prototypes
 from coterie.tiers.procedure import Procedure, RemoveUnclaimed, SplitByGap

@@ -22,8 +22,9 @@ from coterie.methods.base import TieredMethod, TrialSettings
 from coterie.methods.round import Step
 from coterie.methods.run import Run
 from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.tiers.composition import Tiers
 
 
 @register("ifca")

@@ -32,16 +32,15 @@ def initialize(run: Run, initializer: Initializer, groups: FoundGroups) -> Initi
         groups: Where the clusters of an assigned method come from.
     """
     found: dict[str, Any] = {}
-    decided: dict[str, int | float] = {}
+    lr: float | None = None
     clock = time.perf_counter()
     if run.tiers.local.lr == AUTO:
         found["curvature"] = largest_curvature(run)
-        decided["lr"] = STABLE / found["curvature"]
-        run = run.decided(lr=decided["lr"])
+        lr = STABLE / found["curvature"]
+        run = run.decided(lr=lr)
     first = initializer.first_models(run)
     found |= first.found
-    if run.tiers.K is None:
-        decided["clusters"] = first.K
+    clusters = first.K if run.tiers.K is None else None
     if found:
         found["beginning_seconds"] = round(time.perf_counter() - clock, 6)
     run = run.decided(K=first.K)
@@ -49,7 +48,7 @@ def initialize(run: Run, initializer: Initializer, groups: FoundGroups) -> Initi
     state = ServerState.fresh(as_clusters(first.params, tiers), m, tiers.adapts and tiers.assignment.keeps)
     if tiers.assignment.assigned and not tiers.onboards:
         state = _assigned(state, run, groups, first.labels)
-    return Initial(state, decided, found, first.notes)
+    return Initial(state, clusters, lr, found, first.notes)
 
 
 def _assigned(state: ServerState, run: Run, groups: FoundGroups, labels: torch.Tensor | None) -> ServerState:

@@ -13,8 +13,9 @@ from coterie.core.registry import register
 from coterie.methods.base import TieredMethod
 from coterie.methods.groups import FoundGroups, OneModelEach
 from coterie.methods.settings import PRIVACY_OPTIONS
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import Assigned
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.tiers.composition import Tiers
 
 
 @register("local")

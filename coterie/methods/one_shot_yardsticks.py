@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 
+from coterie.client.group import ClientGroup
 from coterie.core.clusters import unflat
 from coterie.core.registry import register
 from coterie.errors import ConfigError, TrainingError
@@ -123,6 +124,7 @@ class ClusterOracle(_Yardstick):
                 "cluster-oracle puts the clients' data in one place, which only a simulation can: leave it out"
             )
         task, broadcast = self.task(run)
+        assert isinstance(pooled, ClientGroup), "of engines in this process"
         reply = task.run(pooled, broadcast)
         if len(reply.clients) < K:
             raise TrainingError(

@@ -8,8 +8,9 @@ from typing import ClassVar
 from coterie.core.registry import register
 from coterie.methods.base import TieredMethod
 from coterie.methods.groups import FoundGroups, TrueGroups
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import Assigned
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.tiers.composition import Tiers
 
 
 @register("oracle")

@@ -111,7 +111,7 @@ class Initializer(Registered, OptionGroup, family="init"):
 
     @classmethod
     def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
-        init = default if values.get(INIT.name) is None else INIT.check(values[INIT.name])
+        init: Any = default if values.get(INIT.name) is None else INIT.check(values[INIT.name])
         if type(init) is type(default):
             given = {each.name: values.get(each.name) for each in own_options(default)}
             init = from_options(type(init), given, init)
@@ -144,8 +144,10 @@ class Initial:
     """A run before its first round."""
 
     state: ServerState
-    decided: Mapping[str, int | float] = field(default_factory=dict)
-    """Options that were left to the data: clusters, lr."""
+    clusters: int | None = None
+    """Number of clusters, if it was left to the data."""
+    lr: float | None = None
+    """Learning rate, if it was left to the data."""
     found: Mapping[str, Any] = field(default_factory=dict)
     """What the initialisation found out and what it cost, ready for JSON."""
     notes: tuple[str, ...] = ()

@@ -17,12 +17,14 @@ from typing import Any, ClassVar
 
 from coterie.core.registry import register
 from coterie.errors import ConfigError
-from coterie.methods.base import Placing, TieredMethod
+from coterie.methods.base import TieredMethod
 from coterie.methods.fedem import ORDER_HELP, Order
 from coterie.methods.initializers import RandomInit
 from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import AssignmentRule, EMMixture
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import Distance
 from coterie.tiers.objective import Conditional, Objective
 from coterie.tiers.procedure import Procedure, ProcedureStep

@@ -24,8 +24,9 @@ from coterie.methods.base import Method, TieredMethod
 from coterie.methods.moment_descent import MomentDescent
 from coterie.methods.run import Initializer
 from coterie.options import AUTO, Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss, SoftmaxLoss
-from coterie.tiers.composition import Averaging, Tiers
+from coterie.tiers.composition import Tiers
 
 
 @register("two-phase")

@@ -57,7 +57,7 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
 
     @classmethod
     def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
-        optimizer = SERVER_OPTIMIZER.check(values.get(SERVER_OPTIMIZER.name)) or default
+        optimizer: Any = SERVER_OPTIMIZER.check(values.get(SERVER_OPTIMIZER.name)) or default
         lr = SERVER_LR.check(values.get(SERVER_LR.name))
         return optimizer if lr is None else replace(optimizer, lr=lr)
 

@@ -433,7 +433,7 @@ class _Trial:
         """Fit with the method's defaults; where it refuses those, from random models or with a learner it is for."""
         entry = find_method(self.method)
         data = from_arrays(clients, truth=[str(index % 2) for index in range(len(clients))])
-        accepted = {option.name for option in entry.accepts}
+        accepted = {option.name for option in entry.options()}
         wanted = Case(self.method, "linear", {"rounds": 2, **self.options}).settings
         settings = {name: value for name, value in wanted.items() if name in accepted}
         learner = LEARNERS[entry.learners[0]] if entry.learners else "mlp:hidden=3"

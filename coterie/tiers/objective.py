@@ -40,6 +40,9 @@ class Ratio(Objective):
     """
 
     counts: ClassVar[tuple[str, ...]] = ("labels",)
+    reveals: ClassVar[dict[str, str]] = {
+        "labels": "how many samples of each class it counts in each cluster: together its label counts"
+    }
 
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         if "label_shares" not in common:  # before the first counts every class is as frequent as any other
@@ -93,6 +96,7 @@ class Joint(Objective):
     seed: int = 0
     """Of the run: what is drawn for the embedding is the same on every client."""
     counts: ClassVar[tuple[str, ...]] = ("moments",)
+    models_features: ClassVar[bool] = True
     summed: ClassVar[bool] = True
 
     def with_seed(self, seed: int) -> Joint:

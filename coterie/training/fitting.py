@@ -127,7 +127,7 @@ def initialize(plan: Plan) -> Initialized:
     with torch.no_grad():
         initial = plan.method.initialize(plan.run)
         found = dict(initial.found)
-        plan = plan.decided(**initial.decided)
+        plan = plan.decided(initial.clusters, initial.lr)
         if plan.earlier is not None:
             before = plan.earlier.assignments
             found["drift"] = drifted(plan.data, plan.federation, plan.learner, initial.state.clusters, before)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.client.group import ClientGroup
 from coterie.core.blocks import Memory
-from coterie.core.dataset import ClientDirectory, FederatedDataset, torch_dtype
+from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, torch_dtype
 from coterie.core.federation import Federation
 from coterie.core.shard import ClientId
 from coterie.core.validation import aside_sizes, check_hold_out
@@ -37,6 +37,7 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import Earlier, initializer_of
+from coterie.training.plugins import knows
 from coterie.training.runs.files import read_tensors
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
@@ -96,7 +97,7 @@ class Plan:
         """What config.toml holds: enough to run it again. Options that are still left to the data are `auto`."""
         hidden = self.method.refuses | (PLACES if isinstance(self.data, RemoteClients) else frozenset())
         options = self.method.to_options() | to_options(self.settings)
-        if "clusters" in options:
+        if "clusters" in self.method.own_names():
             options["clusters"] = AUTO if self.tiers.K is None else self.tiers.K
         if isinstance(self.method.initializer, GivenModels):
             options["init"] = self.method.initializer.source
@@ -172,6 +173,8 @@ def prepare(
     if not isinstance(data, ClientDirectory):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     data = data.compact()
+    if not isinstance(method, Method):
+        knows(Method, method)  # which loads installed plugins for a name that is not known yet
     kind = type(method) if isinstance(method, Method) else find_method(method)
     given = {name: value for name, value in given.items() if value is not None}
     init, earlier = initializer_of(given.pop("init", None), kind)
@@ -182,7 +185,7 @@ def prepare(
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
     settings: RunSettings = from_options(RunSettings, options)
     chosen = make_learner(_learner_choice(learner, settings, data), data.profile, read_tensors)
-    settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or str(chosen.dtype).removeprefix("torch."))
+    settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
     built = _with_rate(built, chosen, data, given).for_learner(chosen)
     _check_open(built, chosen)
     plan = _assembled(built, data, chosen, settings, settings.rounds if built.trains else 0, earlier)
@@ -276,7 +279,8 @@ def _check_open(method: Method, learner: Learner) -> None:
         raise ConfigError(
             f"lr=auto: for learner linear only, but this run has {learner.spec}; give values, and init=random"
         )
-    if getattr(method, "clusters", None) != AUTO or init.finds_count or (init.any_count and method.tries_counts):
+    open_count = method.groups.found and method.tiers().K is None
+    if not open_count or init.finds_count or (init.any_count and method.tries_counts):
         return
     finders = "init=odcl, or for linear regression init=moment-descent, which find the number of clusters"
     if method.tries_counts:

@@ -75,6 +75,12 @@ class LocalRound(RoundSettings, Task):
         choosing, training = fresh_parts(shard, self.seed, broadcast.round, self.resample)
         return zip(cut(choosing, keys, room), cut(training, keys, room), strict=True)  # equal sizes, so equal blocks
 
+    def reveals(self) -> dict[str, str]:
+        """Return the rows of a reply, and what each reveals to the server about a client."""
+        rows = self.assignment.reveals(self) | self.objective.reveals
+        sent = {} if self.distance is None else self.distance.round_rows
+        return rows | {name: words for name, words in sent.items() if name not in rows}
+
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
         clusters = broadcast.clusters
         R, K = clusters.restarts, clusters.K

@@ -19,6 +19,7 @@ class Assigned(AssignmentRule):
     """The server gives each client its cluster and sends it no other model."""
 
     assigned: ClassVar[bool] = True
+    cluster_row: ClassVar[str] = "which cluster the server assigned it to"
 
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
         train_given(work, places, block)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
+from coterie.client.interfaces import Objective
 from coterie.client.round import ClientAlgorithm
 from coterie.core.regroup import Changes
 from coterie.server.aggregate import RoundReplies, Update, changes_of_members, mean_update, sums_of_changes
+
+Placing = Literal["least-loss", "tree", "mixture", "density"]
+"""How a client that did not train finds its models, see `coterie/evaluate/placing.py`."""
 
 
 class AssignmentRule(ClientAlgorithm):
@@ -15,6 +21,12 @@ class AssignmentRule(ClientAlgorithm):
 
     The server half is that of clients that are members of one cluster, unless a member of the tier overrides it.
     """
+
+    def placing(self, objective: Objective) -> Placing:
+        """Return how a client that did not train finds its models."""
+        if not self.mixture:
+            return "least-loss"
+        return "density" if objective.models_features else "mixture"
 
     def server_changes(self, replies: RoundReplies) -> Changes:
         """Return the changes of single clients, from replies whose rows hold them."""

@@ -62,7 +62,14 @@ class EMMixture(AssignmentRule):
     member_of_one: ClassVar[bool] = False
     mixture: ClassVar[bool] = True
     trains_heads: ClassVar[bool] = True
+    cluster_row: ClassVar[str] = "which cluster weighs most for it"
     not_private: ClassVar[str] = "changes of all models with what each counts"
+
+    def reveals(self, settings: RoundSettings) -> dict[str, str]:
+        rows = super().reveals(settings)
+        if not settings.send_each:
+            return rows
+        return rows | {"change": "how it changed the clusters' models", "weights": "what each cluster counts for it"}
 
     def client_respond(self, cost: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return responsibilities gamma (B, n, R, P) and the log-likelihood of each sample, (B, n, R).

@@ -80,6 +80,9 @@ def _randomised(work: ClientRound, places: Positions, chosen: Tensor) -> Tensor:
 class SingleCluster(Choosing):
     """All clients are members of the only cluster."""
 
+    single: ClassVar[bool] = True
+    cluster_row: ClassVar[str] = "always 0"
+
     def client_choose(self, scores: Tensor) -> Tensor:
         return torch.zeros(scores.shape[:2], dtype=torch.int64, device=scores.device)
 

@@ -31,6 +31,7 @@ class NearestParameters(AssignmentRule):
 
     keeps: ClassVar[bool] = True
     trains_heads: ClassVar[bool] = True
+    cluster_row: ClassVar[str] = "which cluster it is in"
     not_private: ClassVar[str] = "a cluster that follows from the model they trained"
 
     def client_first(self, losses: Tensor) -> Tensor:

@@ -40,7 +40,15 @@ class PersonalModels(AssignmentRule):
     member_of_one: ClassVar[bool] = False
     personal: ClassVar[bool] = True
     trains_heads: ClassVar[bool] = True
+    cluster_row: ClassVar[str] = "which cluster weighs most for it"
     not_private: ClassVar[str] = "models of their own"
+
+    def reveals(self, settings: RoundSettings) -> dict[str, str]:
+        return {
+            "cluster": self.cluster_row,
+            "weights": "what part of its samples each cluster explains best",
+            "model": "its own model",
+        }
 
     @property
     def rounds_between(self) -> int:
