@@ -25,13 +25,13 @@ class Batch:
     x: Tensor
     y: Tensor
     share: Tensor
-    """(B, b) what each sample counts in its client's loss: 1/b for b real samples, times its focus; 0 for padding."""
+    """(B, b) weight of each sample in its client's loss: 1/b for b real samples, times its focus; 0 for padding."""
     counts: Tensor
-    """(B,) how many real samples there are; 0 for clients that have finished, which take no step."""
+    """(B,) number of real samples; 0 for clients that have finished, which take no step."""
     everybody: bool
     """Whether all clients take this step."""
     shares: Tensor | None = None
-    """(B, b, K) what each sample counts for each of several models, its share in the mean included."""
+    """(B, b, K) weight of each sample for each of several models, its share in the mean included."""
 
     @property
     def active(self) -> Tensor | None:
@@ -74,17 +74,17 @@ def full_batch(block: Block) -> Batch:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which samples of a block each of T mini-batches takes.
+    """The samples of T mini-batches of a block.
 
-    Made for all steps at once: step by step it would cost more than the steps of a small model.
+    All steps are planned at once: one by one, the planning would cost more than the steps of a small model.
     """
 
     index: Tensor
-    """(T, B b) among all samples of the block."""
+    """(T, B b) indices among all samples of the block."""
     taken: npt.NDArray[np.int64]
-    """(T, B, b) among those of each client."""
+    """(T, B, b) indices among the samples of each client."""
     y: Tensor
-    """(T, B, b), as what follows: see `Batch`."""
+    """(T, B, b); this and the following fields are those of `Batch` for every step."""
     share: Tensor
     counts: Tensor
     everybody: list[bool]
@@ -121,7 +121,7 @@ def plan_batches(block: Block, training: LocalTraining) -> BatchPlan:
 
 
 def _several(shares: Tensor, index: Tensor, share: Tensor) -> Tensor:
-    """(T, B, b, K) of (B, n, K), with the samples of a model side by side: so they are used."""
+    """Return (T, B, b, K) from (B, n, K); the samples of a model are adjacent in memory, as they are used."""
     found = shares.flatten(0, 1).index_select(0, index.flatten()).reshape(*share.shape, -1)
     return (found.transpose(2, 3) * share[:, :, None]).transpose(2, 3)
 
@@ -145,17 +145,17 @@ def _mini_batches(block: Block, training: LocalTraining, planned: BatchPlan) -> 
 
 @dataclass(frozen=True)
 class Descent:
-    """What a client's local steps brought."""
+    """The result of local training."""
 
     change: Params
-    """By how much its models moved, {name: (B, ...)} or {name: (B, L, ...)}."""
+    """Change of the models, {name: (B, ...)} or {name: (B, L, ...)}."""
     loss: Tensor | None
-    """Mean loss of the samples stepped on, each under the model of that moment, (B,) or (B, L); without the terms
-    that only pull (l2, prox). None for full-batch steps: there the loss under the model received is the measure."""
+    """Mean loss of the samples during mini-batch training, each under the model of that step, (B,) or (B, L), without
+    penalties (l2, prox). None for full-batch steps, for which the loss of the received model is reported instead."""
 
 
 class RunningLoss:
-    """The mean loss over the mini-batches of a round as they are stepped on."""
+    """Mean loss over the mini-batches of a round, each under the model of that step."""
 
     def __init__(self, training: LocalTraining) -> None:
         self.wanted = training.full_batch_steps is None
@@ -163,12 +163,12 @@ class RunningLoss:
         self.counts: list[Tensor] = []
 
     def add(self, loss: Tensor, batch: Batch) -> None:
-        """The clients' mean losses (B,) on a batch."""
+        """Add the clients' mean losses (B,) on a batch."""
         self.losses.append(loss)
         self.counts.append(batch.counts)
 
     def mean(self) -> Tensor | None:
-        """The mean over all samples visited, (B,)."""
+        """Return the mean over all samples of all batches, (B,); None for full-batch steps."""
         if not self.wanted:
             return None
         losses, counts = torch.stack(self.losses), torch.stack(self.counts)
@@ -176,11 +176,13 @@ class RunningLoss:
 
 
 Objective = Callable[[Params, Batch], tuple[Tensor, Tensor]]
-"""Each client's local objective on a batch, and the mean loss in it, (B,) both."""
+"""Function that returns each client's local objective on a batch and the mean loss without penalties, (B,) both."""
 
 
 GradientOf = Callable[[Params, Batch], tuple[Params, Tensor]]
-"""Each client's gradient on a batch, {name: (B, ...)}, free to be overwritten, and its mean loss, (B,)."""
+"""Function that returns each client's gradient on a batch, {name: (B, ...)}, and its mean loss, (B,).
+
+The caller may overwrite the gradient."""
 
 
 def descend_by_autograd(
@@ -233,14 +235,14 @@ def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Param
 def descend_each_track(
     objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
-    """`descend_by_autograd` for {name: (B, L, ...)}."""
+    """Return the result of `descend_by_autograd` for {name: (B, L, ...)}."""
     return each_track(lambda one, to: descend_by_autograd(objective, one, block, training, lr, to), theta, towards)
 
 
 def each_track(
     descend: Callable[[Params, Params | None], Descent], theta: Params, towards: Params | None = None
 ) -> Descent:
-    """A descent of {name: (B, ...)} applied to {name: (B, L, ...)}, one track after the other."""
+    """Apply a function of {name: (B, ...)} to {name: (B, L, ...)}, one model of each client after the other."""
     tracks = next(iter(theta.values())).shape[1]
     done = [descend(_track(theta, track), towards and _track(towards, track)) for track in range(tracks)]
     losses = [one.loss for one in done if one.loss is not None]
@@ -249,8 +251,10 @@ def each_track(
 
 
 def one_by_one(descend: Callable[[slice, Block], Descent], block: Block) -> Descent:
-    """A descent of some rows of a block, applied to one client after the other, without padding: only one client's
-    activations are held at a time."""
+    """Apply a function of some rows of a block to one client after the other, without padding.
+
+    Only one client's activations are held at a time.
+    """
     done = [descend(slice(b, b + 1), block.alone(b)) for b in range(len(block.positions))]
     losses = [one.loss for one in done if one.loss is not None]
     change = {name: torch.cat([one.change[name] for one in done]) for name in done[0].change}
@@ -262,5 +266,5 @@ def _track(theta: Params, track: int) -> Params:
 
 
 def _side_by_side(tracks: list[Tensor]) -> Tensor:
-    """(B, ...) for each track to (B, L, ...); a single one is not copied."""
+    """Stack (B, ...) of L models to (B, L, ...); a single one is not copied."""
     return tracks[0][:, None] if len(tracks) == 1 else torch.stack(tracks, dim=1)

@@ -31,7 +31,7 @@ class WithFeatures(HasFeatures, Protocol):
 
 @runtime_checkable
 class StepsBody(Protocol):
-    """A learner that steps its body faster than autograd does."""
+    """A learner with a faster way than autograd to train its body."""
 
     def descend_body(
         self,
@@ -42,16 +42,16 @@ class StepsBody(Protocol):
         lr: float,
         planned: BatchPlan | None = None,
     ) -> Params | None:
-        """The change of each client's body {name: (B, ...)} while its heads stay; None where it has no faster way.
+        """Return the change of each client's body {name: (B, ...)} under fixed heads; None without a faster way.
 
-        What each sample counts for each head is in `block.shares`; `planned` as in `batches`.
+        The weight of each sample for each head is in `block.shares`; `planned` as in `batches`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Heads:
-    """K heads for each of B clients."""
+    """The K heads of each of B clients."""
 
     weight: Tensor
     """(B, K, C, d)"""
@@ -59,22 +59,22 @@ class Heads:
     """(B, K, C)"""
 
     def rows(self, rows: slice) -> Heads:
-        """Those of some clients."""
+        """Return the heads of some clients."""
         return Heads(self.weight[rows], self.bias[rows])
 
     def params(self, head: str) -> Params:
-        """By name, {name: (B, K, ...)}."""
+        """Return the heads by parameter name, {name: (B, K, ...)}."""
         return {f"{head}.weight": self.weight, f"{head}.bias": self.bias}
 
 
 def heads_of(learner: WithFeatures, params: Params, clients: int) -> Heads:
-    """The heads {name: (K, ...)} of all clusters, for each client."""
+    """Return the heads of all clusters {name: (K, ...)} for each client."""
     weight, bias = params[f"{learner.head}.weight"], params[f"{learner.head}.bias"]
     return Heads(weight.expand(clients, *weight.shape), bias.expand(clients, *bias.shape))
 
 
 def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Tensor:
-    """The loss of every head on every sample, (B, n, K)."""
+    """Return the loss of every head on every sample, (B, n, K)."""
     out = Top.of(heads, learner.classes).outputs(z)
     if learner.classes is None:
         return (out[:, 0].transpose(1, 2) - y[..., None]) ** 2 / 2
@@ -83,7 +83,7 @@ def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Te
 
 
 def for_heads(block: Block, gamma: Tensor) -> Block:
-    """The block with what each sample counts for each head, gamma (B, n, K)."""
+    """Return the block with the weight of each sample for each head, gamma (B, n, K)."""
     return replace(block, focus=None, shares=gamma)
 
 
@@ -98,9 +98,9 @@ def descend_heads(
     towards: Heads | None = None,
     planned: BatchPlan | None = None,
 ) -> Heads:
-    """The heads after local steps on fixed features z (B, n, d), each sample counting by gamma (B, n, K).
+    """Return the heads after local steps on fixed features z (B, n, d), samples weighted by gamma (B, n, K).
 
-    With `towards`, `training.prox` pulls every head to the one there.
+    The proximal term pulls every head to its counterpart in `towards`; without `towards` there is none.
     """
     top = Top.of(heads, learner.classes)
     centre = None if towards is None else Top.of(towards, learner.classes)
@@ -143,9 +143,9 @@ def _steps(top: Top, centre: Top | None, training: LocalTraining, lr: float) -> 
 
 @dataclass(frozen=True)
 class Top:
-    """All heads of a client as one layer, class by class and with samples last.
+    """All heads of a client as one layer, with classes before heads and samples last.
 
-    The softmax over classes then runs along K n numbers that lie side by side; class last it is ten times slower.
+    The softmax over classes then runs over K n adjacent numbers; with classes last it is ten times slower.
     """
 
     weight: Tensor
@@ -157,24 +157,24 @@ class Top:
 
     @classmethod
     def of(cls, heads: Heads, classes: int | None) -> Top:
-        """A copy."""
+        """Return a copy of the heads as one layer."""
         weight = heads.weight.transpose(1, 2).clone(memory_format=torch.contiguous_format)
         bias = heads.bias.transpose(1, 2).clone(memory_format=torch.contiguous_format)
         return cls(weight.flatten(1, 2), bias.flatten(1)[..., None], heads.bias.shape[1], classes)
 
     def heads(self) -> Heads:
-        """The inverse of `of`."""
+        """Return the heads; the inverse of `of`."""
         shape = (len(self.weight), -1, self.K)
         weight, bias = self.weight.reshape(*shape, self.weight.shape[2]), self.bias.reshape(shape)
         return Heads(weight.transpose(1, 2), bias.transpose(1, 2))
 
     def outputs(self, z: Tensor) -> Tensor:
-        """From features (B, n, d) to (B, C, K, n)."""
+        """Return the outputs (B, C, K, n) for features (B, n, d)."""
         out = torch.baddbmm(self.bias, self.weight, z.transpose(1, 2))
         return out.reshape(len(z), -1, self.K, z.shape[1])
 
     def slope(self, z: Tensor, batch: Batch) -> Tensor:
-        """d loss / d outputs of all heads, (B, C K, b), from features z (B, b, d)."""
+        """Return the derivative of the loss by the outputs of all heads, (B, C K, b), for features z (B, b, d)."""
         assert batch.shares is not None
         out, shares = self.outputs(z).flatten(2), batch.shares.transpose(1, 2)  # (B, C, K b), (B, K, b)
         if self.classes is None:
@@ -195,7 +195,7 @@ def descend_body(
     lr: float,
     planned: BatchPlan | None = None,
 ) -> Params:
-    """The change of each client's body {name: (B, ...)} by local steps while its heads stay as they are."""
+    """Return the change of each client's body {name: (B, ...)} by local steps under fixed heads."""
     part = for_heads(block, gamma)
     fast = learner.descend_body(body, heads, part, training, lr, planned) if isinstance(learner, StepsBody) else None
     return descend_body_by_autograd(learner, body, heads, part, training, lr) if fast is None else fast
@@ -204,7 +204,7 @@ def descend_body(
 def descend_body_by_autograd(
     learner: WithFeatures, body: Params, heads: Heads, block: Block, training: LocalTraining, lr: float
 ) -> Params:
-    """The same for any learner; what each sample counts for each head is in `block.shares`."""
+    """Return the same for any learner; the weight of each sample for each head is in `block.shares`."""
 
     def descend(rows: slice, part: Block) -> Descent:
         own = heads.rows(rows)
@@ -244,7 +244,7 @@ def descend_together(
 
 
 def _mixed_loss(learner: WithFeatures, theta: Params, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Each client's loss over all heads, as the objective and as the loss in it, (B,) both."""
+    """Return each client's loss over all heads, as the objective and as the loss without penalties, (B,) both."""
     assert batch.shares is not None
     losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
     loss = (losses * batch.shares).sum(dim=(1, 2))

@@ -103,7 +103,7 @@ class Linear:
         return squared(outputs, y, self.half)
 
     def score(self, models: Params, block: Block) -> Scored:
-        """The memo holds the predictions, (B, n, S)."""
+        """Return the losses of all models; the memo holds the predictions, (B, n, S)."""
         phi = self.features(block.x)
         by_model = self._vector(models) @ phi.flatten(0, 1).T  # few models, many samples: rows are the faster way round
         predictions = by_model.reshape(-1, *block.y.shape).permute(1, 2, 0)
@@ -128,7 +128,7 @@ class Linear:
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """In closed form; the sums without any client's own change where that is faster."""
+        """Return the sums, in closed form where possible, without any client's own change where that is faster."""
         count = models["weight"].shape[0]
         if not _in_closed_form(training):
             theta = take_rows(models, rows)
@@ -144,7 +144,7 @@ class Linear:
         return weigh(self.named(_change(block, phi, residual, pace, pull, training)), rows, mass, count, "closed-form")
 
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
-        """Predictions of the models that each client trains, (B, R, n)."""
+        """Return the predictions of the models that each client trains, (B, R, n)."""
         if memo is None:
             return self._vector(models)[rows] @ phi.transpose(1, 2)
         return memo.gather(2, rows[:, None].expand(-1, memo.shape[1], -1)).transpose(1, 2)
@@ -188,12 +188,12 @@ def _in_closed_form(training: LocalTraining) -> bool:
 
 
 def _in_sample_space(phi: Tensor, training: LocalTraining) -> bool:
-    """Fewer samples than features, or a single gradient step, which needs neither of the small matrices."""
+    """Return whether to work in the space of samples: for fewer samples than features, and for a single step."""
     return phi.shape[1] <= phi.shape[2] or (training.full_batch_steps == 1 and not training.implicit)
 
 
 def _change(block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, training: LocalTraining) -> Tensor:
-    """The clients' changes (B, L, p) by full-batch steps, from residuals (B, L, n) on features phi (B, n, p)."""
+    """Return the changes (B, L, p) by full-batch steps, from residuals (B, L, n) on features phi (B, n, p)."""
     if _in_sample_space(phi, training):
         return _in_samples(block, phi, residual, pace, pull, training) @ phi
     gradient = (pace * residual) @ phi
@@ -209,7 +209,7 @@ def _change(block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: flo
 def _in_samples(
     block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, training: LocalTraining
 ) -> Tensor:
-    """u (B, L, n) of the change u phi; residuals move by the Gram matrix phi phi^T (n x n), theta is never touched."""
+    """Return u (B, L, n) of the change u phi; residuals move by the Gram matrix phi phi^T (n x n), not theta."""
     if training.full_batch_steps == 1 and not training.implicit:
         return -pace * residual
     gram = block.recall("gram", lambda: phi @ phi.transpose(1, 2))

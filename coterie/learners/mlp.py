@@ -70,7 +70,7 @@ class MLP(Network):
         return torch.relu(z)
 
     def score(self, models: Params, block: Block) -> Scored:
-        """The first layers of all models are one product; the memo holds what it gives, (B, n, S, h)."""
+        """Compute the first layers of all models in one product; the memo holds the result, (B, n, S, h)."""
         weight, bias = models["layer0.weight"], models["layer0.bias"]
         flat = torch.addmm(bias.flatten(), block.x.flatten(2).flatten(0, 1), weight.flatten(0, 1).T)
         first = flat.reshape(len(flat), *bias.shape)  # (B n, S, h)
@@ -85,7 +85,7 @@ class MLP(Network):
     def descend(
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Params:
-        """By hand where it can be, else by autograd."""
+        """Return the changes, without autograd where possible."""
         return self._descent(theta, block, training, lr, towards).change
 
     def _descent(
@@ -105,7 +105,10 @@ class MLP(Network):
         return each_track(descend, theta, towards)
 
     def _plain(self, training: LocalTraining) -> bool:
-        """Several steps of plain SGD on the mean loss alone; for a single one autograd gives the gradient unrounded."""
+        """Return whether the training is several steps of plain SGD on the mean loss alone.
+
+        A single step goes by autograd, whose change is exactly -lr times the gradient.
+        """
         alone = training.prox == 0 and self.l2 == 0
         return alone and training.takes_gradient_steps and training.optimizer.plain and not training.single_step
 
@@ -118,7 +121,7 @@ class MLP(Network):
         lr: float,
         planned: BatchPlan | None = None,
     ) -> Params | None:
-        """By hand where it can be."""
+        """Return the change of the body without autograd; None where that is not possible."""
         if not self._plain(training):
             return None
         return descend_body_by_hand(body, heads, block, training, lr, self.classes, planned)
@@ -133,7 +136,7 @@ class MLP(Network):
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """By the Gram form where steps are full-batch and plain, and where it takes fewer multiplications."""
+        """Return the sums, by the Gram form for full-batch steps of plain SGD if it takes fewer multiplications."""
         steps = training.full_batch_steps
         sizes = (block.y.shape[1], self.widths[0], self.widths[1])
         if steps is not None and self._plain(training) and gram_pays(*sizes, steps):

@@ -51,7 +51,7 @@ def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: fl
 
 
 def gradients_by_hand(theta: Params, batch: Batch, classes: int | None, l2: float) -> tuple[Params, Tensor]:
-    """Return each client's gradient {name: (B, ...)} on a batch, with that of the L2 penalty, and its mean loss (B,)."""
+    """Return each client's gradient on a batch {name: (B, ...)}, L2 penalty included, and its mean loss (B,)."""
     last = len(theta) // 2 - 1
     weights = [theta[f"layer{i}.weight"] for i in range(last + 1)]
     active = [batch.x.flatten(2)]

@@ -235,9 +235,7 @@ def test_contributions_are_the_weighted_changes_and_name_their_path(name, optimi
         fast = {"linear": "autograd", "mlp": "by-hand", "deep mlp": "by-hand"}
         assert given_.path == (fast.get(name, subject.path) if training.full_batch_steps is None else subject.path)
     else:
-        slow = {"cnn": "one-by-one", "mlp": "by-hand", "deep mlp": "by-hand", "mlp for numbers": "by-hand"}.get(
-            name, "autograd"
-        )
+        slow = "one-by-one" if name == "cnn" else "by-hand" if "mlp" in name else "autograd"
         assert given_.path == f"{slow}:{optimizer.name}"
 
 
