@@ -350,10 +350,22 @@ def regression_report(
     prox: bool = False,
     names: Sequence[str] | None = None,
 ) -> dict[str, Any] | None:
-    """What `metrics["regression"]` holds; None for other learners, or where the matrices would be too large.
+    """Return the coefficients of linear models with confidence intervals, and the guides of the theory.
 
-    clusters: one restart. own: (m,) each client's cluster, or a negative number. lr, steps: of the local full-batch
-    steps, for gamma and kappa; prox: each client solves its proximal problem instead. names: one for each raw feature.
+    Args:
+        federation: The clients, which are asked for sums over their data.
+        learner: The learner.
+        clusters: The models of one restart.
+        own: (m,) the cluster of each client, or a negative number.
+        round_: Number of the last round.
+        lr: Learning rate of the local steps, for gamma; None for a method without rounds.
+        steps: Number of local full-batch steps, for kappa; None if there are none.
+        prox: Whether each client solves a proximal problem instead of taking steps.
+        names: Names of the features.
+
+    Returns:
+        The figures that `Result.coefficients` describes; None for learners that are not linear, or if the matrices
+        would be too large.
     """
     if not isinstance(learner, Linear):
         return None

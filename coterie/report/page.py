@@ -76,6 +76,8 @@ def _words(found: Comparison, unfinished: int) -> dict[str, Any]:
         "notes": sentences.notes(found, unfinished),
         "main": main,
         "score_word": sentences.score_words(found),
+        "score_name": found.score_name,
+        "sends_nothing": [m.name for m in found.methods if not any(run.metrics.bytes_up for run in m.runs)],
         "points": found.higher_is_better,
         "several": len(main.runs) > 1,
         "names": [method.name for method in found.methods],
@@ -214,7 +216,7 @@ def _curve_figures(found: Comparison) -> list[dict[str, Any]]:
     for key, title, percent in wanted:
         lines = _lines(found, key)
         if lines:
-            drawn.append({"title": title, "svg": curves(lines, f"{title}, for {_named(lines)}", percent)})
+            drawn.append({"key": key, "title": title, "svg": curves(lines, f"{title}, for {_named(lines)}", percent)})
     return drawn
 
 

@@ -135,7 +135,7 @@ def _sure(main: MethodRuns) -> str:
     sure = spread(certain(run) for run in main.runs)
     if sure is None or max(_used(main)) == 1:
         return ""
-    m = _clients(main) - main.first.metrics.get("liars", 0)  # who lies is not asked
+    m = _clients(main) - main.first.metrics.get("liars", 0)  # attackers are not asked
     of = f"{count(sure.mean)} of {plural(m, 'client')}"
     return f"{of} {'is' if m == 1 else 'are'} sure of {'its' if m == 1 else 'their'} group"
 
@@ -207,7 +207,7 @@ def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
     candidates = [
         *_diverged_notes(found),
         _training_note(found.main),
-        _liars_note(found.main),
+        _attackers_note(found.main),
         _unfinished_note(unfinished),
         *_trouble_notes(every),
         _unused_note(found.main),
@@ -234,13 +234,15 @@ def _training_note(main: MethodRuns) -> Note | None:
     )
 
 
-def _liars_note(main: MethodRuns) -> Note | None:
+def _attackers_note(main: MethodRuns) -> Note | None:
     run = main.first
     if "liars" not in run.metrics:
         return None
-    of = f"{run.metrics['liars']} of {plural(len(run.clients), 'client')} lie in this simulation"
+    of = f"{run.metrics['liars']} of {plural(len(run.clients), 'client')}"
     return Note(
-        f"{of} ({run.config['poison']}): scores and agreement with the truth are those of the others.", caution=True
+        f"In this simulation {of} attack the training ({run.config['poison']}). Scores and agreement are "
+        "those of the others.",
+        caution=True,
     )
 
 

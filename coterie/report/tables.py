@@ -349,9 +349,9 @@ def returned_rows(main: MethodRuns) -> Mapping[str, str]:
         {"sums", "curvature"} if main.first.metrics.get(REGRESSION) else set()
     )
     meaning = {
-        "score": "how well its own model does on its data",
-        "loss": "the mean loss of its own model",
-        "finetuned": "how well the model does on its data that it made of its own one by steps of its own, and kept",
+        "score": "the score of its model on its data",
+        "loss": "the mean loss of its model on its data",
+        "finetuned": "the score of the model that it fine-tuned by local steps and kept",
         "losses": "the mean loss under every cluster's model",
         "margin": "by how many standard errors its own model beats the next best",
         "posterior": "its mean training loss under every cluster's model, from which its posterior follows",

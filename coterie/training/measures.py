@@ -126,8 +126,7 @@ def _sure(now: Snapshot) -> int:
 
 def _reassigned(now: Snapshot) -> int:
     """Number of clients whose cluster differs from that in the run that this one continues."""
-    before = now.plan.before
-    then = torch.tensor([before.get(client, -1) for client in now.data.clients])
+    then = torch.tensor([now.before.get(client, -1) for client in now.data.clients])
     return int(((now.choice != then) & (now.choice >= 0) & (then >= 0)).sum())
 
 
@@ -271,7 +270,7 @@ BUILT_IN = (
         _reassigned,
         label="reassigned",
         description="clients in another cluster than in the run that this one continues",
-        applies=lambda now: bool(now.plan.before),
+        applies=lambda now: bool(now.before),
         unit="count",
         when="round",
     ),
@@ -280,7 +279,7 @@ BUILT_IN = (
         lambda now: now.K,
         label="K",
         description="number of clusters, for methods that change it",
-        applies=lambda now: now.plan.tiers.adapts,
+        applies=lambda now: now.changes_clusters,
         unit="count",
         when="round",
     ),
@@ -532,7 +531,7 @@ BUILT_IN = (
     ),
     Measure(
         "delta",
-        lambda now: now.plan.settings.privacy_delta,
+        lambda now: now.delta,
         label="delta",
         description="delta of the differential privacy guarantee",
         applies=lambda now: now.epsilon is not None,

@@ -18,6 +18,7 @@ from torch import Tensor
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import ClientDirectory
 from coterie.core.numbers import finite
+from coterie.core.shard import ClientId
 from coterie.core.state import ServerState, best_restart
 from coterie.errors import SilenceError
 from coterie.evaluate.clients import Own, Scores, scores, training_losses
@@ -107,6 +108,21 @@ class Snapshot(ABC):
     def attackers(self) -> Tensor:
         """(m,) which clients are simulated attackers; scores and agreement leave them out."""
         return self.plan.attacking
+
+    @property
+    def changes_clusters(self) -> bool:
+        """Whether the method changes the number of clusters during training."""
+        return self.plan.tiers.adapts
+
+    @property
+    def before(self) -> Mapping[ClientId, int]:
+        """The cluster of each client in the run that this one continues; empty if it continues none."""
+        return self.plan.before
+
+    @property
+    def delta(self) -> float | None:
+        """Delta of the differential privacy guarantee."""
+        return self.plan.settings.privacy_delta
 
     @property
     def round(self) -> int:

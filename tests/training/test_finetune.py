@@ -264,4 +264,4 @@ def test_the_report_has_it_for_methods_and_clients_only_where_asked_for(tmp_path
         pages.append(write_report([data], tmp_path / f"{len(more)}.html").read_text())
     assert ">finetuned</abbr></th>" in pages[0]
     assert pages[0].count("finetuned") > pages[1].count("finetuned") == 0
-    assert "that it made of its own one by steps of its own, and kept" in pages[0]
+    assert "the score of the model that it fine-tuned by local steps and kept" in pages[0]

@@ -20,7 +20,7 @@ from coterie.files import write_json
 from coterie.training.callbacks.base import Callback, TrainingRun
 
 if TYPE_CHECKING:
-    from coterie.training.callbacks.base import RoundRecord
+    from coterie.training.records import RoundRecord
     from coterie.training.result import Result
 
 IDENTITIES = "tracker.json"
