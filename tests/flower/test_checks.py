@@ -140,7 +140,8 @@ def test_a_node_that_does_not_clip_is_refused():
 def scored(*values):
     answers = [Answer(Reply(("a", "b"), rows={"losses": torch.tensor(v, dtype=torch.float64)})) for v in values]
     asked = asked_of()
-    asked = replace(asked, task="score", expected=Expected(rows={"losses": Spec((2,), low=0, missing="shared")}))
+    form = Expected(rows={"losses": Spec((2,), low=0, missing="shared")})
+    asked = replace(asked, task="score", expected=form, trains=False)
     contents = {node: answer_content("score", answer) for node, answer in enumerate(answers)}
     return list(sort_out(contents, dict.fromkeys(contents, asked))[1])
 

@@ -168,7 +168,7 @@ def test_steps_are_told_apart_from_exponents():
 @pytest.mark.parametrize(
     ("tier", "text", "message"),
     [
-        ("weights", "soft-by-en", "unknown member of tier weights 'soft-by-en': did you mean 'em-mixture'"),
+        ("weights", "em-mixtur", "unknown member of tier weights 'em-mixtur': did you mean 'em-mixture'"),
         ("weights", "em-mixture:nu=1", "unknown setting of em-mixture 'nu': did you mean 'mu'"),
         ("weights", "em-mixture:mu=much", "em-mixture: mu must be a number, got 'much'"),
         ("weights", "lowest-loss:mu=1", "lowest-loss has no settings, got 'mu=1': leave it out"),
@@ -272,7 +272,10 @@ COSINE = {"distance": "update-cosine"}
             {"weights": "nearest-parameters", "procedure": GAP, **COSINE},
             "a client has one cluster: set split-by-gap:hard",
         ),
-        ({"weights": "softmax-loss:temperature=1", "procedure": NORM, **COSINE}, "cannot change with weights soft-by"),
+        (
+            {"weights": "softmax-loss:temperature=1", "procedure": NORM, **COSINE},
+            "cannot change with weights softmax-loss",
+        ),
         ({"objective": "joint:gaussians=2", "procedure": GAP, **COSINE}, "leave gaussians out"),
         ({"averaging": "members"}, "use averaging=all or responsibility"),
         ({"weights": "softmax-loss:temperature=1", "shared": "body"}, "clients train whole models, which cannot share"),
