@@ -21,9 +21,9 @@ types: $(READY)
 	$(BIN)/mypy
 
 # Tests run in three processes with one-thread linear algebra each: many small products do not gain from threads, and one
-# of the tests mostly waits for programs of Flower's.
+# of the tests mostly waits for programs of Flower's. Many tests start processes, so that compiled modules are kept.
 unit: $(READY)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
 # Faults against real processes: nodes and servers that are killed, slow, late, restarted, hostile or interrupted; about fifteen minutes on two cores with nothing
 # else to do. Two federations at a time, since their programs mostly wait.
