@@ -21,6 +21,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 
 import numpy as np
 import torch
+from coterie.server.grouping_once import group_by_summaries
 from linear_round import forget_peak, peak_memory
 
 import coterie
@@ -29,7 +30,6 @@ from coterie.core.keys import hash_ids
 from coterie.core.regroup import Changes
 from coterie.core.state import ServerState
 from coterie.core.state_array import Share, StateArray
-from coterie.server.grouping_once import group_by_summaries
 from coterie.tiers.distance import PrincipalAngles, UpdateCosine
 from coterie.tiers.landmarks import MOST
 from coterie.tiers.procedure import MergeAbove, SplitByNorm, SplitBySpectrum, Step

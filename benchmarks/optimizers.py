@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 from torch import nn
 
 import coterie
@@ -23,9 +25,7 @@ from coterie.core.dataset import FederatedDataset
 from coterie.data.arrays import stack_shard
 from coterie.learners.cnn import SmallCNN
 from coterie.learners.optimizers import SGD, Adam, Optimizer
-from coterie.server.loop import rounds
 from coterie.training.planning import Plan, prepare
-from coterie.training.starting import begin
 
 LR, REPEATS = 0.01, 5
 OPTIMIZERS: dict[str, tuple[Optimizer, Callable[..., torch.optim.Optimizer]]] = {

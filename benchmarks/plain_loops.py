@@ -14,14 +14,14 @@ from collections.abc import Callable
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 from torch import Tensor, nn
 
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.core.state import ServerState
-from coterie.server.loop import rounds
 from coterie.training.planning import Plan, prepare
-from coterie.training.starting import begin
 
 ROUNDS = 5
 Models = list[dict[str, Tensor]]

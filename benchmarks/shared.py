@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from coterie.training.starting import begin
 from workloads import first_plan, one_round, second_plan, third_plan
 
 from coterie.core.federation import Replies
@@ -23,7 +24,6 @@ from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.core.task import Task
 from coterie.engines.in_process import InProcess
-from coterie.training.starting import begin
 
 REPEATS = 5
 BURNER = "while True: pass"

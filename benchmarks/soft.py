@@ -24,6 +24,8 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 
 import numpy as np
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 from linear_round import forget_peak, peak_memory
 from torch import Tensor, nn
 
@@ -32,9 +34,7 @@ from coterie.core.keys import Purpose, keys_for_clients, permutations
 from coterie.core.state import ServerState
 from coterie.evaluate.clients import training_losses
 from coterie.learners.cnn import SmallCNN
-from coterie.server.loop import rounds
 from coterie.training.planning import Plan, prepare
-from coterie.training.starting import begin
 
 ROUNDS, FEW_ROUNDS, WARM = 15, 5, 2
 CLUSTERS = 3
