@@ -13,7 +13,7 @@ import coterie
 from coterie.cli.main import cli
 
 RUN = ["run", "mixed-regression", "--clients", "30", "--rounds", "300", "--checkpoint-every", "7", "--restarts", "2"]
-PATIENT = [*RUN, "--samples", "1-40", "--local-steps", "1", "--lr", "0.05", "--validation", "0.3", "--patience", "5"]
+PATIENT = [*RUN, "--samples", "1-40", "--local-steps", "1", "--lr", "0.1", "--validation", "0.3", "--patience", "5"]
 
 
 def program(*arguments):
