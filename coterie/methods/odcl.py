@@ -175,6 +175,11 @@ class ODCL(Clustering, Solving, Method, Initializer):
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @classmethod
+    def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Convex clustering finds the number of clusters itself, whatever a scenario recommends."""
+        return {"clusters": AUTO} if given.get("clustering") == "convex" else {}
+
     @property
     def count(self) -> int | None:
         if self.clusters is None:
