@@ -40,7 +40,7 @@ from coterie.methods.base import Method
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS
-from coterie.options import Auto, check_fields, option
+from coterie.options import AUTO, Auto, check_fields, option
 from coterie.server.averaging import Averaging
 from coterie.server.clustering.choose import ClusterSettings, cluster_points
 from coterie.tiers.assignment import Assigned
