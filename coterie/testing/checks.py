@@ -345,7 +345,7 @@ def check_resume(case: Case) -> None:
         settings |= {"checkpoint_every": 2}
     with tempfile.TemporaryDirectory() as place:
         with suppress(_KilledError):
-            fit(data, case.method, learner=learner, out=Path(place) / "cut", on_round=kill, **settings)
+            fit(data, case.method, learner=learner, out=Path(place) / "cut", callbacks=[kill], **settings)
         cut = resume(Path(place) / "cut", data, learner=learner)
     whole = case.run()
     assert np.array_equal(_flat(whole), _flat(cut)), "the resumed run ended with other models"
