@@ -12,7 +12,9 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from coterie.core.dataset import FederatedDataset
+from coterie.core.federation import Federation
 from coterie.core.messages import Reply
+from coterie.flower import clients as flower_clients
 from coterie.flower.clients import FlowerClients
 from coterie.flower.engine import FlowerFederation
 from coterie.flower.exchange import Exchange
@@ -53,7 +55,7 @@ def app_of(plan: Plan, places: Sequence[int], folder: Path | None = None) -> Cli
 
 
 def terms_of(plan: Plan) -> Terms:
-    return Terms.of("a run", plan.data.profile, plan.options, plan.method.weights.keeps)
+    return flower_clients.terms_of("a run", plan.data.profile, plan.settings, plan.tiers)
 
 
 def clients_behind_a_grid(
@@ -81,7 +83,12 @@ def federation_of(
 ) -> FlowerFederation:
     """The same as they are asked."""
     clients = clients_behind_a_grid(plan, folder, deliver, **options)
-    return clients.reach(plan.options, plan.method.weights.keeps)
+    return clients.reach(plan.settings, plan.tiers)
+
+
+def with_federation(plan: Plan, federation: Federation) -> Plan:
+    """The same plan with other clients."""
+    return replace(plan, run=replace(plan.run, federation=federation))
 
 
 def grid_of(federation: FlowerFederation) -> InProcessGrid:
