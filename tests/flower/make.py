@@ -23,6 +23,7 @@ from coterie.flower.node import make_client_app
 from coterie.flower.roll import Roll
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Answer, answer_content, read_answer, task_of
+from coterie.privacy.noise import SECRET
 from coterie.testing.checks import LEARNERS
 from coterie.training.planning import Plan
 
@@ -87,8 +88,8 @@ def federation_of(
 
 
 def with_federation(plan: Plan, federation: Federation) -> Plan:
-    """The same plan with other clients."""
-    return replace(plan, run=replace(plan.run, federation=federation))
+    """The same plan with these remote clients, from whom noise is secret."""
+    return replace(plan, run=replace(plan.run, federation=federation, noise=SECRET))
 
 
 def grid_of(federation: FlowerFederation) -> InProcessGrid:

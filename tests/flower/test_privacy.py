@@ -15,7 +15,7 @@ from coterie.privacy.accountant import Answer, epsilon
 from coterie.testing.checks import Case
 from coterie.training.fitting import carry_out, go_on
 from coterie.training.runs.folder import RunFolder
-from tests.flower.make import NODES, federation_of, grid_of, part_of, with_federation
+from tests.flower.make import NODES, clients_behind_a_grid, federation_of, grid_of, part_of, with_federation
 
 pytest.importorskip("dp_accounting", reason="private runs need coterie[privacy]")
 
@@ -23,15 +23,15 @@ LOCAL = {"privacy": "local", "privacy_noise": 4.0, "privacy_choice": 0.5, "init"
 CENTRAL = {"privacy": "central", "privacy_noise": 4.0, "init": "random", "rounds": 3}
 
 
-def plan_of(options):
-    return Case("ifca", "linear", options).plan()
+def plan_of(options, data=None):
+    return Case("ifca", "linear", options).plan(data)
 
 
 @pytest.mark.parametrize("options", [LOCAL, CENTRAL], ids=["local", "central"])
 def test_noise_repeats_in_a_simulation_and_nowhere_else(options):
     plan = plan_of(options)
     simulated = [carry_out(plan_of(options)).models for _ in range(2)]
-    elsewhere = [carry_out(with_federation(plan, federation_of(plan))).models for _ in range(2)]
+    elsewhere = [carry_out(plan_of(options, clients_behind_a_grid(plan))).models for _ in range(2)]
     weights = [[model["weight"].tolist() for model in models] for models in (*simulated, *elsewhere)]
     assert weights[0] == weights[1]
     assert weights[0] != weights[2]

@@ -163,7 +163,7 @@ def test_silence_when_scores_are_asked_for_is_a_note_and_no_end():
             return []
         return [(0.0, answer)]
 
-    plan = prepare(data, "ifca", None, None, OPTIONS)
+    plan = prepare(data, "ifca", None, OPTIONS)
     ended = coterie.fit(clients_behind_a_grid(plan, deliver=silent_once), "ifca", **OPTIONS)
     first, second = ended.records[0], ended.records[2]
     assert "rmse" not in first
@@ -236,7 +236,7 @@ def test_a_strategy_starts_from_given_models_and_from_a_module_of_ones_own():
     own = {name: value for name, value in OPTIONS.items() if name not in ("rounds", "dtype")} | {"dtype": "float32"}
     strategy = ClusteredStrategy("ifca", learner=LEARNERS["module"], nodes=3, wait=5, **own)
     found = strategy.start(grid_of(data, learner=LEARNERS["module"]), arrays, num_rounds=1)
-    simulated = coterie.fit(data, "ifca", learner=LEARNERS["module"], start=start, rounds=1, **own)
+    simulated = coterie.fit(data, "ifca", learner=LEARNERS["module"], init=start, rounds=1, **own)
     for k, model in enumerate(simulated.models):
         for name, value in model.items():
             np.testing.assert_allclose(found.arrays[f"{k}/{name}"].numpy(), value, rtol=1e-4, atol=1e-6)

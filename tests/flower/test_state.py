@@ -30,10 +30,10 @@ def test_what_is_kept_is_found_by_run_client_and_round(tmp_path):
     assert lost == ()
     assert states.store.arrays["weights"].tolist() == [[0.5, 0.5], [0.25, 0.75]]
     assert states.store.arrays["cluster"].tolist() == [3, 1]
-    assert states.shelf.rounds.tolist() == [4, 4]
+    assert states.store.rounds.tolist() == [4, 4]
     # only for those that the server has heard of, in any order and company
     states, lost = store.load(("c", "b"), torch.tensor([NEVER, 4]))
-    assert (states.shelf.rounds.tolist(), lost) == ([NEVER, 4], ())
+    assert (states.store.rounds.tolist(), lost) == ([NEVER, 4], ())
     assert states.store.arrays["cluster"].tolist() == [0, 1]
     assert store.load(IDS, torch.tensor([3, 4]))[1] == IDS[:1]
     assert Store(tmp_path, "another run").load(IDS, torch.tensor([4, 4]))[1] == IDS
