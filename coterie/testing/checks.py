@@ -324,7 +324,7 @@ def check_config(case: Case) -> None:
         known = {k: v for k, v in read.items() if k in accepted}
         again = prepare(plan.data, case.method, LEARNERS[case.learner], known)
     assert again.config == plan.config, f"options changed: {again.config} from {plan.config}"
-    assert again.method == plan.method, "the same options composed another method"
+    assert again.tiers == plan.tiers, "the same options composed another method"
 
 
 class _KilledError(Exception):
@@ -345,7 +345,7 @@ def check_resume(case: Case) -> None:
         settings |= {"checkpoint_every": 2}
     with tempfile.TemporaryDirectory() as place:
         with suppress(_KilledError):
-            fit(data, case.method, learner=learner, out=Path(place) / "cut", on_round=kill, **settings)
+            fit(data, case.method, learner=learner, out=Path(place) / "cut", callbacks=[kill], **settings)
         cut = resume(Path(place) / "cut", data, learner=learner)
     whole = case.run()
     assert np.array_equal(_flat(whole), _flat(cut)), "the resumed run ended with other models"
