@@ -329,7 +329,7 @@ LOCAL_OPTIONS = (
     Option(
         "lr",
         float,
-        "learning rate of the local steps (gamma); auto: 0.9 over the largest curvature of a client (linear regression)",
+        "learning rate of the local steps (gamma); auto: 0.9 over a client's largest curvature (linear regression)",
         above=0,
         words=(AUTO,),
     ),

@@ -300,7 +300,7 @@ def _assembled(
 ) -> Plan:
     """The plan with its composition and its clients."""
     tiers = with_shared_body(replace(method.tiers(), K=method.groups.count(data, method.tiers().K)), learner)
-    tiers = replace(tiers, objective=tiers.objective.with_seed(settings.seed))
+    tiers = replace(tiers, objective=tiers.objective.server_with_seed(settings.seed))
     tiers.check(method.name)
     _check_memory(learner, (tiers.K or 1) * tiers.restarts, str(settings.dtype))
     _check_device(settings.device)

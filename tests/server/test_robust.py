@@ -206,13 +206,13 @@ REFUSED = [
         {"combine": "median", "learner": "mlp:hidden=4", "shared": "layer0"},
         "a shared body would still be a mean",
     ),
-    ("two-phase", {"combine": "median", "soft": 0.5, "start": "random"}, "members of one cluster each"),
-    ("composed", {"combine": "median"}, "members of one cluster each"),
+    ("two-phase", {"combine": "median", "soft": 0.5, "init": "random"}, "members of one cluster each"),
+    ("tiered", {"combine": "median"}, "members of one cluster each"),
     (
-        "composed",
+        "tiered",
         {
             "combine": "median",
-            "weights": "assigned",
+            "assignment": "assigned",
             "procedure": "split-by-norm:eps1=1,eps2=1",
             "distance": "update-cosine",
         },
