@@ -56,6 +56,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/workloads.py
 	$(BIN)/python benchmarks/workloads.py --memory
 	$(BIN)/python benchmarks/growth.py --plot docs/growth.svg
+	$(BIN)/python benchmarks/optimizers.py
 	$(BIN)/python benchmarks/phase_two.py
 	$(BIN)/python benchmarks/phase_two.py --growth
 	$(BIN)/python benchmarks/one_shot.py

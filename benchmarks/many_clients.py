@@ -15,18 +15,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
 import numpy as np
 import torch
+from coterie.server.grouping_once import group_by_summaries
 from linear_round import forget_peak, peak_memory
 
 import coterie
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.regroup import Changes
-from coterie.server.grouping_once import group_by_summaries
+from coterie.core.state import ServerState
+from coterie.core.state_array import Share, StateArray
 from coterie.tiers.distance import PrincipalAngles, UpdateCosine
 from coterie.tiers.landmarks import MOST
 from coterie.tiers.procedure import MergeAbove, SplitByNorm, SplitBySpectrum, Step
@@ -55,17 +58,16 @@ def view_of(clients: int, arrived: bool) -> View:
     updates.add_(ways[group(clients)])
     ids, clusters = tuple(map(str, range(clients))), Clusters({"weight": torch.zeros(1, PARAMETERS)}, K=1)
     slots, ones = torch.zeros(clients, 1, dtype=torch.int64), torch.ones(clients, 1, dtype=torch.float64)
+    state = replace(ServerState.fresh(clusters, clients).with_values(choice=slots - int(arrived)), round=30)
+    portraits = StateArray(torch.zeros(1, PARAMETERS), ("cluster", None), Share())
     return View(
-        round=30,
-        clusters=clusters,
+        state=state.with_arrays({"portraits": portraits}),
         clients=ids,
-        choice=slots[:, 0] - int(arrived),
         answered=np.arange(clients),
         hashes=hash_ids(ids),
         rows={"anchor": updates} if arrived else {},
         changes=None if arrived else Changes(clusters, ids, slots, updates[:, None], ones, ones),
         distance=UpdateCosine(),
-        portraits=torch.zeros(1, PARAMETERS),
     )
 
 

@@ -16,14 +16,15 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 from linear_round import forget_peak, peak_memory, resident
 
 import coterie
 from coterie.core.dataset import FederatedDataset
+from coterie.core.state import ServerState
 from coterie.data.arrays import stack_shard
-from coterie.server.loop import ServerState, rounds
 from coterie.training.planning import Plan, prepare
-from coterie.training.starting import begin
 
 STEPS = 5
 

@@ -14,13 +14,14 @@ from collections.abc import Callable
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 from torch import Tensor, nn
 
 import coterie
 from coterie.core.dataset import FederatedDataset
-from coterie.server.loop import ServerState, rounds
+from coterie.core.state import ServerState
 from coterie.training.planning import Plan, prepare
-from coterie.training.starting import begin
 
 ROUNDS = 5
 Models = list[dict[str, Tensor]]
@@ -28,7 +29,7 @@ Models = list[dict[str, Tensor]]
 
 def clients_of(plan: Plan) -> list[tuple[Tensor, Tensor]]:
     """Each client's samples in the type that is computed on."""
-    shard = plan.federation.side.train
+    shard = plan.federation.group.train
     return [(shard.x[a:b].flatten(1), shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
 
 

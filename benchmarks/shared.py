@@ -16,13 +16,14 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from coterie.training.starting import begin
 from workloads import first_plan, one_round, second_plan, third_plan
 
 from coterie.core.federation import Replies
-from coterie.core.messages import Broadcast, Task
+from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.engines.in_process import InProcess
-from coterie.training.starting import begin
 
 REPEATS = 5
 BURNER = "while True: pass"
@@ -32,7 +33,7 @@ class OneShard(InProcess):
     """All clients at once in the calling thread: torch cuts their products into pieces for its threads."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        reply = self.side.take(asked).serve(task, broadcast.to(np.arange(len(asked))))
+        reply = self.group.take(asked).serve(task, broadcast.to(np.arange(len(asked))))
         return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
 
 
@@ -58,7 +59,7 @@ def main() -> None:
     }
     print(f"{'a round of':<14} {'products cut, s':>16} {'clients cut, s':>16} {'ratio':>6}")
     for name, plan in plans.items():
-        whole = replace(plan, federation=OneShard(plan.federation.side))
+        whole = replace(plan, federation=OneShard(plan.federation.group))
         works = [one_round(each, begin(plan).state) for each in (whole, plan)]
         times: list[list[float]] = [[], []]
         for _ in range(REPEATS + 1):

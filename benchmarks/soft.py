@@ -24,16 +24,17 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 
 import numpy as np
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 from linear_round import forget_peak, peak_memory
 from torch import Tensor, nn
 
 import coterie
 from coterie.core.keys import Purpose, keys_for_clients, permutations
+from coterie.core.state import ServerState
 from coterie.evaluate.clients import training_losses
 from coterie.learners.cnn import SmallCNN
-from coterie.server.loop import ServerState, rounds
 from coterie.training.planning import Plan, prepare
-from coterie.training.starting import begin
 
 ROUNDS, FEW_ROUNDS, WARM = 15, 5, 2
 CLUSTERS = 3
@@ -123,7 +124,7 @@ class Loop:
     """FedEM or FedRC client by client, model by model; starts from the models of `ours`."""
 
     def __init__(self, work: Workload, ours: Ours, ratio: bool) -> None:
-        shard = ours.plan.federation.side.train
+        shard = ours.plan.federation.group.train
         self.net, self.ratio, self.round = work.build(), ratio, 0
         self.hashes = shard.hashes
         self.clients = [(shard.x[a:b], shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]

@@ -21,15 +21,16 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 from linear_round import forget_peak, peak_memory, resident
 from torch import Tensor, nn
 
 import coterie
 from coterie.core.dataset import FederatedDataset
+from coterie.core.state import ServerState
 from coterie.data.arrays import stack_shard
-from coterie.server.loop import ServerState, rounds
 from coterie.training.planning import Plan, prepare
-from coterie.training.starting import begin
 
 THREADS = (1, 2)
 SQUARE = torch.randn(2048, 2048)
@@ -158,7 +159,7 @@ def loop_fedavg(plan: Plan, state: ServerState, asked: int, batch: int, lr: floa
 
 
 def _clients(plan: Plan) -> list[tuple[Tensor, Tensor]]:
-    shard = plan.federation.side.train
+    shard = plan.federation.group.train
     return [(shard.x[a:b], shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
 
 

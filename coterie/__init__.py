@@ -6,33 +6,35 @@ from typing import TYPE_CHECKING
 from coterie.lazy import lazily
 
 if TYPE_CHECKING:
-    from coterie import clustering, data, errors, evaluate, learners, methods, testing, tiers
+    from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, testing, tiers
     from coterie.core.dataset import FederatedDataset
+    from coterie.core.registry import register
     from coterie.data import from_arrays, from_rows, from_table, scenario
     from coterie.errors import ConfigError, CoterieError, InputError, RunError, StorageError, TrainingError
     from coterie.experiments.compare import compare
     from coterie.experiments.reproduce import reproduce
     from coterie.experiments.sweep import sweep
-    from coterie.training import composing
-    from coterie.training.composing import compose
     from coterie.training.fitting import fit, resume
+    from coterie.training.measures import measure
+    from coterie.training.plugins import load_plugin
     from coterie.training.result import Result, load
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
             "core.dataset": ("FederatedDataset",),
+            "core.registry": ("register",),
             "data": ("from_arrays", "from_rows", "from_table", "scenario"),
             "errors": ("ConfigError", "CoterieError", "InputError", "RunError", "StorageError", "TrainingError"),
             "experiments.compare": ("compare",),
             "experiments.reproduce": ("reproduce",),
             "experiments.sweep": ("sweep",),
-            "training": ("composing",),
-            "training.composing": ("compose",),
             "training.fitting": ("fit", "resume"),
+            "training.measures": ("measure",),
+            "training.plugins": ("load_plugin",),
             "training.result": ("Result", "load"),
         },
-        ("clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"),
+        ("callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"),
     )
 
 __version__ = version("coterie")
@@ -46,10 +48,9 @@ __all__ = [
     "RunError",
     "StorageError",
     "TrainingError",
+    "callbacks",
     "clustering",
     "compare",
-    "compose",
-    "composing",
     "data",
     "errors",
     "evaluate",
@@ -59,7 +60,10 @@ __all__ = [
     "from_table",
     "learners",
     "load",
+    "load_plugin",
+    "measure",
     "methods",
+    "register",
     "reproduce",
     "resume",
     "scenario",

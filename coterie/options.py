@@ -1,24 +1,32 @@
-"""Options: one name everywhere (Python keyword, TOML key, command-line flag), one place that says what it means."""
+"""Options: one name everywhere (Python keyword, TOML key, command-line flag), derived from the fields of typed values.
+
+A field of a dataclass becomes an option by `option(default, help, ...)`. A nested value whose own settings are options
+derives from `OptionGroup`: a method's `local` training brings `local_steps`, `batch_size`, `lr` and so on. So one set
+of fields serves `IFCA(local=FullBatch(steps=5))`, `fit(data, "ifca", local_steps=5)`, `--local-steps 5` and TOML.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from coterie.core.plain import from_plain, from_text, short_plain
+from coterie.core.registry import Registered
 from coterie.errors import ConfigError, is_unicode, shown, unknown_name
 
-AUTO = "auto"
+Auto = Literal["auto"]
+"""Type of a setting that may be left to the data."""
+AUTO: Auto = "auto"
 """Instead of a value: let the data decide."""
-MEAN = "mean"
-"""The plain way to combine the members' changes."""
 LARGEST = 2**63 - 1
 """The largest whole number that TOML and arrays can hold."""
-Where = Literal["local", "central"]
-"""Who adds the noise of a private run: every client to what it sends, or the server to its sums."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class Option:
 
     name: str
     kind: type
-    """int, float, str or bool."""
+    """int, float, str, bool, or a family of named values such as `Optimizer`."""
     help: str
     default: object = None
     choices: tuple[str, ...] = ()
@@ -38,6 +46,8 @@ class Option:
     high: float = math.inf
     words: tuple[str, ...] = ()
     """Texts that may stand instead of a number."""
+    several: bool = False
+    """Whether the value is a sequence of members of the family; as text they are joined by ` + `."""
 
     @property
     def flag(self) -> str:
@@ -50,6 +60,8 @@ class Option:
             ConfigError: if it is of another type, out of range or not one of the choices.
         """
         given = value
+        if issubclass(self.kind, Registered):
+            return value if value is None else self._member(value)
         if isinstance(value, np.generic):
             value = value.item()
         if value is None or (isinstance(value, str) and value in self.words):
@@ -63,6 +75,20 @@ class Option:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             self._check_range(value)
         return value
+
+    def _member(self, value: object) -> object:
+        """A member of the option's family, or several, from themselves, their texts or their plain forms."""
+        if self.several:
+            if isinstance(value, str):
+                # a plus sign inside a number, as in 1e+20, is followed by a digit
+                value = [part for part in re.split(r"\s*\+\s*(?!\d)", value.strip()) if part]
+            parts = value if isinstance(value, list | tuple) else [value]
+            return tuple(replace(self, several=False)._member(part) for part in parts)
+        if isinstance(value, self.kind):
+            return value
+        if isinstance(value, str):
+            return from_text(self.kind, value)
+        return from_plain(self.kind, value, self.name)
 
     def _converted(self, value: int | float) -> object:
         """A whole number as a real one, and numbers as text, where that is the option's type."""
@@ -92,6 +118,8 @@ class Option:
         """A value from text, as a flag gives it."""
         if text in self.words:
             return text
+        if issubclass(self.kind, Registered):
+            return self._member(text)
         try:
             if self.kind is bool:
                 return {"true": True, "false": False}[text.lower()]
@@ -103,6 +131,8 @@ class Option:
         """The allowed values in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
+        if issubclass(self.kind, Registered):
+            return f"the name of a {self.kind.family} with its settings"
         noun = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[self.kind]
         limits = []
         if self.above > -math.inf:
@@ -114,220 +144,209 @@ class Option:
         return " ".join([noun, " and ".join(limits)]).strip() + "".join(f", or {word}" for word in self.words)
 
 
-COMMON: tuple[Option, ...] = (
-    Option(
-        "clusters",
-        int,
-        "how many clusters to train (K); auto: as many as the start shows (odcl, moment-descent, principal-angles), or "
-        "from a random start as many as held-out samples call for in trial runs, maybe one (ifca, fedem, fedrc)",
-        low=1,
-        words=(AUTO,),
-    ),
-    Option("learner", str, "model family with settings, such as linear, logistic:l2=0.01, mlp:hidden=200, cnn"),
-    Option("rounds", int, "rounds of communication (T)", 50, low=1),
-    Option("local_steps", int, "gradient steps a client takes in a round (tau)", 10, low=1),
-    Option("local_epochs", int, "passes over a client's data in a round, instead of local_steps", low=1),
-    Option("batch_size", int, "samples a step; without it every step uses all of a client's samples", low=1),
-    Option(
-        "augment",
-        str,
-        "random changes of the training images in every step, separated by commas: flip (left-right, half the time), "
-        "crop (out of the image with a border of 4 zeros), or none",
-        "none",
-    ),
-    Option(
-        "lr",
-        float,
-        "step size of the local steps (gamma); auto: 0.9 over the largest curvature of a client (linear regression)",
-        0.1,
-        above=0,
-        words=(AUTO,),
-    ),
-    Option("lr_decay", float, "factor on lr after every round", 1.0, above=0, high=1),
-    Option("server_lr", float, "factor on the averaged change before the server applies it", 1.0, above=0),
-    Option(
-        "exchange", str, "what clients send: the change of their model, or one gradient", "model", ("model", "gradient")
-    ),
-    Option(
-        "averaging",
-        str,
-        "divide a cluster's summed changes by the mass of its members, or of all clients; "
-        "`responsibility` is `members` by samples for methods with hard groups",
-        None,
-        ("members", "all", "responsibility"),
-    ),
-    Option("client_weight", str, "whether a client counts n_i times or once", None, ("samples", "uniform")),
-    Option(
-        "combine",
-        str,
-        "how the changes of a cluster's members become one: their mean, or what bears some that are false, every "
-        "client counting once: median, trimmed:share=0.1, krum:liars=1,keep=1",
-        MEAN,
-    ),
-    Option("participation", float, "share of clients asked in each round", 1.0, above=0, high=1),
-    Option("restarts", int, "random starts trained side by side; the least training loss wins", 1, low=1),
-    Option(
-        "start",
-        str,
-        "where the models start: random, odcl, decomposed-cosine, moment-descent (linear regression), gaussian, "
-        "near-truth or cluster-oracle, with settings as in gaussian:sd=1 (`coterie describe gaussian`), or a run "
-        "folder whose models are taken",
-        "random",
-    ),
-    Option(
-        "shared",
-        str,
-        "parameters common to all clusters, as name prefixes separated by commas (layer0), or body: all but the head",
-    ),
-    Option(
-        "engine",
-        str,
-        "simulated: all clients at once; sequential: one at a time, through bytes",
-        "simulated",
-        ("simulated", "sequential"),
-    ),
-    Option("device", str, "where torch computes: cpu, cuda, cuda:1", "cpu"),
-    Option(
-        "dtype",
-        str,
-        "floating type; by default float64 for linear, logistic and representation, float32 for networks",
-        None,
-        ("float32", "float64"),
-    ),
-    Option("seed", int, "the one source of all randomness", 0, low=0, high=2**63 - 1),
-    Option("evaluate_every", int, "rounds between evaluations on held-out data", 1, low=1),
-    Option("checkpoint_every", int, "rounds between checkpoints", 10, low=1),
-    Option(
-        "validation",
-        float,
-        "share of each client's training samples that is held out and never trained on; its loss and score are in the "
-        "records every evaluate_every rounds",
-        None,
-        above=0,
-        high=0.9,
-    ),
-    Option(
-        "patience",
-        int,
-        "stop when the training loss has not improved (by more than 0.01 %) for so many rounds in a row; with "
-        "validation: the validation loss, for so many evaluations, and the models of the best one are kept",
-        None,
-        low=1,
-    ),
-    Option(
-        "finetune",
-        int,
-        "after the last round every client takes so many plain steps of its own from its cluster's model, with the "
-        "last lr, and is scored with what comes out, too; that model never leaves it",
-        None,
-        low=1,
-    ),
-    Option(
-        "poison",
-        str,
-        "in a simulation some clients lie in every round, and scores are those of the others: sign-flip, scale or "
-        "noise with :share=0.2,strength=10, or label-flip:share=0.2",
-    ),
-    Option(
-        "privacy",
-        str,
-        "differential privacy of a client's whole data (docs/privacy.md). local: every client adds noise to what it "
-        "sends, so that no server need be trusted; central: the server adds noise to the models",
-        None,
-        ("local", "central"),
-    ),
-    Option(
-        "privacy_epsilon",
-        float,
-        "with privacy: the budget; the noise is chosen for it, and the run stops before it is exceeded",
-        None,
-        above=0,
-    ),
-    Option(
-        "privacy_delta", float, "with privacy: the delta of its guarantee; 1e-5 unless given", None, above=0, high=0.1
-    ),
-    Option(
-        "privacy_clip",
-        float,
-        "with privacy: the length that a client's change is cut to, all its parameters together; 1 unless given",
-        None,
-        above=0,
-    ),
-    Option(
-        "privacy_noise",
-        float,
-        "with privacy: standard deviation of the noise over privacy_clip, on a client's change (local) or on a sum of "
-        "changes (central); unset: what privacy_epsilon asks for",
-        None,
-        above=0,
-    ),
-    Option(
-        "privacy_choice",
-        float,
-        "with privacy=local, where clients choose a cluster: the epsilon of each time that they say which; unset: so "
-        "much that all of them together would take half of privacy_epsilon",
-        None,
-        above=0,
-    ),
-)
+# ---- from the fields of a dataclass ----------------------------------------------------------------------------------
+
+_OPTION = "option"
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    name: str = "",
+    choices: tuple[str, ...] = (),
+    low: float = -math.inf,
+    above: float = -math.inf,
+    high: float = math.inf,
+) -> Any:
+    """Return a dataclass field that is an option.
+
+    Args:
+        default: Default value.
+        help: Meaning of the option in one sentence, with its unit.
+        name: Name of the option; by default the name of the field.
+        choices: Allowed texts; a Literal type of the field says the same.
+        low: Least value allowed.
+        above: Values must be greater than this.
+        high: Largest value allowed.
+    """
+    facts = {"name": name, "help": help, "choices": choices, "low": low, "above": above, "high": high}
+    if isinstance(default, list | dict):
+        raise TypeError("the default of an option must be immutable")
+    return field(default=default, metadata={_OPTION: facts})
+
+
+class OptionGroup:
+    """Base of nested values whose settings are options of the value that contains them.
+
+    By default every field that is an option belongs to the group. A family whose members have different fields
+    overrides all three methods.
+    """
+
+    @classmethod
+    def group_options(cls, default: Any) -> tuple[Option, ...]:
+        """Return the options of the group; their defaults are those of `default`."""
+        return options_of(cls, default)
+
+    @classmethod
+    def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
+        """Return the value with these options; what they do not name is as in `default`."""
+        return from_options(cls, values, default)
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        """Return the options that give this value where `default` is the field's default."""
+        return to_options(self)
+
+
+def options_of(kind: Any, default: Any = None) -> tuple[Option, ...]:
+    """Return the options of a dataclass; `default` is an instance whose values are the defaults."""
+    found: list[Option] = []
+    for each, hint in _fields_of(kind):
+        value = _default(each) if default is None else getattr(default, each.name)
+        if _OPTION in each.metadata:
+            found.append(_option(each, hint, value))
+        elif _is_group(hint):
+            found.extend(hint.group_options(value))
+    return tuple(found)
+
+
+def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> Any:
+    """Return the dataclass with these options, which are checked; names that it does not have are ignored.
+
+    Args:
+        kind: The dataclass.
+        values: Options by name.
+        default: An instance that supplies what the options do not name; by default the fields' defaults do.
+    """
+    given: dict[str, Any] = {}
+    for each, hint in _fields_of(kind):
+        before = _default(each) if default is None else getattr(default, each.name)
+        if _OPTION in each.metadata:
+            one = _option(each, hint, before)
+            given[each.name] = one.check(values[one.name]) if values.get(one.name) is not None else before
+        elif _is_group(hint):
+            given[each.name] = hint.from_group(values, before)
+        elif default is not None:
+            given[each.name] = before
+    return kind(**given)
+
+
+def to_options(value: Any) -> dict[str, Any]:
+    """Return the options that give this value; those that are None are left out."""
+    found: dict[str, Any] = {}
+    for each, hint in _fields_of(type(value)):
+        own = getattr(value, each.name)
+        if _OPTION in each.metadata:
+            if own is not None:
+                found[_option(each, hint, own).name] = own
+        elif _is_group(hint):
+            found |= own.to_group(_default(each))
+    return found
+
+
+def check_fields(value: Any) -> None:
+    """Check the options of a dataclass instance and bring them into their types; called by its `__post_init__`.
+
+    Raises:
+        ConfigError: if a value is of another type, out of range or not one of the choices.
+    """
+    for each, hint in _fields_of(type(value)):
+        own = getattr(value, each.name)
+        if _OPTION in each.metadata:
+            checked = _option(each, hint, own).check(own)
+        elif _is_group(hint):
+            checked = _checked_group(each.name, hint, own)
+        else:
+            continue
+        if checked is not own:
+            object.__setattr__(value, each.name, checked)
+
+
+def _checked_group(name: str, hint: Any, value: object) -> object:
+    """A nested value; a family's text or plain form is as good as the member itself."""
+    if isinstance(value, hint):
+        return value
+    if issubclass(hint, Registered) and isinstance(value, str | Mapping):
+        return Option(name, hint, "").check(value)
+    raise ConfigError(f"{name} must be a value of type {hint.__name__}, got {shown(value)}")
+
+
+def plain_value(value: object) -> Any:
+    """Return an option's value as TOML and JSON hold it: a member of a family becomes a table, or its bare name."""
+    if isinstance(value, tuple):
+        return [plain_value(each) for each in value]
+    return short_plain(value) if isinstance(value, Registered) else value
+
+
+def _fields_of(kind: Any) -> tuple[tuple[Field[Any], Any], ...]:
+    """The fields that the constructor of a dataclass takes, with their types."""
+    return _cached_fields(kind)
+
+
+@cache
+def _cached_fields(kind: type) -> tuple[tuple[Field[Any], Any], ...]:
+    hints = get_type_hints(kind)
+    return tuple((each, hints[each.name]) for each in fields(kind) if each.init)
+
+
+def _default(each: Field[Any]) -> Any:
+    if each.default_factory is not MISSING:
+        return each.default_factory()
+    return None if each.default is MISSING else each.default
+
+
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, OptionGroup)
+
+
+def _option(each: Field[Any], hint: Any, default: Any) -> Option:
+    facts = each.metadata[_OPTION]
+    several = get_origin(hint) is tuple
+    kind, choices, words = _kind(get_args(hint)[0] if several else hint)
+    return Option(
+        facts["name"] or each.name,
+        kind,
+        facts["help"],
+        default,
+        facts["choices"] or choices,
+        facts["low"],
+        facts["above"],
+        facts["high"],
+        words,
+        several,
+    )
+
+
+def _kind(hint: Any) -> tuple[type, tuple[str, ...], tuple[str, ...]]:
+    """The type of an option, its choices, and words that may stand instead of a number, from a field's annotation."""
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = [part for part in get_args(hint) if part is not types.NoneType]
+        words = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
+        numbers = [part for part in parts if get_origin(part) is not Literal]
+        if numbers:
+            return numbers[0], (), words
+        return str, words, ()
+    if get_origin(hint) is Literal:
+        return str, get_args(hint), ()
+    return hint, (), ()
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+SEED = Option("seed", int, "seed of all random numbers", 0, low=0, high=LARGEST)
 
 
 def check_seed(seed: object) -> int:
-    """Return the seed as a plain whole number; an error for anything else."""
-    checked = next(option for option in COMMON if option.name == "seed").check(seed)
+    """Return the seed as a plain whole number.
+
+    Raises:
+        ConfigError: if it is anything else.
+    """
+    checked = SEED.check(seed)
     if not isinstance(checked, int):
         raise ConfigError(f"seed must be a whole number at least 0, got {shown(seed)}")
     return checked
-
-
-PRIVATE = frozenset(option.name for option in COMMON if option.name.startswith("privacy"))
-"""The options of private runs."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """The common options of one run, all settled. `own` holds what only the method knows."""
-
-    clusters: int
-    learner: str
-    rounds: int
-    local_steps: int | None
-    local_epochs: int | None
-    batch_size: int | None
-    augment: str
-    lr: float
-    lr_decay: float
-    server_lr: float
-    exchange: str
-    averaging: str
-    client_weight: str
-    combine: str
-    participation: float
-    restarts: int
-    start: str
-    shared: str | None
-    engine: str
-    device: str
-    dtype: str
-    seed: int
-    evaluate_every: int
-    checkpoint_every: int
-    validation: float | None
-    patience: int | None
-    finetune: int | None
-    poison: str | None
-    privacy: Where | None
-    privacy_epsilon: float | None
-    privacy_delta: float | None
-    privacy_clip: float | None
-    privacy_noise: float | None
-    privacy_choice: float | None
-    own: Mapping[str, Any]
-
-    def flat(self) -> dict[str, object]:
-        """One flat dict, as it is written to TOML; what is not set is left out."""
-        common = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
-        return {k: v for k, v in (common | dict(self.own)).items() if v is not None}
 
 
 def check_all(given: Mapping[str, object], options: Iterable[Option], owner: str) -> dict[str, object]:
@@ -340,30 +359,8 @@ def check_all(given: Mapping[str, object], options: Iterable[Option], owner: str
 
 
 def plain_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """Return the options that are set, NumPy's numbers as plain ones: as TOML can store them."""
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+    """Return the options that are set as plain values that TOML can store."""
+    plain = {
+        name: value.item() if isinstance(value, np.generic) else plain_value(value) for name, value in options.items()
+    }
     return {name: value for name, value in plain.items() if value is not None}
-
-
-def settle(
-    given: Mapping[str, object],
-    recommended: Mapping[str, object],
-    method_defaults: Mapping[str, object],
-) -> dict[str, Any]:
-    """What the user said, else what suits the data, else what suits the method, else the common default."""
-    layers = [{option.name: option.default for option in COMMON}, dict(method_defaults), dict(recommended), dict(given)]
-    if given.get("local_steps") is not None and given.get("local_epochs") is not None:
-        raise ConfigError("local_steps and local_epochs both say how long to train: give one of them")
-    values: dict[str, Any] = {}
-    for layer in layers:
-        # a layer that counts epochs overrules steps from the layers below it, and the other way round
-        if layer.get("local_epochs") is not None:
-            values["local_steps"] = None
-        elif layer.get("local_steps") is not None:
-            values["local_epochs"] = None
-        values |= {name: value for name, value in layer.items() if value is not None or name not in values}
-    if values["exchange"] == "gradient" and not {"local_steps", "local_epochs"} & given.keys():
-        values |= {"local_steps": 1, "local_epochs": None}
-    if values["combine"] != MEAN and "client_weight" not in given:
-        values["client_weight"] = "uniform"  # how many samples it has is only what a client says
-    return values

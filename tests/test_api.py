@@ -23,7 +23,7 @@ from tests.methods.test_ifca import population
 def test_the_public_names_are_these_and_no_others():
     assert set(coterie.__all__) == {
         "ConfigError", "CoterieError", "InputError", "FederatedDataset", "Result", "RunError", "StorageError",
-        "TrainingError", "compare", "compose", "fit", "from_arrays", "from_rows", "from_table", "load", "reproduce",
+        "TrainingError", "compare", "compose", "fit", "from_arrays", "from_rows", "from_table", "load", "measure", "reproduce",
         "resume", "scenario", "sweep",
         "clustering", "composing", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers",
     }  # fmt: skip
@@ -112,7 +112,8 @@ def test_a_result_has_groups_weights_models_and_records(result):
     assert [record["round"] for record in result.records] == list(range(6))
     needed = {"round", "seconds", "loss", "clusters", "bytes_up", "bytes_down"}
     assert all(needed <= set(record) for record in result.records)
-    json.dumps([result.records, result.metrics, result.clients], allow_nan=False)
+    records = [*result.records, *result.clients, result.metrics]
+    assert json.loads(json.dumps([each.to_json() for each in records], allow_nan=False)) == records
 
 
 def test_predictions_come_from_the_clients_own_model(result):
@@ -142,7 +143,9 @@ def test_save_and_load_give_the_same_result(result, tmp_path):
     again = coterie.load(folder)
     assert again.assignments == result.assignments
     assert again.records == result.records
-    assert again.metrics == result.metrics
+    assert again.metrics == result.metrics | {"regression": result.coefficients()}
+    assert again.coefficients() == result.coefficients()
+    assert np.array_equal(again.posterior(), result.posterior())
     for a, b in zip(again.models, result.models, strict=True):
         assert np.array_equal(a["weight"], b["weight"])
     x = np.ones((3, 4))

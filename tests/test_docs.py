@@ -4,14 +4,16 @@ import re
 import runpy
 import shlex
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from coterie.cli.main import cli
-from coterie.cli.reference import cli_page, methods_page
+from coterie.cli.reference import cli_page, measures_table, methods_page
 from coterie.experiments.page import page
 from coterie.experiments.reproduce import RESULTS
 from coterie.methods import METHODS
+from coterie.training.measures import MEASURES
 from papers import REPRODUCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +25,7 @@ PAGES = [
             *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
             *("choosing-clusters.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
             "flower-deployment.md",
-            *("privacy.md", "robust.md", "divergence.md"),
+            *("privacy.md", "robust.md", "divergence.md", "measures.md"),
         )
     ),
 ]
@@ -39,8 +41,9 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     if page.name == "flower.md":
         pytest.importorskip("flwr", reason="the page is about coterie[flower]")
     monkeypatch.chdir(tmp_path)
-    for block in blocks(page, "python"):
-        exec(compile(block, str(page), "exec"), {})
+    with patch.dict(MEASURES):  # a page may add some
+        for block in blocks(page, "python"):
+            exec(compile(block, str(page), "exec"), {})
 
 
 def commands() -> list[str]:
@@ -66,6 +69,7 @@ def test_examples_run(path, tmp_path, monkeypatch, capsys):
 def test_generated_pages_are_fresh():
     assert (ROOT / "docs" / "methods.md").read_text() == methods_page(), "run 'make docs'"
     assert (ROOT / "docs" / "cli.md").read_text() == cli_page(), "run 'make docs'"
+    assert (ROOT / "docs" / "measures.md").read_text().endswith(measures_table()), "run 'make docs'"
     written = page(REPRODUCTIONS.values(), RESULTS)
     assert (ROOT / "docs" / "reproductions.md").read_text() == written, "run 'make reproductions'"
 

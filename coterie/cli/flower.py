@@ -23,7 +23,7 @@ from coterie.errors import ConfigError, RunError, StorageError
 if TYPE_CHECKING:
     from coterie.flower.local.bundle import Setting
     from coterie.flower.local.processes import LocalFederation, LocalRun
-    from coterie.training.runs.folder import Record
+    from coterie.training.records import RoundRecord
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -203,7 +203,7 @@ class _Following:
     def __init__(self, folder: Path, federation: LocalFederation) -> None:
         self._folder, self._federation = folder, federation
         self._stack = ExitStack()
-        self._show: Callable[[Record], None] | None = None
+        self._show: Callable[[RoundRecord], None] | None = None
         self._shown = 0
         self._gone: set[str] = set()
         self._warned = 0

@@ -16,7 +16,8 @@ from coterie.experiments.reproducing import OnCell
 from coterie.experiments.reproducing import OnProgress as OnCellProgress
 from coterie.experiments.reproduction import Cell, Figures
 from coterie.report.descent import event_line
-from coterie.training.runs.folder import Record
+from coterie.training.measures import MEASURES
+from coterie.training.records import RoundRecord
 
 
 def _bars(console: Console, unit: str) -> Progress:
@@ -42,11 +43,12 @@ class RunBar:
     rounds: int
     method: str
 
-    def __call__(self, record: Record) -> None:
+    def __call__(self, record: RoundRecord) -> None:
         """Show the latest figures, and a line for each change of K."""
-        figures = {name: record[name] for name in ("loss", "accuracy", "rmse", "ari") if record.get(name) is not None}
+        names = ("loss", *(measure.name for measure in MEASURES.values() if measure.progress))
+        figures = {name: record[name] for name in names if record.get(name) is not None}
         note = "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
-        done = record["round"] + 1
+        done = record.round + 1
         self.bars.update(
             self.task,
             description=self.method,
@@ -55,7 +57,7 @@ class RunBar:
             unit="rounds",
             note=note,
         )
-        for event in record.get("events", ()) if self.bars.console.is_terminal else ():
+        for event in record.events if self.bars.console.is_terminal else ():
             line = event_line(done, event)
             self.bars.print(line, highlight=False, markup=False, soft_wrap=True)
 

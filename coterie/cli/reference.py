@@ -14,6 +14,7 @@ from coterie.learners import LEARNERS, learner_options
 from coterie.methods import METHODS
 from coterie.methods.base import Entry
 from coterie.options import Option
+from coterie.training.measures import BUILT_IN
 from coterie.training.starts import STARTS
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
@@ -50,6 +51,13 @@ def methods_page() -> str:
         "A function that returns a `torch.nn.Module` is a learner too: `coterie.fit(data, learner=function)`.\n"
     )
     return "\n".join(parts)
+
+
+def measures_table() -> str:
+    """Return the part of docs/measures.md that lists the optional figures of records and metrics."""
+    moments = {"round": "round", "end": "end", "both": "round, end"}
+    rows = [f"| `{each.name}` | {each.description} | {moments[each.when]} | {each.better or ''} |" for each in BUILT_IN]
+    return "\n".join([NOTE, "| name | meaning | when | better |", "| --- | --- | --- | --- |", *rows, ""])
 
 
 def _default(value: object) -> str:
@@ -107,12 +115,14 @@ def _help(name: str, command: click.Command, parent: click.Context) -> list[str]
 
 
 def main() -> None:
-    """Write both pages into the folder given as the only argument."""
+    """Write the pages into the folder given as the only argument."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m coterie.cli.reference FOLDER")
     folder = Path(sys.argv[1])
     (folder / "methods.md").write_text(methods_page())
     (folder / "cli.md").write_text(cli_page())
+    measures = folder / "measures.md"
+    measures.write_text(measures.read_text().partition(NOTE)[0] + measures_table())
 
 
 if __name__ == "__main__":

@@ -28,13 +28,15 @@ from coterie.report.comparison import Comparison, compare
 from coterie.report.formats import plain
 from coterie.report.formats import score as score_text
 from coterie.report.reading import RunData
-from coterie.report.tables import cell, method_rows
+from coterie.report.tables import MethodColumn, cell, method_columns, method_rows
 from coterie.training.divergence import DIVERGED
+from coterie.training.measures import MEASURES, Measure, Unit
 from coterie.training.planning import FREE
-from coterie.training.result import Result
+from coterie.training.records import Metrics
+from coterie.training.result import REGRESSION, Result
 from coterie.training.starts import RANDOM, STARTS, StartEntry
 
-SPARED = (("up", "down"), ("rounds",), ("finetuned_worst",), ("sample_identity",), ("seconds",), ("clusters",))
+SPARED = (("up", "down"), ("rounds",), ("finetuned_worst_tenth",), ("sample_identity",), ("seconds",), ("clusters",))
 """Columns that a comparison leaves to the report, one after the other, where the terminal has no room for all."""
 ANY_WIDTH = 1000
 """Letters in a line, more than any table needs."""
@@ -51,38 +53,14 @@ def _table(*columns: str) -> Table:
 def result(console: Console, found: Result) -> None:
     """The figures of one run."""
     m = found.metrics
-    if m.get("diverged"):
-        console.print(f"DIVERGED {m['why_diverged']}", style="bold red", highlight=False, markup=False, soft_wrap=True)
+    if m.diverged:
+        console.print(f"DIVERGED {m.why_diverged}", style="bold red", highlight=False, markup=False, soft_wrap=True)
     lines: dict[str, str] = {
-        "clusters": f"{m['clusters']} of {len(found.parameters)} in use, {m['clients']} clients",
+        "clusters": f"{m.clusters} of {len(found.parameters)} in use, {m.clients} clients",
     }
     if not _asked_nobody(found):
-        lines["loss"] = f"{_figure(m['loss'])} on the training data"
-    for score in {"accuracy", "rmse"} & m.keys() if not _asked_nobody(found) else ():
-        lines[score] = f"{_figure(m[score])}  worst-off tenth {_figure(m['worst_tenth'])}"
-    if "finetuned" in m:
-        tuned, worst = _figure(m["finetuned"]), _figure(m["finetuned_worst_tenth"])
-        steps = found.config["finetune"]
-        lines["tuned"] = f"{tuned}  worst-off tenth {worst}, after {steps} steps of each client's own"
-    if "newcomers" in m:
-        lines["new"] = f"{_figure(m['newcomers'])} for newcomers, one of each true group"
-        if "best_newcomers" in m:
-            lines["new"] += f"; best {_figure(m['best_newcomers'])} after {m['best_newcomers_after']} rounds"
-    if "liars" in m:
-        lines["liars"] = (
-            f"{m['liars']} of {m['clients']} clients ({found.config['poison']}); scores and agreement are of the others"
-        )
-    if "sure" in m:
-        lines["sure"] = f"{m['sure']} of {m['clients'] - m.get('liars', 0)} clients are sure of their group"
-    if "ari" in m:
-        lines["ari"] = f"{m['ari']:.3f} agreement with the truth"
-    if "sample_ari" in m:
-        right = f"{100 * m['sample_identity']:.1f} % of the samples are in the right cluster"
-        lines["samples"] = f"{m['sample_ari']:.3f} agreement of single samples with the truth; {right}"
-    if m.get("parameter_error") is not None:
-        lines["error"] = f"{m['parameter_error']:.4f} largest distance to a true model"
-    if m.get("subspace_distance") is not None:
-        lines["subspace"] = f"{m['subspace_distance']:.2e} from the true subspace, the sine of the largest angle"
+        lines["loss"] = f"{_figure(m.loss)} on the training data"
+    lines |= _measures(found)
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
     if "one_shot" in m:
@@ -95,30 +73,59 @@ def result(console: Console, found: Result) -> None:
         lines["chosen"] = choosing.answer(m["chosen"])
     if told := privacy.guarantee(found.config, m):
         lines["privacy"] = told
-    up, down = m["bytes_up"] / 1e6, m["bytes_down"] / 1e6
-    lines["cost"] = f"{_rounds(m)}, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
+    up, down = m.bytes_up / 1e6, m.bytes_down / 1e6
+    lines["cost"] = f"{_rounds(m)}, {up:.2f} MB up, {down:.2f} MB down, {m.seconds:.1f} s"
     lines |= _ending(found)
-    if m["evaluated_on"] == "validation samples":
+    if m.evaluated_on == "validation samples":
         lines["note"] = "no test data was given: figures are on the validation samples"
-    if m["evaluated_on"] == "training data":
+    if m.evaluated_on == "training data":
         lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
+    width = max(map(len, lines)) + 1
     for name, text in lines.items():
-        console.print(f"{name:<9}{text}", highlight=False, soft_wrap=True)
+        console.print(f"{name:<{width}}{text}", highlight=False, soft_wrap=True)
     _choice(console, m.get("chosen"))
-    _coefficients(console, m.get("regression"))
+    _coefficients(console, m.get(REGRESSION))
+
+
+def _measures(found: Result) -> dict[str, str]:
+    """The line of each measure that has one and whose value is known."""
+    m = found.metrics
+    texts = {name: str(value) for name, value in found.config.items()}
+    texts |= {"clients": str(m.clients), "honest": str(m.clients - m.get("liars", 0))}
+    texts |= {name: _text(m[name], measure.unit) for name, measure in MEASURES.items() if name in m}
+    return {
+        measure.label: measure.sentence.format_map(texts)
+        for name, measure in MEASURES.items()
+        if measure.sentence and name in m and _is_told(measure, found)
+    }
+
+
+def _is_told(measure: Measure, found: Result) -> bool:
+    """Whether there is a value to tell: a score that is None is infinite, unless nobody was asked for it."""
+    if measure.unit == "score":
+        return found.metrics[measure.name] is not None or not _asked_nobody(found)
+    return found.metrics[measure.name] is not None
+
+
+def _text(value: Any, unit: Unit) -> str:
+    """A value in the unit of its measure."""
+    if value is None or unit in ("score", "number"):
+        return _figure(value)
+    forms = {"share": "{:.1%}", "index": "{:.3f}", "small number": "{:.2e}"}
+    return forms.get(unit, "{}").format(value).replace("%", " %")
 
 
 def _asked_nobody(found: Result) -> bool:
-    """Whether clients elsewhere hid their answers, so that there are no scores."""
-    return "epsilon" in found.metrics and all(row["score"] is None for row in found.clients)
+    """Whether no client may be asked for its score, as in a run with local differential privacy."""
+    return "epsilon" in found.metrics and all(client.score is None for client in found.clients)
 
 
-def _rounds(m: Mapping[str, Any]) -> str:
+def _rounds(m: Metrics) -> str:
     """Rounds of training, and exchanges before them."""
-    before = m.get("exchanges", m["rounds"]) - m["rounds"]
+    before = m.get("exchanges", m.rounds) - m.rounds
     first = f"{before} exchange{'s' * (before != 1)}"
-    trained = f"{m['rounds']} rounds"
-    return trained if not before else f"{first}, then {trained}" if m["rounds"] else first
+    trained = f"{m.rounds} rounds"
+    return trained if not before else f"{first}, then {trained}" if m.rounds else first
 
 
 def _anchors(found: Mapping[str, Any]) -> str:
@@ -183,15 +190,15 @@ def _ending(found: Result) -> dict[str, str]:
     for score in {"validation_accuracy", "validation_rmse"} & m.keys():
         text = f"{score.removeprefix('validation_')} {_figure(m[score])}, loss {_figure(m['validation_loss'])}"
         lines["held out"] = f"{text} on {100 * config['validation']:g} % of the training samples"
-    if "stopped" in m:
+    if m.stopped is not None:
         what = "validation loss in {} evaluations" if "validation" in config else "training loss in {} rounds"
         whys = {
             "patience": f"no better {what.format(config.get('patience'))}",
             "privacy": "one more would have given away more than privacy_epsilon",
             DIVERGED: "no client had a finite update any more",
         }
-        why = whys.get(m["stopped"], "its caller said so")
-        lines["stopped"] = f"after {m['rounds']} of {config['rounds']} rounds: {why}"
+        why = whys.get(m.stopped, "its caller said so")
+        lines["stopped"] = f"after {m.rounds} of {config['rounds']} rounds: {why}"
     if "best_rounds" in m:
         lines["models"] = f"those after {m['best_rounds']} rounds, which had the least validation loss"
     return lines
@@ -210,33 +217,24 @@ def _figure(value: float | None) -> str:
 def comparison(console: Console, runs: Sequence[RunData]) -> None:
     """One row a method, mean ± standard deviation over seeds."""
     found = compare(runs)
-    percent = " %" if found.higher_is_better else ""
-    titles = {"score": found.score_name + percent, "worst": "worst tenth", "clusters": "groups", "ari": "ARI"}
-    if any(method.over_seeds("finetuned") for method in found.methods):
-        titles |= {"finetuned": "finetuned", "finetuned_worst": "its worst"}
-    if any(method.over_seeds("newcomers") for method in found.methods):
-        titles["newcomers"] = "newcomers"
-    if any(method.over_seeds("sample_ari") for method in found.methods):
-        titles |= {"sample_ari": "sample ARI", "sample_identity": "right samples"}
-    if any(method.over_seeds("epsilon") for method in found.methods):
-        titles["epsilon"] = "epsilon"
-    titles |= {"rounds": "rounds", "up": "MB up", "down": "MB down", "seconds": "seconds"}
-    table, spared = _comparison(found, titles), iter(SPARED)
+    columns = method_columns(found)
+    table, spared = _comparison(found, columns), iter(SPARED)
     while _width(console, table) > console.width and (left_out := next(spared, None)):
-        titles = {key: title for key, title in titles.items() if key not in left_out}
-        table = _comparison(found, titles)
+        columns = [column for column in columns if column.key not in left_out]
+        table = _comparison(found, columns)
     console.print(table)
     seeds = len(found.main.runs)
     console.print(f"mean ± standard deviation over {seeds} seeds\n" if seeds > 1 else "one seed\n", highlight=False)
 
 
-def _comparison(found: Comparison, titles: Mapping[str, str]) -> Table:
-    """These columns of a comparison."""
-    table = _table("method", *titles.values())
-    for row in method_rows(found):
-        cells = {key: f"{row[key].text.removesuffix(' %')} {row[key].spread}".strip() for key in titles}
+def _comparison(found: Comparison, columns: Sequence[MethodColumn]) -> Table:
+    """These columns of a comparison; the unit of scores is in the title."""
+    percent = {"score": " %"} if found.higher_is_better else {}
+    table = _table("method", *(column.title + percent.get(column.key, "") for column in columns))
+    for row in method_rows(found, columns):
+        cells = {key: f"{each.text.removesuffix(' %')} {each.spread}".strip() for key, each in row["cells"].items()}
         if "seconds" in cells:
-            cells["seconds"] = row["seconds"].text
+            cells["seconds"] = row["cells"]["seconds"].text
         table.add_row(row["name"] + " (diverged)" * row["diverged"], *cells.values())
     return table
 

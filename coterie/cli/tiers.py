@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -28,7 +28,7 @@ def tiers_command() -> None:
 
     \b
     coterie tiers
-    coterie run rotated-digits --method composed --weights soft-by-em:mu=0.4 --objective ratio
+    coterie run rotated-digits --method composed --weights em-mixture:mu=0.4 --objective ratio
     """
     users = users_of_members()
     for number, (tier, facts) in enumerate(TIERS.items(), start=1):
@@ -42,7 +42,7 @@ def tiers_command() -> None:
     )
 
 
-def _table(tier: Tier, members: dict[str, Callable[..., Any]], users: dict[tuple[Tier, str], list[str]]) -> Table:
+def _table(tier: Tier, members: Mapping[str, Callable[..., Any]], users: dict[tuple[Tier, str], list[str]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column("name", no_wrap=True)
     table.add_column("meaning")

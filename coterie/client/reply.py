@@ -1,4 +1,4 @@
-"""What the clients of a shard bring home from a round, added up."""
+"""Building the reply of a group of clients in a round: running sums over blocks, and rows."""
 
 from __future__ import annotations
 
@@ -16,48 +16,50 @@ from coterie.learners.contribution import Contribution, add_by_row
 
 @dataclass(frozen=True)
 class Assignment:
-    """A block that knows which models it will train."""
+    """The models that the clients of a block train."""
 
     slots: Tensor
-    """(S,) the slots of the models at hand, ascending."""
+    """(S,) slots of the available models, ascending."""
     models: Params
-    """{name: (S, ...)}."""
-    chosen: Tensor
-    """(B, R) each client's slot in each restart."""
+    """Available models, {name: (S, ...)}."""
+    own: Tensor
+    """(B, R) slot of each client's own model in each restart."""
     loss: Tensor | None = None
-    """(B, R) its mean loss there; None where nothing was scored."""
+    """(B, R) mean loss of each client under its own model; None where nothing was scored."""
     memo: Tensor | None = None
+    """Intermediate result of the scoring that the learner can use again in the training."""
     share: Tensor | None = None
-    """(B, S) what each model counts for each client (lambda); None where only the chosen one does."""
+    """(B, S) weight of each model for each client (lambda); None where only the own model counts."""
     gamma: Tensor | None = None
-    """(B, n, S) what each model counts for each sample; None where it is the same for all of a client's."""
+    """(B, n, S) weight of each model for each sample; None where all samples of a client have the same."""
     likelihood: Tensor | None = None
-    """(B, R) the mean log-likelihood of its samples under its own mixture."""
+    """(B, R) mean log-likelihood of each client's samples under its own mixture."""
 
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """Models that a block's clients train at once, at most one a restart."""
+    """Models that the clients of a block train at the same time, at most one per restart."""
 
     restarts: Tensor
-    """(T,)"""
+    """(T,) restarts of the models."""
     slots: Tensor
-    """(B, T) each client's model in these restarts."""
+    """(B, T) slot of each client's model in these restarts."""
     weight: Tensor
-    """(B, T) what its change counts in the sums."""
+    """(B, T) weight of its change in the sums."""
     mass: Tensor
-    """(B, T) what it counts in their denominator."""
+    """(B, T) weight in the denominator of the mean."""
     focus: Tensor | None = None
-    """(B, n) or (B, 1), what the model counts for each sample; None: 1."""
+    """(B, n) or (B, 1), weight of the model for each sample; None: 1."""
     soft: bool = False
+    """Whether the client trains other models, too, so that the loss of this pass is not its loss."""
 
 
 class ReplyBuilder:
-    """The shard's running sums. A contribution that is not finite never enters them."""
+    """Running sums and rows of a group of clients. A contribution that is not finite never enters them."""
 
-    def __init__(self, clusters: Clusters, count: int, summed: bool, tells_loss: bool = True) -> None:
+    def __init__(self, clusters: Clusters, count: int, summed: bool, send_loss: bool = True) -> None:
         self.clusters = clusters
-        self.tells_loss = tells_loss
+        self.send_loss = send_loss
         held = next(iter(clusters.params.values())).shape[0]
         self.slots = torch.arange(held) if clusters.slots is None else clusters.slots
         self.sums = {name: torch.zeros_like(p) for name, p in clusters.params.items()}
@@ -67,7 +69,7 @@ class ReplyBuilder:
         self.slot_mass = torch.zeros(held, dtype=torch.float64)
         self.slot_count = torch.zeros(held, dtype=torch.int64)
         # by client and restart
-        self.chosen = torch.zeros(count, clusters.restarts, dtype=torch.int64)
+        self.own = torch.zeros(count, clusters.restarts, dtype=torch.int64)
         self.counted = torch.zeros(count, clusters.restarts, dtype=torch.bool)
         self.loss = torch.zeros(count, clusters.restarts, dtype=torch.float64)
         self.samples = torch.zeros(count, dtype=torch.float64)
@@ -79,57 +81,57 @@ class ReplyBuilder:
         self.adds = False
         self.adds_body = False
 
-    def meet(self, places: Positions, block: Block, visit: Assignment) -> None:
-        """The clients of a block, before they have trained."""
+    def start(self, places: Positions, block: Block, assignment: Assignment) -> None:
+        """Record the assignment of a block's clients, before they train."""
         at = torch.from_numpy(places)
-        self.chosen[at] = visit.chosen
+        self.own[at] = assignment.own
         self.samples[at] = block.sizes.double().cpu()
-        if visit.loss is not None:
-            self.loss[at] = visit.loss.double().cpu()
-        if visit.likelihood is not None:
+        if assignment.loss is not None:
+            self.loss[at] = assignment.loss.double().cpu()
+        if assignment.likelihood is not None:
             if self.likelihood is None:
                 self.likelihood = torch.zeros_like(self.loss)
-            self.likelihood[at] = visit.likelihood.double().cpu()
+            self.likelihood[at] = assignment.likelihood.double().cpu()
 
     def count(self, places: Positions, counts: Params) -> None:
-        """What the objective wants the server to know of a block's clients, {name: (B, ...)}: each, or their sum."""
+        """Add the objective's counts of a block's clients, {name: (B, ...)}, to the rows or to the sums."""
         if not self.summed:
-            self.note(places, counts)
+            self.add_rows(places, counts)
             return
         accepted = self.accepted(places)
         for name, value in counts.items():
             kept = torch.where(accepted.reshape(-1, *(1,) * (value.dim() - 1)), value.cpu(), 0).sum(dim=0)
             self.counts[name] = self.counts[name] + kept if name in self.counts else kept
 
-    def note(self, places: Positions, rows: Params) -> None:
-        """What the server is to know of each of a block's clients, {name: (B, ...)}."""
+    def add_rows(self, places: Positions, rows: Params) -> None:
+        """Add rows {name: (B, ...)} of a block's clients."""
         for name, value in rows.items():
             if name not in self.rows:
                 self.rows[name] = value.new_zeros(len(self.samples), *value.shape[1:], device="cpu")
             self.rows[name][torch.from_numpy(places)] = value.cpu()
 
-    def add(self, places: Positions, visit: Assignment, turn: TrainingPass, given: Contribution) -> None:
-        """What a block's clients contributed in a turn."""
+    def add(self, places: Positions, assignment: Assignment, training_pass: TrainingPass, given: Contribution) -> None:
+        """Add what a block's clients contributed in a training pass."""
         self.adds = True
-        rows, restarts = torch.searchsorted(self.slots, visit.slots), visit.slots // self.clusters.K
+        rows, restarts = torch.searchsorted(self.slots, assignment.slots), assignment.slots // self.clusters.K
         if given.pooled and not self.pooled:
             self.pooled = {name: v.new_zeros(len(self.slots), *v.shape[1:]) for name, v in given.sums.items()}
         by_slot = self.pooled if given.pooled else self.sums
         for name, value in given.sums.items():
             total, index = (self.body[name], restarts) if name in self.body else (by_slot[name], rows)
             total.index_add_(0, index.to(total.device), value)
-        counted = (given.finite & (turn.weight > 0)).cpu()
-        mass = torch.where(given.finite, turn.mass, 0)
-        own = torch.searchsorted(self.slots, turn.slots).flatten()
+        counted = (given.finite & (training_pass.weight > 0)).cpu()
+        mass = torch.where(given.finite, training_pass.mass, 0)
+        own = torch.searchsorted(self.slots, training_pass.slots).flatten()
         self.slot_mass.index_add_(0, own, mass.double().cpu().flatten())
         self.slot_count.index_add_(0, own, counted.flatten().long())
-        self.accept(places, turn.restarts, counted)
-        if given.loss is not None and not turn.soft:
-            self.loss[torch.from_numpy(places)[:, None], turn.restarts] = given.loss.double().cpu()
+        self.accept(places, training_pass.restarts, counted)
+        if given.loss is not None and not training_pass.soft:
+            self.loss[torch.from_numpy(places)[:, None], training_pass.restarts] = given.loss.double().cpu()
         self.paths.add(given.path)
 
     def add_heads(self, change: Params, weight: Tensor, held: Tensor) -> None:
-        """The changes {name: (B, K, ...)} of all clusters by a block's clients, weighted, held (B, K). One restart."""
+        """Add the changes {name: (B, K, ...)} of all heads by a block's clients; weight, held (B, K). One restart."""
         self.adds = True
         rows = torch.arange(self.clusters.K).expand(weight.shape)
         for name, value in change.items():
@@ -138,27 +140,27 @@ class ReplyBuilder:
         self.slot_count += (weight > 0).cpu().sum(dim=0)
 
     def add_body(self, change: Params, mass: Tensor) -> None:
-        """The changes {name: (B, ...)} of the shared body by a block's clients, with mass (B,). One restart."""
+        """Add the changes {name: (B, ...)} of the shared body by a block's clients, with mass (B,). One restart."""
         self.adds_body = True
         for name, value in change.items():
             kept = torch.where((mass > 0).reshape(-1, *(1,) * (value.dim() - 1)), value, 0)
             self.body[name] += torch.tensordot(mass.to(value), kept, dims=1)[None].to(self.body[name])
 
     def add_overall(self, change: Params) -> None:
-        """The sum {name: (1, ...)} of the weighted changes of the overall model by a block's clients. One restart."""
+        """Add the summed changes {name: (1, ...)} of the overall model by a block's clients. One restart."""
         for name, value in change.items():
             self.overall[name] += value
 
     def accept(self, places: Positions, restarts: Tensor, counted: Tensor) -> None:
-        """In which of these restarts the work of a block's clients counts, (B, T)."""
+        """Record in which of these restarts the work of a block's clients counts, (B, T)."""
         self.counted[torch.from_numpy(places)[:, None], restarts] |= counted
 
     def accepted(self, places: Positions) -> Tensor:
-        """(B,) whose work counts in some restart."""
+        """Return whose work counts in some restart, (B,)."""
         return self.counted[torch.from_numpy(places)].any(dim=1)
 
     def reply(self, shard: Shard) -> Reply:
-        """All of it, as it is sent."""
+        """Return the reply of the group."""
         counted = self.counted
         accepted = counted.any(dim=1)
         # a client that fails in every restart is left out; one that fails in some makes those restarts the worst
@@ -172,14 +174,14 @@ class ReplyBuilder:
         return Reply(
             clients=shard.ids if everybody else tuple(client for client, ok in named if ok),
             sums={
-                **({"loss": (loss * self.samples[:, None]).sum(dim=0)} if self.tells_loss else {}),
+                **({"loss": (loss * self.samples[:, None]).sum(dim=0)} if self.send_loss else {}),
                 "samples": torch.where(accepted, self.samples, 0).sum(),
                 **mixture,
                 **self.counts,
             },
             slotted=self._slotted(),
             rows={
-                "cluster": (self.chosen if everybody else self.chosen[accepted]) % self.clusters.K,
+                "cluster": (self.own if everybody else self.own[accepted]) % self.clusters.K,
                 **{name: value if everybody else value[accepted] for name, value in self.rows.items()},
             },
             rejected=tuple(client for client, ok in named if not ok),
@@ -187,7 +189,7 @@ class ReplyBuilder:
         )
 
     def _slotted(self) -> dict[str, Slotted]:
-        """The sums of the slots that somebody contributed to; nothing where clients send models of their own."""
+        """Return the sums of the slots that somebody contributed to; none where clients send models of their own."""
         if self.pooled:
             return {"pooled": self._filled(self.pooled)}
         slotted = self._own() if self.adds else {}
@@ -203,7 +205,7 @@ class ReplyBuilder:
         return {"clusters": self._filled({f"change/{name}": value for name, value in self.sums.items()})}
 
     def _filled(self, sums: Params) -> Slotted:
-        """Sums {name: (S, ...)} and their mass, of the slots that somebody contributed to."""
+        """Return sums {name: (S, ...)} and their mass, of the slots that somebody contributed to."""
         used = torch.nonzero(self.slot_count).flatten()
         kept = used if len(used) < len(self.slots) else slice(None)  # `local` holds a model a client: no second copy
         arrays = {name: value[kept] for name, value in sums.items()} | {"mass": self.slot_mass[used]}

@@ -48,9 +48,9 @@ class ClientStateStore:
 
 @dataclass(frozen=True)
 class ClientStates:
-    """The rows of some of the clients of a shelf."""
+    """The rows of some of the clients of a store."""
 
-    shelf: ClientStateStore
+    store: ClientStateStore
     places: Positions
     """(m,) where their rows are."""
 
@@ -61,7 +61,7 @@ class ClientStates:
 
     def take(self, positions: Positions) -> ClientStates:
         """Only these clients."""
-        return ClientStates(self.shelf, self.places[positions])
+        return ClientStates(self.store, self.places[positions])
 
     def read(self, name: str, positions: Positions, accepted: Tensor, default: Tensor) -> Tensor:
         """The rows of these clients after the rounds in `accepted` (B,), or `default` (B, ...) where there is none."""
@@ -69,28 +69,28 @@ class ClientStates:
         if not bool(known.any()):
             return default
         at = torch.from_numpy(self.places[positions])
-        stale = known & (self.shelf.rounds[at] != accepted)
-        if name not in self.shelf.arrays or bool(stale.any()):
+        stale = known & (self.store.rounds[at] != accepted)
+        if name not in self.store.arrays or bool(stale.any()):
             first = int(stale.nonzero()[0]) if bool(stale.any()) else 0
             raise TrainingError(
                 f"the server goes on from round {int(accepted[first])} of a client that has kept "
-                f"{name} of round {int(self.shelf.rounds[at[first]])}: resume from a checkpoint of this run"
+                f"{name} of round {int(self.store.rounds[at[first]])}: resume from a checkpoint of this run"
             )
-        rows = _cut_to(self.shelf.arrays[name][at], default.shape).to(default)
+        rows = _cut_to(self.store.arrays[name][at], default.shape).to(default)
         return torch.where(known.to(rows.device).reshape(-1, *(1,) * (rows.dim() - 1)), rows, default)
 
     def write(self, positions: Positions, round_: int, rows: Params) -> None:
         """Keep these rows {name: (B, ...)} as those of this round."""
         at = torch.from_numpy(self.places[positions])
-        with self.shelf.lock:
+        with self.store.lock:
             for name, value in rows.items():
-                if name not in self.shelf.arrays:
-                    self.shelf.arrays[name] = value.new_zeros(self.shelf.count, *value.shape[1:], device="cpu")
-                self.shelf.arrays[name] = _grown_to(self.shelf.arrays[name], value.shape)
-                kept = self.shelf.arrays[name]
-                inside = kept[tuple(slice(length) for length in (self.shelf.count, *value.shape[1:]))]
+                if name not in self.store.arrays:
+                    self.store.arrays[name] = value.new_zeros(self.store.count, *value.shape[1:], device="cpu")
+                self.store.arrays[name] = _grown_to(self.store.arrays[name], value.shape)
+                kept = self.store.arrays[name]
+                inside = kept[tuple(slice(length) for length in (self.store.count, *value.shape[1:]))]
                 inside[at] = value.cpu()
-            self.shelf.rounds[at] = round_
+            self.store.rounds[at] = round_
 
 
 def _grown_to(array: Tensor, shape: torch.Size) -> Tensor:

@@ -1,4 +1,4 @@
-"""The models of a run: K clusters, possibly in several independent restarts, possibly over one shared body."""
+"""The models of a run: K clusters, in one or several independent restarts, with or without a shared body."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ Params = dict[str, Tensor]
 
 
 def row_bytes(arrays: Mapping[str, Tensor]) -> int:
-    """Bytes of one row (one slot, one client) over all named arrays."""
+    """Return the bytes of one row (one slot, one client) over all named arrays."""
     return sum(a[:1].numel() * a.element_size() for a in arrays.values())
 
 
 def take_rows(params: Params, rows: Tensor) -> Params:
-    """The models in `rows`, of any shape, as copies: {name: rows.shape + (...)}."""
+    """Return copies of the models in `rows`, which may have any shape: {name: rows.shape + (...)}."""
     flat = rows.flatten()
     # several times faster than indexing by a tensor
     return {n: p.index_select(0, flat.to(p.device)).reshape(*rows.shape, *p.shape[1:]) for n, p in params.items()}
 
 
 def rows_of(params: Params, rows: int | slice) -> Params:
-    """One model, or some that follow each other, as views."""
+    """Return views of one model, or of a slice of models."""
     return {name: p[rows] for name, p in params.items()}
 
 
 def flat(models: Mapping[str, Tensor]) -> Tensor:
-    """Whole models {name: (B, ...)} as vectors (B, P): their arrays one after the other, by name."""
+    """Return models {name: (B, ...)} as vectors (B, P): their arrays one after the other, sorted by name."""
     return torch.cat(
         [models[name].flatten(1) if models[name].dim() > 1 else models[name][:, None] for name in sorted(models)], dim=1
     )
 
 
 def unflat(vectors: Tensor, like: Mapping[str, Tensor]) -> Params:
-    """The inverse of `flat`; `like` {name: (1, ...)} has the shapes."""
+    """Return the models of which `flat` gave the vectors; `like` {name: (1, ...)} has their shapes."""
     names = sorted(like)
     parts = torch.split(vectors, [like[name][:1].numel() for name in names], dim=1)
     return {name: part.reshape(len(vectors), *like[name].shape[1:]) for name, part in zip(names, parts, strict=True)}
@@ -51,20 +51,22 @@ class Clusters:
     """
 
     params: Params
-    """{name: (S, ...)}, theta_k of the papers, one row for each slot held."""
+    """Parameters of the clusters (theta_k), {name: (S, ...)}, with one row for each slot held."""
     K: int
+    """Number of clusters."""
     restarts: int = 1
+    """Number of restarts (R)."""
     body: Params | None = None
-    """{name: (R, ...)}, the parameters that all clusters of a restart share; None without weight sharing."""
+    """Parameters that all clusters of a restart share, {name: (R, ...)}; None without weight sharing."""
     overall: Params | None = None
-    """{name: (R, ...)}, a whole model that everybody trains beside its cluster's and that is part of none; None without
-    (omega of StoCFL)."""
+    """A whole model that all clients train besides their cluster's, {name: (R, ...)}; it belongs to no cluster (omega
+    of StoCFL). None without one."""
     slots: Tensor | None = None
-    """Which slots the rows are, ascending, shape (S,); None: all of them."""
+    """Slots of the rows, ascending, (S,); None: all slots."""
 
     @property
     def shared(self) -> Params:
-        """The body, empty where nothing is shared."""
+        """The shared body; empty without weight sharing."""
         return self.body or {}
 
     @property
@@ -79,42 +81,45 @@ class Clusters:
 
     @property
     def common_bytes(self) -> int:
-        """Bytes of what a restart has besides its clusters: the shared body, the overall model."""
+        """Bytes of one restart's shared body and overall model."""
         return self.body_bytes + row_bytes(self.overall or {})
 
     def at(self, slots: Tensor) -> Params:
-        """Whole models for the given slots, of any shape: {name: slots.shape + (...)}."""
+        """Return whole models for slots of any shape: {name: slots.shape + (...)}."""
         rows = self._rows(slots)
         restarts = torch.div(slots, self.K, rounding_mode="floor")
         return take_rows(self.params, rows) | take_rows(self.shared, restarts)
 
     def all_models(self) -> Params:
-        """Whole models of every slot held, {name: (S, ...)}; a view where there is no body."""
+        """Return whole models of every slot held, {name: (S, ...)}; no copies without a body."""
         if not self.shared:
             return self.params
         count = next(iter(self.params.values())).shape[0]
         return self.at(torch.arange(count) if self.slots is None else self.slots)
 
     def by_restart(self, values: Tensor) -> Tensor:
-        """Values of every slot, (..., R K), as (..., R, K)."""
+        """Return values of every slot, (..., R K), as (..., R, K)."""
         return values.reshape(*values.shape[:-1], self.restarts, self.K)
 
     def keep(self, slots: Tensor) -> Clusters:
-        """Only these slots (ascending), as they are sent to a client that needs no others."""
+        """Return these slots only (ascending), as they are sent to a client that needs no others."""
         return replace(self, params=take_rows(self.params, self._rows(slots)), slots=slots)
 
     def _rows(self, slots: Tensor) -> Tensor:
-        """Where these slots are held."""
+        """Return the rows that hold these slots."""
         return slots if self.slots is None else torch.searchsorted(self.slots, slots)
 
+    def keep_restart(self, index: int) -> Clusters:
+        """Return one restart with everything that training continues from."""
+        own, common = slice(index * self.K, (index + 1) * self.K), slice(index, index + 1)
+        body, overall = (rows_of(shared or {}, common) or None for shared in (self.body, self.overall))
+        return Clusters(rows_of(self.params, own), self.K, body=body, overall=overall)
+
     def restart(self, index: int) -> Clusters:
-        """One restart on its own."""
-        rows = slice(index * self.K, (index + 1) * self.K)
-        params = {name: p[rows] for name, p in self.params.items()}
-        body = {name: p[index : index + 1] for name, p in self.shared.items()} or None
-        return Clusters(params=params, K=self.K, body=body)
+        """Return the models of one restart to predict with: without the overall model, which no cluster predicts by."""
+        return replace(self.keep_restart(index), overall=None)
 
     def models(self) -> list[Params]:
-        """One dict of named tensors for each cluster; only for a single restart."""
+        """Return one dict of named tensors for each cluster; for a single restart only."""
         whole = self.all_models()
         return [{name: p[k] for name, p in whole.items()} for k in range(self.K)]

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -192,6 +192,11 @@ class FederatedDataset(ClientDirectory):
             f"FederatedDataset({self.name!r}, clients={len(sizes)}, samples={int(sizes.sum())} "
             f"({sizes.min()} to {sizes.max()} each), features={tuple(self.train.x.shape[1:])}, true groups: {groups})"
         )
+
+
+def dtype_name(dtype: torch.dtype) -> Literal["float32", "float64"]:
+    """Return the name of a floating type."""
+    return "float64" if dtype == torch.float64 else "float32"
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from coterie.core.client_state import ClientStateStore
 from coterie.core.keys import Words
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply
 from coterie.core.shard import ClientId, Positions
+from coterie.core.task import Task
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,15 @@ class Federation(Protocol):
         ...
 
     @property
-    def shelf(self) -> ClientStateStore | None:
-        """What the clients keep for themselves, if they live in this process and keep anything."""
+    def store(self) -> ClientStateStore | None:
+        """States of the clients, if they live in this process and keep any."""
+        ...
+
+    def pooled(self, groups: Positions) -> object | None:
+        """Return the pooled data of each group (m,) as a group of clients; None where data cannot be put in one place.
+
+        Only for yardsticks that no federation could have.
+        """
         ...
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:

@@ -1,4 +1,4 @@
-"""All that goes down (Task, Broadcast) and all that comes up (Reply), and how many bytes it is.
+"""The messages of an exchange: Broadcast to the clients, Reply from them, and the number of bytes of both.
 
 Payloads are named arrays and plain scalars. Bytes are counted from the message: array bytes plus 8 for a
 scalar or a slot index, the same in every engine. A task's settings, K and the number of restarts are agreed once,
@@ -20,27 +20,11 @@ from torch import Tensor
 from coterie.core.clusters import Clusters, Params, row_bytes
 from coterie.core.shard import ClientId, Positions
 
-Plain = str | int | float | bool | None | Sequence["Plain"] | Mapping[str, "Plain"]
-"""What a task's settings may hold: JSON, nothing else."""
-
 ALL = -1
 """In `Broadcast.only`: this client gets every model."""
 
-ROUND = "local-round"
-"""The task whose answer becomes models."""
-LOOKING = frozenset({"score", "weights", "evaluate", "finetune", "regression-moments", "regression-meats", "curvature"})
-"""Tasks by which anybody looks at what came out; their rows are the same for all methods and enter no model."""
-
 Parts = tuple[dict[str, Any], Params]
 """A message in two parts: a header, which is JSON, and named arrays."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the clients are asked to do: a name that the client side looks up, and plain settings."""
-
-    name: str
-    settings: Mapping[str, Plain] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,6 +107,16 @@ class Reply:
         sums = sum(s.numel() * s.element_size() for s in self.sums.values())
         rows = sum(r.numel() * r.element_size() for r in self.rows.values())
         return len(self.clients) * sums + rows + sum(s.nbytes for s in self.slotted.values())
+
+    def only(self, sound: Tensor) -> Reply:
+        """Return a reply of rows with the clients that are `sound` (m,) only; the others are rejected."""
+        if bool(sound.all()):
+            return self
+        flags = sound.tolist()
+        accepted = tuple(client for client, good in zip(self.clients, flags, strict=True) if good)
+        rejected = tuple(client for client, good in zip(self.clients, flags, strict=True) if not good)
+        rows = {name: value[sound] for name, value in self.rows.items()} if accepted else {}
+        return replace(self, clients=accepted, rows=rows, rejected=(*self.rejected, *rejected))
 
 
 def merge_slotted(parts: Sequence[Slotted]) -> Slotted:

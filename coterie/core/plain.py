@@ -33,6 +33,20 @@ def to_plain(value: Any) -> Plain:
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
+def short_plain(value: Registered) -> Plain:
+    """Return a member as plain values without the settings that have their defaults; its bare name if all have."""
+    given = {
+        field.name: short_plain(own) if isinstance(own, Registered) else to_plain(own)
+        for field in settings_of(type(value))
+        if (own := getattr(value, field.name)) is not None and own != _default_of(field)
+    }
+    return {NAME: value.name, **given} if given else value.name
+
+
+def _default_of(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
 def from_plain(kind: Any, plain: Any, what: str = "value") -> Any:
     """Return the value of a type from its plain form.
 
@@ -136,7 +150,7 @@ def from_text(kind: type[Registered], text: str) -> Any:
         ConfigError: if the name or a setting is unknown, or a value does not fit.
     """
     name, _, settings = text.strip().partition(":")
-    member = find_member(kind, name)
+    member: Any = find_member(kind, name)
     hints, given = hints_of(member), {}
     for part in filter(None, (part.strip() for part in settings.split(","))):
         key, _, value = (piece.strip() for piece in part.partition("="))

@@ -1,4 +1,4 @@
-"""How old clusters become new ones. Split, merge and remove are one value, and only this code changes K."""
+"""How old clusters become new ones: split, merge and remove are one value. Nothing else changes K."""
 
 from __future__ import annotations
 
@@ -18,22 +18,27 @@ How = Literal["copy", "average", "larger", "members"]
 
 @dataclass(frozen=True)
 class Changes:
-    """What each of some clients made of the models it trained in a round."""
+    """Changes that single clients made in a round to the models they trained."""
 
     before: Clusters
-    """The models they were sent."""
+    """The models that the clients received."""
     clients: tuple[ClientId, ...]
+    """Ids of the a clients."""
     slots: Tensor
-    """(a, T) which models."""
+    """Slots of the T models that each client trained, (a, T)."""
     vectors: Tensor
-    """(a, T, P) by how much each model moved; its own parameters as one vector, none that are shared."""
+    """Change of each model, (a, T, P): the cluster's own parameters as one vector, without shared ones."""
     mass: Tensor
-    """(a, T) what each counts in a mean."""
+    """Weight of each change in a mean, (a, T)."""
     held: Tensor
-    """(a, T) what part of the client the cluster has, by which clusters of all clients together are measured."""
+    """Part of the client that belongs to the cluster, (a, T), by which the mass of clusters is measured."""
 
     def mean(self, slot: int, members: Sequence[ClientId]) -> Params | None:
-        """The mean over these clients of what they made of this model, {name: (...)}; None if nobody trained it."""
+        """Return the mean of the models that these clients made of one model, {name: (...)}.
+
+        Returns:
+            The mean model, or None if none of these clients trained it.
+        """
         inside = set(members)
         rows = torch.tensor([client in inside for client in self.clients])
         chosen = (self.slots == slot) & rows[:, None] & (self.mass > 0)
@@ -46,7 +51,7 @@ class Changes:
         return {name: p + moved[name][0].to(p) for name, p in old.items()}
 
     def after(self, regroup: Regroup) -> Changes:
-        """The same in the new numbering: a model that has become several is the first of them."""
+        """Return the changes in the new numbering: those of a split model belong to its first child."""
         parents = [list(new.parents) or list(range(self.before.K)) for new in regroup.clusters]
         params = {n: torch.stack([p[rows].mean(dim=0) for rows in parents]) for n, p in self.before.params.items()}
         slots = regroup.first_children(self.before.K)[self.slots]
@@ -55,29 +60,30 @@ class Changes:
 
 @dataclass(frozen=True)
 class NewCluster:
-    """Where one new cluster comes from."""
+    """Origin of one new cluster."""
 
     parents: tuple[int, ...]
-    """Old clusters it descends from; none: newborn, it starts from the overall model where there is one, else from the
-    mean of all old models."""
+    """Old clusters that it descends from. A newborn cluster has none: it starts from the overall model if there is one,
+    else from the mean of all old models."""
     how: How = "copy"
-    """`copy` one parent, plain `average` of the parents, keep the parent with the `larger` size, or the mean of what
-    its `members` made of the parent."""
+    """`copy` the one parent, take the plain `average` of the parents or the parent of `larger` size, or the mean of the
+    models that its `members` made of the parent."""
     members: tuple[ClientId, ...] | None = None
-    """Its clients, by id, where the procedure names them."""
+    """Ids of its clients, if the procedure names them."""
 
 
 @dataclass(frozen=True)
 class Regroup:
-    """For each new cluster its parents, in the order of the new numbering."""
+    """The new clusters in the order of their numbers, each with its parents."""
 
     clusters: tuple[NewCluster, ...]
     kind: str = "regroup"
-    """split, merge, remove: for the record."""
+    """`split`, `merge`, `remove` or `arrival`, for the record."""
     reason: str = ""
+    """Reason in words, for the record."""
     hard: bool = False
-    """Whether a named member belongs to its new cluster alone; else weights follow the parents, and members only say
-    whose work makes the new models."""
+    """Whether a named member belongs to its new cluster alone. If not, weights follow the parents, and members only
+    determine the new models."""
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -90,12 +96,22 @@ class Regroup:
 
     @property
     def K(self) -> int:
+        """Number of new clusters."""
         return len(self.clusters)
 
     def apply(self, clusters: Clusters, sizes: Tensor, changes: Changes | None = None) -> Clusters:
-        """The new clusters; `sizes` (K,) tells how many clients each old one has. One restart only."""
+        """Return the models of the new clusters.
+
+        Args:
+            clusters: The old clusters, of one restart.
+            sizes: Number of clients in each old cluster, (K,).
+            changes: Changes that single clients made in the round, for clusters made by their members.
+
+        Raises:
+            ConfigError: if there are several restarts, or a parent does not exist.
+        """
         if clusters.restarts != 1:
-            raise ConfigError(f"only one restart can be regrouped, got {clusters.restarts}: settle the start first")
+            raise ConfigError(f"only one restart can be regrouped, got {clusters.restarts}: keep the best one first")
         for new in self.clusters:
             if any(not 0 <= parent < clusters.K for parent in new.parents):
                 raise ConfigError(f"parents {new.parents} do not all exist: clusters are 0 to {clusters.K - 1}")
@@ -117,58 +133,76 @@ class Regroup:
         return {name: p[parents].mean(dim=0) for name, p in clusters.params.items()}
 
     def place(self, clients: Sequence[ClientId], choice: Tensor) -> Tensor:
-        """The new cluster of each client (m,): where it is a named member of a hard regroup, else its old one's first
-        child; -1 where that is gone or was not known.
+        """Return the new cluster of each client, in the shape of `choice`.
+
+        A named member of a hard regroup goes to its new cluster, any other client to the first child of its old one.
+
+        Args:
+            clients: Ids of the clients.
+            choice: (m, ...) their old clusters; -1: not known.
+
+        Returns:
+            Their new clusters; -1 where the old one was removed or not known.
         """
         named = [parent for new in self.clusters for parent in new.parents]
-        placed = self.first_children(1 + max([*named, *choice.tolist(), -1]))[choice]
+        known = int(choice.max()) if choice.numel() else -1
+        placed = self.first_children(1 + max([*named, known]))[choice]
         for at, column in self._named(clients).items():
             placed[at] = column
         return placed
 
     def first_children(self, old: int) -> Tensor:
-        """(K old + 1,) the first new cluster of each old one, -1 where there is none; the last entry is for -1."""
+        """Return the first new cluster of each old one, (K old + 1,), -1 if there is none; the last entry is for -1."""
         first = torch.full((old + 1,), -1, dtype=torch.int64)
         for column in range(self.K - 1, -1, -1):
             first[list(self.clusters[column].parents)] = column
         return first
 
     def _named(self, clients: Sequence[ClientId]) -> dict[int, int]:
-        """Of a hard regroup the new cluster of each named member, by its place among `clients`."""
+        """Return the new cluster of each named member of a hard regroup, by its place in `clients`."""
         if not self.hard:
             return {}
         where = {client: at for at, client in enumerate(clients)}
         return {where[c]: k for k, new in enumerate(self.clusters) for c in new.members or () if c in where}
 
-    def flows(self, clients: Sequence[ClientId], old: int) -> Tensor:
-        """How the weights of each client go from the old clusters to the new, (m, K old, K new).
+    def shares(self, old: int) -> Tensor:
+        """Return the part of each old cluster's amount that goes to each new cluster, (K old, K new).
 
-        A parent's weight is shared equally by its children (halved by a split) and added up by a merge; what removed
-        clusters held is lost, and a named member of a hard regroup has everything in its cluster.
+        A parent's amount is divided equally among its children (halved by a split) and added up by a merge; the amount
+        of removed clusters is lost.
         """
-        flow = torch.zeros(old, self.K, dtype=torch.float64)
+        share = torch.zeros(old, self.K, dtype=torch.float64)
         for column, new in enumerate(self.clusters):
-            flow[list(new.parents), column] = 1.0
-        flow = flow / flow.sum(dim=1, keepdim=True).clamp_min(1.0)
-        flows = flow.repeat(len(clients), 1, 1)
+            share[list(new.parents), column] = 1.0
+        return share / share.sum(dim=1, keepdim=True).clamp_min(1.0)
+
+    def flows(self, clients: Sequence[ClientId], old: int) -> Tensor:
+        """Return how the weights of each client go from the old clusters to the new, (m, K old, K new).
+
+        They follow `shares`, except that a named member of a hard regroup has everything in its new cluster.
+        """
+        flows = self.shares(old).repeat(len(clients), 1, 1)
         for at, column in self._named(clients).items():
             flows[at] = torch.nn.functional.one_hot(torch.tensor(column), self.K)
         return flows
 
     def map_weights(self, weights: Tensor) -> Tensor:
-        """Soft weights (..., K) of clients, carried over to the new clusters; rows still sum to one.
+        """Return soft weights (..., K) of clients over the new clusters; rows still sum to one.
 
         A parent's weight is shared equally by its children (halved by a split), added up by a merge, and what
         removed clusters held is renormalised away; a row left with nothing becomes uniform.
+
+        Raises:
+            ConfigError: if a parent does not exist.
         """
         old = weights.shape[-1]
         if any(not 0 <= parent < old for new in self.clusters for parent in new.parents):
             raise ConfigError(f"a parent does not exist: the weights are for clusters 0 to {old - 1}")
-        return renormalised(weights @ self.flows([""], old)[0].to(weights))
+        return renormalised(weights @ self.shares(old).to(weights))
 
 
 def renormalised(weights: Tensor) -> Tensor:
-    """Weights (..., K) that sum to one; a row left with nothing becomes uniform."""
+    """Return weights (..., K) that sum to one; a row of zeros becomes uniform."""
     total = weights.sum(dim=-1, keepdim=True)
     uniform = torch.full_like(weights, 1 / weights.shape[-1])
     return torch.where(total > 0, weights / total.clamp_min(torch.finfo(weights.dtype).tiny), uniform)

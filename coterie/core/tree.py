@@ -1,4 +1,4 @@
-"""The splits of a run, in order, so that somebody who comes later can find its way to a cluster. (CFL)"""
+"""The splits of a run in order, by which a newcomer finds its cluster. (CFL)"""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import torch
 
 from coterie.core.clusters import Clusters, Params, flat
 from coterie.core.regroup import Regroup
+from coterie.core.state_array import StateArray
 
 
-def with_splits(tree: Params, regroup: Regroup, before: Clusters, after: Clusters) -> Params:
-    """The tree with the splits of this regroup, one row each, {name: (S, ...)}.
+def with_splits(tree: Params, regroup: Regroup, before: Clusters, after: Clusters) -> dict[str, StateArray]:
+    """Return the tree with the splits of this regroup added, one row for each split.
 
-    cluster, second: the number of the cluster, which its first part keeps, and that of its second part. model (S, P):
-    what its members were sent, as in `before`. updates (S, 2, P): what the members of each part made of it in the mean.
+    The arrays of S splits are `cluster` and `second` (S,), the number of the cluster that was split, which its first
+    part keeps, and the number of its second part; `model` (S, P), the model that the members received; and `updates`
+    (S, 2, P), the mean change that the members of each part made to it. They record history: numbers of clusters are
+    those at the time of the split, so no later regroup changes them.
+
+    Args:
+        tree: The splits so far; empty before the first regroup.
+        regroup: The regroup, in which every cluster keeps its number or becomes two.
+        before: The models that clients received in this round.
+        after: The models after the regroup.
     """
     children = [[c for c, new in enumerate(regroup.clusters) if new.parents == (k,)] for k in range(before.K)]
     split = [k for k, parts in enumerate(children) if len(parts) == 2]
@@ -24,4 +33,5 @@ def with_splits(tree: Params, regroup: Regroup, before: Clusters, after: Cluster
         "model": sent,
         "updates": made[pairs] - sent[:, None],
     }
-    return {name: torch.cat([tree[name], row]) if tree else row for name, row in rows.items()}
+    grown = {name: torch.cat([tree[name], row]) if tree else row for name, row in rows.items()}
+    return {name: StateArray(value, (None,) * value.dim()) for name, value in grown.items()}

@@ -19,7 +19,7 @@ from coterie.data.arrays import stack_shard
 from coterie.data.columns import Columns, Values, open_columns, shown
 from coterie.data.encode import features_of, refuse_holes, scaled, target_of, texts_of
 from coterie.errors import ConfigError, InputError, unknown_name
-from coterie.options import COMMON, check_all
+from coterie.options import check_seed
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ def from_table(
         this one is read by. Two tables can only be compared, trained on one after the other or held by two nodes
         in this way.
     """
-    check_all({"seed": seed}, COMMON, "from_table")
+    check_seed(seed)
     if schema is not None:
         features = _columns_of(schema, target, features)
     columns, chosen = _opened(source, client, target, features, texts_of(schema or Schema()))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from coterie.core.dataset import ClientDirectory
 from coterie.core.federation import Federation
-from coterie.options import Options
+from coterie.methods.settings import RunSettings
+from coterie.tiers.composition import Tiers
 
 PLACES = frozenset({"engine", "device", "poison"})
 """Options that say where clients compute and who of them lies: those elsewhere decide that themselves."""
@@ -19,8 +20,8 @@ class RemoteClients(ClientDirectory):
     """What a run is given instead of data, see `coterie.fit`."""
 
     @abstractmethod
-    def reach(self, options: Options, keeps: bool) -> Federation:
-        """The clients as a run with these settled options asks them; `keeps`: they keep states from round to round."""
+    def reach(self, settings: RunSettings, tiers: Tiers) -> Federation:
+        """Return the clients as a run with these settings and this composition asks them."""
 
     @abstractmethod
     def write_down(self, folder: Path) -> None:

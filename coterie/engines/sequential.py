@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +10,15 @@ import numpy as np
 from coterie.core.federation import Replies
 from coterie.core.messages import (
     Broadcast,
-    Task,
     decode_broadcast,
     decode_reply,
     encode_broadcast,
     encode_reply,
     merge,
 )
+from coterie.core.plain import from_plain, to_plain
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.engines.in_process import InProcess
 from coterie.engines.missing import answering
 
@@ -26,10 +28,11 @@ class Sequential(InProcess):
     """Each client gets its own message, sees nothing else, and sends its own reply."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
+        served: Task = from_plain(Task, json.loads(json.dumps(to_plain(task))))
         replies = []
         for place in answering(self.clients, asked, broadcast.round, self.missing):
             one = np.array([place])
             received = decode_broadcast(encode_broadcast(broadcast.to(one)))
-            reply = self.side.take(asked[one]).serve(task, received)
+            reply = self.group.take(asked[one]).serve(served, received)
             replies.append(decode_reply(encode_reply(reply)))
         return Replies(merge(replies), sum(r.nbytes for r in replies), broadcast.bytes_for(len(asked)))

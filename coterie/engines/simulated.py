@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.federation import Replies
-from coterie.core.messages import Broadcast, Reply, Task, merge
+from coterie.core.messages import Broadcast, Reply, merge
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.core.threads import one_thread
 from coterie.engines.in_process import InProcess
 from coterie.engines.missing import answering
@@ -33,8 +34,8 @@ class Simulated(InProcess):
 
         def serve(part: Positions) -> Reply:
             whole = np.array_equal(asked[part], np.arange(len(self.clients)))
-            side = self.side if whole else self.side.take(asked[part], remember=len(asked) == len(self.clients))
-            return side.serve(task, broadcast.to(part))
+            group = self.group if whole else self.group.take(asked[part], remember=len(asked) == len(self.clients))
+            return group.serve(task, broadcast.to(part))
 
         with one_thread() as threads:
             count = self.shards or self._worth(asked[places], threads)
@@ -44,6 +45,6 @@ class Simulated(InProcess):
 
     def _worth(self, asked: Positions, threads: int) -> int:
         """How many of the threads pay for these clients, by the size of their features and nothing that varies."""
-        x = self.side.train.x
+        x = self.group.train.x
         features = int(self.sizes[asked].sum()) * x[:1].numel() * x.element_size()
         return max(1, min(threads, features // PART_BYTES)) if x.device.type == "cpu" else 1

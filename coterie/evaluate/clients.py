@@ -10,41 +10,40 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coterie.client.interfaces import Objective
+from coterie.client.predictors import Predictor
+from coterie.client.tasks import Evaluate, FineTune, MixtureWeights, Score
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
-from coterie.core.messages import Broadcast, Plain, Reply, Task
+from coterie.core.messages import Broadcast, Reply
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.errors import SilenceError
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Own:
-    """What clients keep for themselves and predict by: of one restart, as kept in their last accepted rounds."""
+    """What clients keep and predict with, in one restart, as of their last accepted rounds."""
 
-    kind: Literal["mixture", "personal"]
-    """Its mixture of all models, or a model of its own."""
+    predictor: Predictor
+    """How clients predict with it."""
     restart: int
-    restarts: int
     accepted: Tensor
-    """(m,)"""
-    objective: Plain
-    """The member of tier 1, as plain values."""
+    """(m,) last accepted round of each client."""
+    objective: Objective
+    """The member of tier 1."""
     common: Params
-    """What mixtures are told, of all restarts, {name: (R, ...)}."""
+    """What mixtures receive, of all restarts, {name: (R, ...)}."""
     flows: Tensor
-    """(m, K then, K now) how their weights have to be carried over; empty where K stays."""
+    """(m, K then, K now) how the clients' weights have to be carried over; empty where K stays."""
 
     def each(self, clients: Tensor) -> Params:
         """What is told to each of these clients."""
         rows = {"accepted": self.accepted[clients]}
         return rows | ({"flow": self.flows[clients]} if len(self.flows) else {})
-
-    def settings(self) -> dict[str, Plain]:
-        """Of the task `evaluate`."""
-        return {"predicts": self.kind, "restart": self.restart, "restarts": self.restarts, "objective": self.objective}
 
     def told(self) -> Params:
         """What goes to everybody: of the one restart."""
@@ -85,14 +84,13 @@ def scores(
     """
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
-    settings: dict[str, Plain] = {"margin": margin, "on": on}
     each = {"own": rows}
     if by is not None:
-        settings |= by.settings()
         each |= by.each(torch.from_numpy(asked))
     only, common = None if margin or by else rows[:, None], by.told() if by else {}
     broadcast = Broadcast(round_, clusters, only=only, each=each, common=common)
-    return _scores(federation, Task("evaluate", settings), broadcast, asked, regression)
+    task = Evaluate(margin, on, None if by is None else by.predictor)
+    return _scores(federation, task, broadcast, asked, regression)
 
 
 def _scores(federation: Federation, task: Task, broadcast: Broadcast, asked: Positions, regression: bool) -> Scores:
@@ -115,7 +113,7 @@ def finetuned_scores(
     round_: int,
     regression: bool,
     *,
-    work: LocalWork,
+    work: LocalTraining,
     lr: float,
     seed: int,
 ) -> Scores:
@@ -125,7 +123,7 @@ def finetuned_scores(
     """
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
-    task = Task("finetune", {"work": work.settings(), "seed": seed})
+    task = FineTune(work, seed)
     broadcast = Broadcast(round_, clusters, only=rows[:, None], scalars={"lr": lr}, each={"own": rows})
     return _scores(federation, task, broadcast, asked, regression)
 
@@ -139,7 +137,7 @@ def training_losses(
     """
     asked = np.arange(len(federation.clients)) if groups is None else np.flatnonzero((groups >= 0).numpy())
     only = None if groups is None else groups[torch.from_numpy(asked), None]
-    reply = federation.ask(Task("score"), Broadcast(round_, clusters, only=only), asked).reply
+    reply = federation.ask(Score(), Broadcast(round_, clusters, only=only), asked).reply
     _refuse_silence(reply, len(asked))
     return positions_of(federation, reply.clients), reply.rows["losses"].numpy()
 
@@ -148,7 +146,7 @@ def own_weights(federation: Federation, clusters: Clusters, by: Own, round_: int
     """Who answered, and each one's own weights (answered, R, P)."""
     everybody = np.arange(len(federation.clients))
     broadcast = Broadcast(round_, clusters, each=by.each(torch.from_numpy(everybody)))
-    reply = federation.ask(Task("weights", {"objective": by.objective}), broadcast, everybody).reply
+    reply = federation.ask(MixtureWeights(by.objective), broadcast, everybody).reply
     _refuse_silence(reply, len(everybody))
     return positions_of(federation, reply.clients), reply.rows["weights"].numpy()
 

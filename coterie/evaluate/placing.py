@@ -19,10 +19,10 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, flat, unflat
 from coterie.learners.base import Learner
-from coterie.learners.descent import LocalWork
 from coterie.learners.deviance import deviance
-from coterie.methods.base import Placing
+from coterie.learners.local_training import LocalTraining
 from coterie.tiers.assignment import EMMixture
+from coterie.tiers.assignment.base import Placing
 from coterie.tiers.objective import Objective
 
 ITERATIONS = 20
@@ -77,7 +77,7 @@ class Tree:
 
     splits: Params
     """As in `core/tree.py`; empty where nothing was split."""
-    work: LocalWork
+    work: LocalTraining
     """The local steps of a round."""
     lr: float
 

@@ -21,11 +21,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coterie.client.tasks import Curvature, RegressionMeats, RegressionMoments
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
-from coterie.core.messages import Broadcast, Reply, Slotted, Task
+from coterie.core.messages import Broadcast, Reply, Slotted
 from coterie.core.numbers import finite_numbers
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.errors import TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
@@ -75,7 +77,7 @@ class Meats:
 
 def ask_moments(federation: Federation, clusters: Clusters, own: Tensor, round_: int) -> tuple[Positions, Moments]:
     """Who answered, and their moments; `own` (m,) holds each client's cluster, or a negative number."""
-    answered, found = _ask(federation, "regression-moments", clusters, own, round_)
+    answered, found = _ask(federation, RegressionMoments(), clusters, own, round_)
     clients, samples, gram, score = (
         _dense(found, name, clusters.K) for name in ("clients", "samples", "gram", "score")
     )
@@ -84,7 +86,7 @@ def ask_moments(federation: Federation, clusters: Clusters, own: Tensor, round_:
 
 def ask_meats(federation: Federation, clusters: Clusters, own: Tensor, round_: int) -> Meats:
     """The middles of sandwiches under these models, in the same way."""
-    _, found = _ask(federation, "regression-meats", clusters, own, round_)
+    _, found = _ask(federation, RegressionMeats(), clusters, own, round_)
     clients, *arrays = (_dense(found, name, clusters.K) for name in ("clients", "by_client", "by_sample", "rss"))
     return Meats(clients.astype(np.int64), *arrays)
 
@@ -92,16 +94,16 @@ def ask_meats(federation: Federation, clusters: Clusters, own: Tensor, round_: i
 def ask_curvature(federation: Federation) -> tuple[Positions, Floats]:
     """Who answered, and |phi(X_i)|^2 / n_i of each. No model is sent."""
     everybody = np.arange(len(federation.clients))
-    reply = federation.ask(Task("curvature"), Broadcast(0, Clusters({}, K=1)), everybody).reply
+    reply = federation.ask(Curvature(), Broadcast(0, Clusters({}, K=1)), everybody).reply
     _refuse_silence(reply, len(everybody))
     return positions_of(federation, reply.clients), reply.rows["curvature"].numpy()
 
 
-def _ask(federation: Federation, task: str, clusters: Clusters, own: Tensor, round_: int) -> tuple[Positions, Slotted]:
+def _ask(federation: Federation, task: Task, clusters: Clusters, own: Tensor, round_: int) -> tuple[Positions, Slotted]:
     """Everybody who has a cluster is sent its model only."""
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
-    reply = federation.ask(Task(task), Broadcast(round_, clusters, rows[:, None], each={"own": rows}), asked).reply
+    reply = federation.ask(task, Broadcast(round_, clusters, rows[:, None], each={"own": rows}), asked).reply
     _refuse_silence(reply, len(asked))
     return positions_of(federation, reply.clients), reply.slotted["clusters"]
 
@@ -348,10 +350,22 @@ def regression_report(
     prox: bool = False,
     names: Sequence[str] | None = None,
 ) -> dict[str, Any] | None:
-    """What `metrics["regression"]` holds; None for other learners, or where the matrices would be too large.
+    """Return the coefficients of linear models with confidence intervals, and the guides of the theory.
 
-    clusters: one restart. own: (m,) each client's cluster, or a negative number. lr, steps: of the local full-batch
-    steps, for gamma and kappa; prox: each client solves its proximal problem instead. names: one for each raw feature.
+    Args:
+        federation: The clients, which are asked for sums over their data.
+        learner: The learner.
+        clusters: The models of one restart.
+        own: (m,) the cluster of each client, or a negative number.
+        round_: Number of the last round.
+        lr: Learning rate of the local steps, for gamma; None for a method without rounds.
+        steps: Number of local full-batch steps, for kappa; None if there are none.
+        prox: Whether each client solves a proximal problem instead of taking steps.
+        names: Names of the features.
+
+    Returns:
+        The figures that `Result.coefficients` describes; None for learners that are not linear, or if the matrices
+        would be too large.
     """
     if not isinstance(learner, Linear):
         return None

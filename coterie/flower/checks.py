@@ -13,13 +13,15 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, flat
-from coterie.core.messages import ALL, ROUND, Reply, Slotted
+from coterie.core.expected import LARGEST, Expected, Slots, Spec
+from coterie.core.messages import ALL, Reply, Slotted
 from coterie.core.shard import ClientId
 from coterie.errors import InputError
-from coterie.flower.expected import LARGEST, ROUNDED, Expected, Slots, Spec
 from coterie.flower.untrusted import one_line
 from coterie.flower.wire import MOST_BYTES, Answer, read_answer
 
+ROUNDED = 1e-6
+"""Part by which sums may differ from what they are compared with."""
 LEAST_POOLED, MOST_POOLED = 1e-30, 1e30
 """Sizes of pooled moments with which heads can be solved in float64."""
 FEWEST_COMPARED = 3
@@ -40,8 +42,8 @@ class Asked:
     """Who of the node was asked, with n_i."""
     expected: Expected | None = None
     """Form of the answer; None: only that it is finite and as most others are."""
-    uniform: bool = False
-    """Whether a client counts once in the mean, and not n_i times."""
+    trains: bool = False
+    """Whether the answer is a change of the clusters' models."""
     most_change: float | None = None
     """How long a change of a model may be, at most."""
     change_factor: float | None = None
@@ -127,7 +129,7 @@ def _faults(answer: Answer, asked: Asked, memory: Memory) -> Iterator[str]:
         yield from _odd_values(name, value, spec)
     yield from _odd_totals(reply, asked, asked.expected)
     yield from _odd_moments(reply)
-    if asked.task == ROUND:
+    if asked.trains:
         yield from _odd_models(reply, asked)
 
 
@@ -243,11 +245,11 @@ def _number(value: Tensor) -> str:
 def _odd_totals(reply: Reply, asked: Asked, form: Expected) -> Iterator[str]:
     """More samples, mass or weight than clients have."""
     sizes = torch.tensor([asked.sizes[c] for c in reply.clients], dtype=torch.float64)
-    most = {"samples": float(sizes.sum()), "mass": float(len(sizes) if asked.uniform else sizes.sum())}
+    most = {"samples": float(sizes.sum()), "mass": float(len(sizes) if form.uniform else sizes.sum())}
     for name, spec in form.sums.items():
         if spec.total and (said := float(reply.sums[name].max())) > most[spec.total] * (1 + ROUNDED):
             yield f"counts for {said:g} samples in {name!r}, but its clients have {most[spec.total]:g}"
-    if asked.task == ROUND and float(reply.sums["samples"]) < 1:
+    if asked.trains and float(reply.sums["samples"]) < 1:
         yield "counts for no sample at all"
     for name, spec in form.rows.items():
         if not spec.total:
@@ -258,16 +260,18 @@ def _odd_totals(reply: Reply, asked: Asked, form: Expected) -> Iterator[str]:
         if bool((totals > each.reshape(-1, *(1,) * (totals.dim() - 1)) * (1 + ROUNDED) + ROUNDED).any()):
             yield f"has {name!r} that sum to {float(totals.max()):g} for a client, which is more than it has"
     for part, slots in form.slotted.items():
-        yield from _odd_slot_totals(part, reply.slotted[part], slots, asked, most)
+        yield from _odd_slot_totals(part, reply.slotted[part], slots, asked.clusters, form.uniform, most)
 
 
-def _odd_slot_totals(part: str, sums: Slotted, slots: Slots, asked: Asked, most: Mapping[str, float]) -> Iterator[str]:
+def _odd_slot_totals(
+    part: str, sums: Slotted, slots: Slots, clusters: Clusters, uniform: bool, most: Mapping[str, float]
+) -> Iterator[str]:
     for name, spec in slots.arrays.items():
         if not spec.total:
             continue
-        said = float(_by_lane(sums.slots, sums.arrays[name], asked.clusters).max())
+        said = float(_by_lane(sums.slots, sums.arrays[name], clusters).max())
         if said > most[spec.total] * (1 + ROUNDED):
-            what = "clients" if spec.total == "mass" and asked.uniform else "samples"
+            what = "clients" if spec.total == "mass" and uniform else "samples"
             yield f"counts for {said:g} {what} in {part!r}, but there are {most[spec.total]:g}"
 
 
@@ -380,7 +384,7 @@ def _not_finite_alone(said: Mapping[int, Reply], asked: Mapping[int, Asked], mem
 
 def _changed_too_much(said: Mapping[int, Reply], asked: Mapping[int, Asked], memory: Memory) -> dict[int, str]:
     """Changes that are many times as long as is usual in this exchange, as they were before, and as the models are."""
-    factors = {asked[node].change_factor for node in said if asked[node].task == ROUND}
+    factors = {asked[node].change_factor for node in said if asked[node].trains}
     if len(factors) != 1 or (factor := factors.pop()) is None:
         return {}
     clusters = next(asked[node].clusters for node in said)

@@ -14,22 +14,19 @@ from torch import Tensor
 from coterie.core.client_state import NEVER
 from coterie.core.federation import Note, Replies
 from coterie.core.keys import Words
-from coterie.core.messages import ROUND, Broadcast, Reply, Task, merge
+from coterie.core.messages import Broadcast, Reply, merge
 from coterie.core.shard import ClientId, Positions
+from coterie.core.task import Task
 from coterie.core.validation import aside_sizes
 from coterie.errors import ConfigError
 from coterie.flower.checks import Asked, Memory, sort_out
 from coterie.flower.exchange import Exchange
-from coterie.flower.expected import expected
 from coterie.flower.roll import Roll
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Answer, Request, request_content
-from coterie.tiers.method import RoundSettings
 
 CHANGE_FACTOR = 1000.0
 """Changes of a model that are so many times as long as the median over the nodes are refused."""
-CLIPPED = 1e-3
-"""Part by which rounding may lengthen a change that was clipped."""
 
 
 @dataclass
@@ -79,7 +76,7 @@ class FlowerFederation:
         return sizes if self.terms.validation is None else sizes - aside_sizes(sizes, self.terms.validation)
 
     @property
-    def shelf(self) -> None:
+    def store(self) -> None:
         """Clients keep their states where they live."""
         return
 
@@ -136,16 +133,13 @@ class FlowerFederation:
         self, task: Task, broadcast: Broadcast, asked: Positions, nodes: Mapping[int, Positions]
     ) -> dict[int, Asked]:
         """Return what the answer of each node is compared with; `nodes` has the places of their clients in `asked`."""
-        sizes, form = self.sizes, expected(task, broadcast, self.terms)
-        settings = RoundSettings.read(task.settings) if task.name == ROUND else None
-        privacy = None if settings is None else settings.privacy
+        sizes, only = self.sizes, broadcast.only
+        form = task.expected_reply(broadcast, self.terms)
         most, factor = self.most_change, self.change_factor
-        if privacy is not None:  # a change is clipped, and dropping by length would tell something
-            clip = math.inf if privacy.local else privacy.clip * (1 + CLIPPED)
-            most, factor = min(math.inf if most is None else most, clip), None
-        uniform = settings is not None and settings.client_weight == "uniform"
-        whole = Asked(task.name, broadcast.clusters, {}, form, uniform, most, factor)
-        only = broadcast.only
+        if form is not None:
+            most = min(math.inf if most is None else most, form.longest_change)
+            factor = factor if form.compares_changes else None
+        whole = Asked(task.name, broadcast.clusters, {}, form, task.trains, most, factor)
         return {
             node: replace(
                 whole,

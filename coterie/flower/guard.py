@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.core.messages import ROUND, Task
 from coterie.core.shard import ClientId
+from coterie.core.task import Task
 from coterie.errors import ConfigError
 from coterie.flower.limits import RefusedError
 from coterie.flower.state import digest
 from coterie.privacy.accountant import Answer, epsilon
 from coterie.privacy.mechanism import Privacy
-from coterie.tiers.method import RoundSettings
 
 FAILED = "this node could not answer: its own log says why"
 """The one text for whatever goes wrong at a guarded node, since the text of an error may show samples or labels."""
@@ -45,9 +44,9 @@ class Guard:
         return epsilon(Answer(Privacy("local", 1.0, self.noise).ratio, self.choice), self.answers, delta)
 
     def check(self, task: Task) -> None:
-        """Refuse everything but a round whose answers are private enough."""
-        privacy = RoundSettings.read(task.settings).privacy if task.name == ROUND else None
-        if privacy is None or not privacy.local:
+        """Refuse every task whose replies are not private enough."""
+        privacy = getattr(task, "privacy", None)  # a task that makes its replies private has this field
+        if not isinstance(privacy, Privacy) or not privacy.local:
             raise RefusedError(
                 f"the clients of this node answer private questions only, but {task.name!r} is none: run with "
                 "privacy=local"

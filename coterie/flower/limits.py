@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+from coterie.core.plain import to_plain
 from coterie.errors import ConfigError
 from coterie.flower.untrusted import is_count, shown
 from coterie.flower.wire import Request
@@ -49,7 +50,7 @@ class Limits:
         _within("clusters", clusters.K, self.clusters, low=0)
         _within("restarts", clusters.restarts, self.restarts)
         kept = clusters.K * clusters.restarts * len(request.clients)
-        for name, value in _whole_numbers(request.task.settings):
+        for name, value in _whole_numbers(to_plain(request.task)):
             if name == "gaussians":
                 kept *= max(1, value)
             if name not in SEEDS:

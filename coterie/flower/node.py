@@ -25,7 +25,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.client_state import NEVER
 from coterie.core.dataset import FederatedDataset, torch_dtype
 from coterie.core.messages import Broadcast
@@ -145,16 +145,16 @@ class Node:
         if self.guard is not None:
             self.guard.check(request.task)
             self.guard.count(self._folder(context), request.clients)
-        side = _side(data, self._learner(terms), terms).take(positions)
+        group = _group(data, self._learner(terms), terms).take(positions)
         if not terms.keeps:
-            return Answer(side.serve(request.task, request.broadcast))
+            return Answer(group.serve(request.task, request.broadcast))
         store = Store(self._folder(context), terms.run)
         store.forget(request.clients, request.keep_from)
         accepted = request.broadcast.each.get("accepted", torch.full((len(positions),), NEVER))
         states, lost = store.load(request.clients, accepted)
-        before = states.shelf.rounds.clone()
+        before = states.store.rounds.clone()
         broadcast = _without(request.broadcast, request.clients, lost)
-        reply = replace(side, states=states).serve(request.task, broadcast)
+        reply = replace(group, states=states).serve(request.task, broadcast)
         store.save(request.clients, states, before)
         return Answer(reply, lost)
 
@@ -191,12 +191,12 @@ def _positions(clients: Sequence[ClientId], data: FederatedDataset) -> Positions
     return np.array([place[client] for client in clients], dtype=np.int64)
 
 
-def _side(data: FederatedDataset, learner: Learner, terms: Terms) -> ClientSide:
+def _group(data: FederatedDataset, learner: Learner, terms: Terms) -> ClientGroup:
     if data.profile.features != terms.features:
         raise ConfigError(f"samples here have shape {data.profile.features}, but those of the run {terms.features}")
     dtype, cpu = torch_dtype(terms.dtype), torch.device("cpu")
     data = data if terms.tests else data.training_only()
-    return ClientSide.of(data, learner, dtype, cpu, terms.validation, terms.seed, keeps=False)
+    return ClientGroup.of(data, learner, dtype, cpu, terms.validation, terms.seed, keeps=False)
 
 
 def _without(broadcast: Broadcast, clients: Sequence[ClientId], lost: Sequence[ClientId]) -> Broadcast:

@@ -18,8 +18,9 @@ from torch import Tensor
 from coterie.core.dataset import Profile
 from coterie.core.federation import Federation, Replies
 from coterie.core.keys import Words, hash_ids
-from coterie.core.messages import Broadcast, Task
+from coterie.core.messages import Broadcast
 from coterie.core.shard import ClientId, Positions
+from coterie.core.task import Task
 from coterie.engines.remote import RemoteClients
 from coterie.errors import CoterieError
 from coterie.learners import make_learner
@@ -113,7 +114,7 @@ class UnseenClients(RemoteClients):
         return np.ones(self.count, dtype=np.bool_)
 
     @property
-    def shelf(self) -> None:
+    def store(self) -> None:
         """Nothing is kept here."""
         return
 

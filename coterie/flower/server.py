@@ -34,8 +34,9 @@ from coterie.options import Option, check_all
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.training.fitting import fit, resume
+from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
-from coterie.training.runs.folder import Record, RunFolder
+from coterie.training.runs.folder import RunFolder
 
 OPTIONS = (
     Option("method", str, "a name from `coterie methods`", "ifca"),
@@ -136,10 +137,10 @@ def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None
     return result
 
 
-def _told() -> Callable[[Record], None]:
+def _told() -> Callable[[RoundRecord], None]:
     """Say what a round brought in one line, and what went wrong in one each."""
 
-    def on_round(record: Record) -> None:
+    def on_round(record: RoundRecord) -> None:
         figures = {name: record[name] for name in ("loss", "accuracy", "rmse") if record.get(name) is not None}
         said = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
         heard = f"{record['answered']} answered, {len(record['missing'])} missing, {len(record['rejected'])} refused"

@@ -53,11 +53,11 @@ class Store:
 
     def save(self, clients: Sequence[ClientId], states: ClientStates, before: Tensor) -> None:
         """Write what clients keep whose round is another than `before` (m,); it is on the disk on return."""
-        shelf = states.shelf
-        for i in torch.nonzero(shelf.rounds != before).flatten().tolist():
-            path = self._path(clients[i], int(shelf.rounds[i]))
+        store = states.store
+        for i in torch.nonzero(store.rounds != before).flatten().tolist():
+            path = self._path(clients[i], int(store.rounds[i]))
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, tensor_bytes({name: rows[i] for name, rows in shelf.arrays.items()}))
+            write_atomically(path, tensor_bytes({name: rows[i] for name, rows in store.arrays.items()}))
 
     def forget(self, clients: Sequence[ClientId], keep_from: Sequence[int]) -> None:
         """Delete what each client kept before its round in `keep_from`."""

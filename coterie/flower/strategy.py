@@ -26,7 +26,7 @@ from coterie.flower.roll import LOG
 from coterie.flower.server import Settings, conduct
 from coterie.learners import LearnerChoice
 from coterie.methods import find_method
-from coterie.training.runs.folder import Record
+from coterie.training.records import RoundRecord
 
 TRAINED = ("loss", "clusters", "moved", "answered", "bytes_up", "bytes_down", "seconds")
 EVALUATED = ("accuracy", "rmse", "worst_tenth", "validation_loss", "validation_accuracy", "validation_rmse")
@@ -143,5 +143,5 @@ def _as_flowers(done: coterie.training.result.Result) -> ClusteredResult:
     )
 
 
-def _metrics(record: Record, names: Iterable[str]) -> MetricRecord:
+def _metrics(record: RoundRecord, names: Iterable[str]) -> MetricRecord:
     return MetricRecord({name: record[name] for name in names if record.get(name) is not None})

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from coterie.core.dataset import Profile
+import torch
+
+from coterie.core.clusters import flat
+from coterie.core.dataset import Profile, torch_dtype
+from coterie.core.keys import Purpose, key_for
+from coterie.errors import CoterieError
+from coterie.learners import make_learner
 from coterie.options import Options
 
 
@@ -43,6 +49,20 @@ class Terms:
     def profile(self) -> Profile:
         """Of all clients together."""
         return Profile(self.features, self.classes)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Floating type of the models."""
+        return torch_dtype(self.dtype)
+
+    @property
+    def model_width(self) -> int | None:
+        """Number of parameters of one model; None where only the nodes can build the learner."""
+        try:
+            model = make_learner(self.learner, self.profile).start([key_for(0, Purpose.START)], torch.float32)
+        except CoterieError:
+            return None
+        return int(flat(model).shape[1])
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""

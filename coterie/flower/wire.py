@@ -5,7 +5,7 @@
     RecordDict
       "arrays"  ArrayRecord   "params/weight", "slotted/clusters/change/weight", ... as numpy writes them
                               "small": all arrays of a few kB together, the bytes of a safetensors file
-      "config"  ConfigRecord  "format": 3, "task": the task's name, "header": the rest as one JSON text
+      "config"  ConfigRecord  "format": 4, "task": the task's name, "header": the rest as one JSON text
 
 The names of arrays and the header are those of `core/messages.py`. Every message has the plain type `train`: mods see
 no other, and the task's name is in the config.
@@ -27,17 +27,20 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors.torch import save as safetensors_save
 from torch import Tensor
 
+import coterie.client.tasks
+import coterie.tiers  # noqa: F401 a request names tasks and tier members, which these imports register
 from coterie.core.messages import (
     Broadcast,
     Parts,
     Reply,
-    Task,
     broadcast_of,
     broadcast_parts,
     reply_of,
     reply_parts,
 )
+from coterie.core.plain import NAME, from_plain, to_plain
 from coterie.core.shard import ClientId
+from coterie.core.task import Task
 from coterie.errors import InputError
 from coterie.flower.schema import DataSchema
 from coterie.flower.terms import Terms
@@ -52,7 +55,7 @@ from coterie.flower.untrusted import (
     shown,
 )
 
-FORMAT = 3
+FORMAT = 4
 """Of the messages; nodes and server must have the same."""
 HELLO = "hello"
 """The one task that is no client's: who lives at this node?"""
@@ -159,7 +162,7 @@ def request_content(request: Request, packed: dict[Tensor, Array] | None = None)
     header, arrays = broadcast_parts(request.broadcast)
     header |= {
         "terms": request.terms.plain(),
-        "settings": dict(request.task.settings),
+        "settings": to_plain(request.task),
         "clients": request.clients,
         "keep_from": request.keep_from,
     }
@@ -183,7 +186,7 @@ def read_request(content: RecordDict) -> Request:
             raise ValueError(f"{len(clients)} clients but {len(keep_from)} rounds to keep from, or a client twice")
         if not all(is_count(round_, -1, LAST_ROUND) for round_ in (header["round"], *keep_from)):
             raise ValueError(f"rounds must be whole numbers from -1 to {LAST_ROUND}")
-        terms, task = Terms.read(header["terms"]), Task(name, dict(header["settings"]))
+        terms, task = Terms.read(header["terms"]), from_plain(Task, {**header["settings"], NAME: name}, "task")
         return Request(terms, task, broadcast_of(header, arrays), clients, keep_from)
 
     return reading(read, f"a request for task {name}")

@@ -14,13 +14,41 @@ from coterie.errors import ConfigError, unknown_name
 from coterie.learners.base import Learner
 from coterie.learners.cnn import cnn
 from coterie.learners.linear import linear
+from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch, PooledHeads, ProximalStep
 from coterie.learners.logistic import logistic
 from coterie.learners.mlp import mlp
 from coterie.learners.module import Factory, own_module
 from coterie.learners.networks.mobilenet import mobilenet_v2
 from coterie.learners.networks.resnet import resnet18
 from coterie.learners.networks.stored import StoredWeights
+from coterie.learners.optimizers import SGD, Adam, AdamW, Optimizer
 from coterie.learners.representation import representation
+from coterie.learners.schedules import Constant, Cosine, ExponentialDecay, Schedule, StepDecay
+
+__all__ = [
+    "LEARNERS",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "ExponentialDecay",
+    "Factory",
+    "FullBatch",
+    "Learner",
+    "LearnerChoice",
+    "LocalTraining",
+    "MiniBatch",
+    "Optimizer",
+    "PooledHeads",
+    "ProximalStep",
+    "Reader",
+    "Schedule",
+    "StepDecay",
+    "learner_options",
+    "make_learner",
+    "no_files",
+]
 
 LearnerChoice = str | Factory
 """What a user passes: `"mlp"`, `"mlp:hidden=200-100"`, or a function that returns a torch.nn.Module."""

@@ -1,4 +1,4 @@
-"""The one small protocol that every model family follows."""
+"""The protocol of model families."""
 
 from __future__ import annotations
 
@@ -11,66 +11,105 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.learners.contribution import Contribution, Scored
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import LocalTraining
 
 
 class Learner(Protocol):
     """A model family with its local optimisation.
 
-    Parameters are values: dicts of named tensors with leading batch axes, one model for each entry. B is a
-    number of clients, L of tracks (models that one client trains), S of slots.
+    Parameters are values: dictionaries of named tensors with leading batch axes, one model for each entry. B is the
+    number of clients of a block, n the number of samples of its largest client, L the number of models that each
+    client trains, S the number of models that the server holds.
     """
 
     @property
     def spec(self) -> str:
-        """The text that builds this learner again, such as `mlp:hidden=64`."""
+        """Text from which `make_learner` builds this learner again, such as `mlp:hidden=64`."""
         ...
 
     @property
     def classes(self) -> int | None:
-        """C for classification; None for regression."""
+        """Number of classes C; None for regression."""
         ...
 
     @property
     def dtype(self) -> torch.dtype:
-        """The default floating type: float64 for linear models, float32 for networks."""
+        """Default floating type: float64 for linear models, float32 for networks."""
         ...
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
-        """A random model for each key: {name: (len(keys), ...)}."""
+        """Return a random model for each key, {name: (len(keys), ...)}."""
         ...
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
-        """Model b on batch b: {name: (B, ...)}, (B, n, ...) to logits (B, n, C) or predictions (B, n)."""
+        """Return the outputs of model b on the samples of client b.
+
+        Args:
+            theta: One model for each client, {name: (B, ...)}.
+            x: Samples (B, n, ...).
+
+        Returns:
+            Logits (B, n, C), or predictions (B, n) for regression.
+        """
         ...
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of each sample, (B, n), from what `outputs` gave."""
+        """Return the loss of each sample, (B, n), from the result of `outputs`."""
         ...
 
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
-        """Model b on batch b: the loss of each sample, (B, n)."""
+        """Return the loss of each sample, (B, n), of model b on the samples of client b; arguments as in `outputs`."""
         ...
 
     def score(self, models: Params, block: Block) -> Scored:
-        """Every model {name: (S, ...)} on every sample of a block."""
+        """Return the loss of every model {name: (S, ...)} on every sample of a block."""
         ...
 
-    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
-        """The change of each client's models by its local steps: {name: (B, L, ...)}, in and out.
+    def descend(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Params:
+        """Return the change of each client's models by its local training, {name: (B, L, ...)}.
 
-        A proximal term pulls to `theta` itself, or to `towards`, of the same shape.
+        Args:
+            theta: Models from which the clients start, {name: (B, L, ...)}.
+            block: Samples of the clients.
+            training: Local training.
+            lr: Learning rate of the round.
+            towards: Centre of the proximal term, of the same shape as `theta`; None: `theta` itself.
+
+        Raises:
+            ConfigError: if this learner cannot run the training, such as a proximal step of a network.
         """
         ...
 
     def contribute(
-        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
     ) -> Contribution:
-        """What `descend` gives, weighted by `mass` (B, R) and added up for each of `models` {name: (S, ...)}.
+        """Return the weighted sums of the changes that `descend` computes, for each model of the server.
 
-        Client b trains the models in rows[b]. A learner may get there without ever holding a client's own model;
-        `memo` comes from `score` of the same models and block, if they were scored. What the contribution says
-        beside the sums: `path`, the way that was taken, and for mini-batches the `loss` as they were stepped on.
+        A learner may compute the sums without ever holding a client's own model.
+
+        Args:
+            models: Models of the server, {name: (S, ...)}.
+            rows: Which of the models each client trains, (B, R).
+            block: Samples of the clients.
+            training: Local training.
+            lr: Learning rate of the round.
+            mass: Weight of each change in the sum, (B, R).
+            memo: Result of `score` for the same models and block, if they were scored.
+
+        Returns:
+            The sums, the path of computation, and for mini-batches the mean loss during training.
+
+        Raises:
+            ConfigError: if this learner cannot run the training, such as a proximal step of a network.
         """
         ...
 
@@ -80,14 +119,14 @@ class HasFeatures(Learner, Protocol):
 
     @property
     def head(self) -> str:
-        """The head's name: its parameters are "HEAD.weight" (C, d) and "HEAD.bias" (C,)."""
+        """Name of the head: its parameters are "HEAD.weight" (C, d) and "HEAD.bias" (C,)."""
         ...
 
     def features(self, theta: Params, x: Tensor) -> Tensor:
-        """Model b on batch b: {name: (B, ...)}, (B, n, ...) to what the head is given, (B, n, d)."""
+        """Return the inputs of the head, (B, n, d), for model b on the samples of client b; see `outputs`."""
         ...
 
 
 def has_features(learner: Learner) -> TypeGuard[HasFeatures]:
-    """Whether a learner ends in a head; to find that of a user's module takes time, so ask only where it matters."""
+    """Return whether a learner ends in a head. For a user's module this takes time: call it only where it matters."""
     return getattr(learner, "head", None) is not None

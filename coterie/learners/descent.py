@@ -1,10 +1,9 @@
-"""Local work: full-batch or mini-batch gradient steps, the same for every client and its own randomness."""
+"""Gradient steps of local training, on full batches or mini-batches; each client draws its own batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,41 +13,9 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.keys import Purpose, fold, permutations
+from coterie.errors import ConfigError
 from coterie.learners.augment import augment
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """What a client does with the model it was given."""
-
-    steps: int | None = 1
-    """tau: gradient steps a round; None when epochs are counted."""
-    epochs: int | None = None
-    """Passes over the client's data a round; None when steps are counted."""
-    batch_size: int | None = None
-    """Samples a step, the last batch of a pass short; None: all of the client's samples."""
-    prox: float = 0.0
-    """mu: pulls the local model back to the received one by (mu/2) ||theta - theta_received||^2, or to another."""
-    implicit: bool = False
-    """One proximal step, argmin of the loss plus ||theta - theta_received||^2 / (2 lr), instead of gradient steps; for
-    learners that can solve it."""
-    order: Literal["together", "heads-first", "solved-heads"] = "together"
-    """Where clusters share a body and clients train all heads: steps on both at once, or on the heads first, with
-    features as they are, and then on the body. `solved-heads`: no steps, clients only pool what the server needs to
-    solve for the heads and to step on the body; for a learner that can (`learners/representation.py`)."""
-    augment: str = "none"
-    """Random changes of the images in every step, names separated by commas; `none`: they are taken as they are."""
-
-    @property
-    def full_batch_steps(self) -> int | None:
-        """How many steps on one and the same full batch this is; None for mini-batches and changing images."""
-        if self.batch_size is not None or self.augment != "none":
-            return None
-        return self.steps if self.steps is not None else self.epochs
-
-    def settings(self) -> dict[str, int | float | str | None]:
-        """Plain values, from which `LocalWork(**settings)` comes back."""
-        return asdict(self)
+from coterie.learners.local_training import LocalTraining
 
 
 @dataclass(frozen=True)
@@ -58,55 +25,78 @@ class Batch:
     x: Tensor
     y: Tensor
     share: Tensor
-    """(B, b) what each sample counts in its client's loss: 1/b for b real samples, times its focus; 0 for padding."""
+    """(B, b) weight of each sample in its client's loss: 1/b for b real samples, times its focus; 0 for padding."""
     counts: Tensor
-    """(B,) how many real samples there are; 0 for clients that have finished, which take no step."""
+    """(B,) number of real samples; 0 for clients that have finished, which take no step."""
     everybody: bool
     """Whether all clients take this step."""
     shares: Tensor | None = None
-    """(B, b, K) what each sample counts for each of several models, its share in the mean included."""
+    """(B, b, K) weight of each sample for each of several models, its share in the mean included."""
+
+    @property
+    def active(self) -> Tensor | None:
+        """Which clients take this step, (B,); None if all do."""
+        return None if self.everybody else self.counts > 0
 
 
-def batches(block: Block, work: LocalWork, planned: Schedule | None = None) -> Iterator[Batch]:
-    """The steps of one round, in order; `planned`, if the samples of all steps are known already."""
-    steps = work.full_batch_steps
-    if steps is None:
-        yield from _mini_batches(block, work, planned or schedule(block, work))
+def batches(block: Block, training: LocalTraining, planned: BatchPlan | None = None) -> Iterator[Batch]:
+    """Yield the gradient steps of one round, in order.
+
+    Args:
+        block: Clients that take the steps together.
+        training: Local training that takes gradient steps.
+        planned: Samples of all mini-batches, if `plan_batches` was called before.
+
+    Raises:
+        ConfigError: if the training takes no gradient steps.
+    """
+    if not training.takes_gradient_steps:
+        raise ConfigError(
+            f"this learner trains by gradient steps, not by {training.name}: use full-batch or mini-batch"
+        )
+    if training.full_batch_steps is None:
+        yield from _mini_batches(block, training, planned or plan_batches(block, training))
         return
+    batch = full_batch(block)
+    for _ in range(training.full_batch_steps):
+        yield batch
+
+
+def full_batch(block: Block) -> Batch:
+    """Return the step of every client on all of its samples."""
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
     share = real.to(block.x.dtype) / block.counts[:, None]
     if block.focus is not None:
         share = share * block.focus
     shares = None if block.shares is None else block.shares * share[..., None]
-    for _ in range(steps):
-        yield Batch(block.x, block.y, share, block.counts, everybody=True, shares=shares)
+    return Batch(block.x, block.y, share, block.counts, everybody=True, shares=shares)
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Which samples of a block each of T mini-batches takes.
+class BatchPlan:
+    """The samples of T mini-batches of a block.
 
-    Made for all steps at once: step by step it would cost more than the steps of a small model.
+    All steps are planned at once: one by one, the planning would cost more than the steps of a small model.
     """
 
     index: Tensor
-    """(T, B b) among all samples of the block."""
+    """(T, B b) indices among all samples of the block."""
     taken: npt.NDArray[np.int64]
-    """(T, B, b) among those of each client."""
+    """(T, B, b) indices among the samples of each client."""
     y: Tensor
-    """(T, B, b), as what follows: see `Batch`."""
+    """(T, B, b); this and the following fields are those of `Batch` for every step."""
     share: Tensor
     counts: Tensor
     everybody: list[bool]
     shares: Tensor | None
 
 
-def schedule(block: Block, work: LocalWork) -> Schedule:
-    """Each client walks through its own shuffled passes; a pass ends with a short batch."""
+def plan_batches(block: Block, training: LocalTraining) -> BatchPlan:
+    """Return the mini-batches of a round: each client goes through its own shuffled passes."""
     sizes, width = block.sizes.cpu().numpy(), block.y.shape[1]
-    size = min(work.batch_size or width, width)
+    size = training.batch_size_for(width)
     per_pass = -(-sizes // size)
-    last = np.full(len(sizes), work.steps) if work.steps is not None else per_pass * (work.epochs or 0)
+    last = training.steps_for(per_pass)
     steps = np.arange(int(last.max()))[:, None]
     passes = np.minimum(steps, last - 1) // per_pass
     columns = (steps % per_pass)[..., None] * size + np.arange(size)
@@ -119,7 +109,7 @@ def schedule(block: Block, work: LocalWork) -> Schedule:
     share = torch.from_numpy(real / np.maximum(counts, 1)[..., None]).to(block.x)
     if block.focus is not None:
         share = share * block.focus.flatten()[index].reshape(taken.shape)
-    return Schedule(
+    return BatchPlan(
         index,
         taken,
         block.y.flatten()[index].reshape(taken.shape),
@@ -131,18 +121,18 @@ def schedule(block: Block, work: LocalWork) -> Schedule:
 
 
 def _several(shares: Tensor, index: Tensor, share: Tensor) -> Tensor:
-    """(T, B, b, K) of (B, n, K), with the samples of a model side by side: so they are used."""
+    """Return (T, B, b, K) from (B, n, K); the samples of a model are adjacent in memory, as they are used."""
     found = shares.flatten(0, 1).index_select(0, index.flatten()).reshape(*share.shape, -1)
     return (found.transpose(2, 3) * share[:, :, None]).transpose(2, 3)
 
 
-def _mini_batches(block: Block, work: LocalWork, planned: Schedule) -> Iterator[Batch]:
+def _mini_batches(block: Block, training: LocalTraining, planned: BatchPlan) -> Iterator[Batch]:
     x, several = block.x.flatten(0, 1), planned.shares
     for step, rows in enumerate(planned.index.unbind()):
         images = x.index_select(0, rows).reshape(*planned.taken.shape[1:], *x.shape[1:])
-        if work.augment != "none":
+        if training.augment != "none":
             keys = fold(block.keys[:, None], int(Purpose.AUGMENTATION), step, planned.taken[step].astype(np.uint64))
-            images = augment(images, work.augment, keys)
+            images = augment(images, training.augment, keys)
         yield Batch(
             images,
             planned.y[step],
@@ -155,30 +145,30 @@ def _mini_batches(block: Block, work: LocalWork, planned: Schedule) -> Iterator[
 
 @dataclass(frozen=True)
 class Descent:
-    """What a client's local steps brought."""
+    """The result of local training."""
 
     change: Params
-    """By how much its models moved, {name: (B, ...)} or {name: (B, L, ...)}."""
+    """Change of the models, {name: (B, ...)} or {name: (B, L, ...)}."""
     loss: Tensor | None
-    """Mean loss of the samples stepped on, each under the model of that moment, (B,) or (B, L); without the terms
-    that only pull (l2, prox). None for full-batch steps: there the loss under the model received is the measure."""
+    """Mean loss of the samples during mini-batch training, each under the model of that step, (B,) or (B, L), without
+    penalties (l2, prox). None for full-batch steps, for which the loss of the received model is reported instead."""
 
 
 class RunningLoss:
-    """The mean loss over the mini-batches of a round as they are stepped on."""
+    """Mean loss over the mini-batches of a round, each under the model of that step."""
 
-    def __init__(self, work: LocalWork) -> None:
-        self.wanted = work.full_batch_steps is None
+    def __init__(self, training: LocalTraining) -> None:
+        self.wanted = training.full_batch_steps is None
         self.losses: list[Tensor] = []
         self.counts: list[Tensor] = []
 
     def add(self, loss: Tensor, batch: Batch) -> None:
-        """The clients' mean losses (B,) on a batch."""
+        """Add the clients' mean losses (B,) on a batch."""
         self.losses.append(loss)
         self.counts.append(batch.counts)
 
     def mean(self) -> Tensor | None:
-        """The mean over all samples visited, (B,)."""
+        """Return the mean over all samples of all batches, (B,); None for full-batch steps."""
         if not self.wanted:
             return None
         losses, counts = torch.stack(self.losses), torch.stack(self.counts)
@@ -186,38 +176,54 @@ class RunningLoss:
 
 
 Objective = Callable[[Params, Batch], tuple[Tensor, Tensor]]
-"""Each client's local objective on a batch, and the mean loss in it, (B,) both."""
+"""Function that returns each client's local objective on a batch and the mean loss without penalties, (B,) both."""
+
+
+GradientOf = Callable[[Params, Batch], tuple[Params, Tensor]]
+"""Function that returns each client's gradient on a batch, {name: (B, ...)}, and its mean loss, (B,).
+
+The caller may overwrite the gradient."""
 
 
 def descend_by_autograd(
-    objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+    objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
-    """Gradient descent for every client at once, from `theta` {name: (B, ...)}; `prox` pulls to it, or to `towards`,
-    and then only those that are named there.
+    """Return the result of the gradient steps of every client, as `descend_by_steps`, with gradients by autograd."""
+    return descend_by_steps(lambda now, batch: _gradients(objective, now, batch), theta, block, training, lr, towards)
 
-    Clients are independent, so one backward pass through the sum of their objectives gives each its own
-    gradient. After a single step the change is exactly -lr times the gradient.
+
+def descend_by_steps(
+    gradient_of: GradientOf,
+    theta: Params,
+    block: Block,
+    training: LocalTraining,
+    lr: float,
+    towards: Params | None = None,
+) -> Descent:
+    """Return the result of the gradient steps of every client, from `theta` {name: (B, ...)}.
+
+    The proximal term pulls to `theta`, or to `towards`, and then only the parameters that are named there. After a
+    single step of plain SGD the change is exactly -lr times the gradient.
     """
     moved = {name: p.clone() for name, p in theta.items()}
     change: Params | None = None
-    running = RunningLoss(work)
+    optimizer, state = training.optimizer, training.optimizer.init(moved)
+    running = RunningLoss(training)
     centre = theta if towards is None else towards
-    for step, batch in enumerate(batches(block, work)):
-        gradients, loss = _gradients(objective, moved, batch)
+    for step, batch in enumerate(batches(block, training)):
+        gradients, loss = gradient_of(moved, batch)
         if running.wanted:
             running.add(loss, batch)
-        for name, gradient in gradients.items():
-            if work.prox and name in centre and (step or towards is not None):
-                gradient.add_(moved[name] - centre[name], alpha=work.prox)
-            if not batch.everybody:
-                gradient.mul_((batch.counts > 0).reshape(-1, *(1,) * (gradient.dim() - 1)))
-            moved[name].sub_(gradient, alpha=lr)
-        change = {name: g.mul_(-lr) for name, g in gradients.items()} if step == 0 else None
+        if training.prox and (step or towards is not None):
+            for name in gradients.keys() & centre.keys():
+                gradients[name].add_(moved[name] - centre[name], alpha=training.prox)
+        optimizer.step(moved, gradients, state, lr, batch.active)
+        change = {name: g.mul_(-lr) for name, g in gradients.items()} if step == 0 and optimizer.plain else None
     return Descent(change or {name: moved[name] - p for name, p in theta.items()}, running.mean())
 
 
 def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
-    """Each client's gradient, {name: (B, ...)}, free to be overwritten, and its loss (B,)."""
+    """Return each client's gradient and loss; clients are independent, so one backward pass serves all of them."""
     leaves = {name: p.detach().requires_grad_() for name, p in theta.items()}
     with torch.enable_grad():
         values, losses = objective(leaves, batch)
@@ -227,16 +233,16 @@ def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Param
 
 
 def descend_each_track(
-    objective: Objective, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+    objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
-    """`descend_by_autograd` for {name: (B, L, ...)}."""
-    return each_track(lambda one, to: descend_by_autograd(objective, one, block, work, lr, to), theta, towards)
+    """Return the result of `descend_by_autograd` for {name: (B, L, ...)}."""
+    return each_track(lambda one, to: descend_by_autograd(objective, one, block, training, lr, to), theta, towards)
 
 
 def each_track(
     descend: Callable[[Params, Params | None], Descent], theta: Params, towards: Params | None = None
 ) -> Descent:
-    """A descent of {name: (B, ...)} applied to {name: (B, L, ...)}, one track after the other."""
+    """Apply a function of {name: (B, ...)} to {name: (B, L, ...)}, one model of each client after the other."""
     tracks = next(iter(theta.values())).shape[1]
     done = [descend(_track(theta, track), towards and _track(towards, track)) for track in range(tracks)]
     losses = [one.loss for one in done if one.loss is not None]
@@ -245,8 +251,10 @@ def each_track(
 
 
 def one_by_one(descend: Callable[[slice, Block], Descent], block: Block) -> Descent:
-    """A descent of some rows of a block, applied to one client after the other, without padding: only one client's
-    activations are held at a time."""
+    """Apply a function of some rows of a block to one client after the other, without padding.
+
+    Only one client's activations are held at a time.
+    """
     done = [descend(slice(b, b + 1), block.alone(b)) for b in range(len(block.positions))]
     losses = [one.loss for one in done if one.loss is not None]
     change = {name: torch.cat([one.change[name] for one in done]) for name in done[0].change}
@@ -258,5 +266,5 @@ def _track(theta: Params, track: int) -> Params:
 
 
 def _side_by_side(tracks: list[Tensor]) -> Tensor:
-    """(B, ...) for each track to (B, L, ...); a single one is not copied."""
+    """Stack (B, ...) of L models to (B, L, ...); a single one is not copied."""
     return tracks[0][:, None] if len(tracks) == 1 else torch.stack(tracks, dim=1)

@@ -16,7 +16,8 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, rows_of
 from coterie.learners.base import HasFeatures
-from coterie.learners.descent import Batch, Descent, LocalWork, Schedule, batches, descend_by_autograd, one_by_one
+from coterie.learners.descent import Batch, BatchPlan, Descent, batches, descend_by_autograd, one_by_one
+from coterie.learners.local_training import LocalTraining
 
 
 class WithFeatures(HasFeatures, Protocol):
@@ -30,21 +31,27 @@ class WithFeatures(HasFeatures, Protocol):
 
 @runtime_checkable
 class StepsBody(Protocol):
-    """A learner that steps its body faster than autograd does."""
+    """A learner with a faster way than autograd to train its body."""
 
     def descend_body(
-        self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, planned: Schedule | None = None
+        self,
+        body: Params,
+        heads: Heads,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        planned: BatchPlan | None = None,
     ) -> Params | None:
-        """The change of each client's body {name: (B, ...)} while its heads stay; None where it has no faster way.
+        """Return the change of each client's body {name: (B, ...)} under fixed heads; None without a faster way.
 
-        What each sample counts for each head is in `block.shares`; `planned` as in `batches`.
+        The weight of each sample for each head is in `block.shares`; `planned` as in `batches`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Heads:
-    """K heads for each of B clients."""
+    """The K heads of each of B clients."""
 
     weight: Tensor
     """(B, K, C, d)"""
@@ -52,22 +59,22 @@ class Heads:
     """(B, K, C)"""
 
     def rows(self, rows: slice) -> Heads:
-        """Those of some clients."""
+        """Return the heads of some clients."""
         return Heads(self.weight[rows], self.bias[rows])
 
     def params(self, head: str) -> Params:
-        """By name, {name: (B, K, ...)}."""
+        """Return the heads by parameter name, {name: (B, K, ...)}."""
         return {f"{head}.weight": self.weight, f"{head}.bias": self.bias}
 
 
 def heads_of(learner: WithFeatures, params: Params, clients: int) -> Heads:
-    """The heads {name: (K, ...)} of all clusters, for each client."""
+    """Return the heads of all clusters {name: (K, ...)} for each client."""
     weight, bias = params[f"{learner.head}.weight"], params[f"{learner.head}.bias"]
     return Heads(weight.expand(clients, *weight.shape), bias.expand(clients, *bias.shape))
 
 
 def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Tensor:
-    """The loss of every head on every sample, (B, n, K)."""
+    """Return the loss of every head on every sample, (B, n, K)."""
     out = Top.of(heads, learner.classes).outputs(z)
     if learner.classes is None:
         return (out[:, 0].transpose(1, 2) - y[..., None]) ** 2 / 2
@@ -76,7 +83,7 @@ def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Te
 
 
 def for_heads(block: Block, gamma: Tensor) -> Block:
-    """The block with what each sample counts for each head, gamma (B, n, K)."""
+    """Return the block with the weight of each sample for each head, gamma (B, n, K)."""
     return replace(block, focus=None, shares=gamma)
 
 
@@ -86,34 +93,59 @@ def descend_heads(
     z: Tensor,
     block: Block,
     gamma: Tensor,
-    work: LocalWork,
+    training: LocalTraining,
     lr: float,
     towards: Heads | None = None,
-    planned: Schedule | None = None,
+    planned: BatchPlan | None = None,
 ) -> Heads:
-    """The heads after local steps on fixed features z (B, n, d), each sample counting by gamma (B, n, K).
+    """Return the heads after local steps on fixed features z (B, n, d), samples weighted by gamma (B, n, K).
 
-    With `towards`, `work.prox` pulls every head to the one there.
+    The proximal term pulls every head to its counterpart in `towards`; without `towards` there is none.
     """
     top = Top.of(heads, learner.classes)
     centre = None if towards is None else Top.of(towards, learner.classes)
-    still = replace(work, augment="none")
-    for batch in batches(for_heads(replace(block, x=z), gamma), still, planned):
+    step = _plain_steps(top, centre, training, lr) if training.optimizer.plain else _steps(top, centre, training, lr)
+    for batch in batches(for_heads(replace(block, x=z), gamma), replace(training, augment="none"), planned):
+        step(batch)
+    return top.heads()
+
+
+def _plain_steps(top: Top, centre: Top | None, training: LocalTraining, lr: float) -> Callable[[Batch], None]:
+    """Return a function that takes a step of plain SGD on all heads, without holding a gradient."""
+
+    def step(batch: Batch) -> None:
         delta = top.slope(batch.x, batch)
         if centre is not None:  # by the heads before this step, as the slope is; who has finished stays
-            pull = lr * work.prox * (batch.counts > 0).to(delta)[:, None, None]
+            pull = lr * training.prox * (batch.counts > 0).to(delta)[:, None, None]
             top.weight.add_(pull * (centre.weight - top.weight))
             top.bias.add_(pull * (centre.bias - top.bias))
         top.weight.baddbmm_(delta, batch.x, alpha=-lr)
         top.bias.sub_(delta.sum(dim=2, keepdim=True), alpha=lr)
-    return top.heads()
+
+    return step
+
+
+def _steps(top: Top, centre: Top | None, training: LocalTraining, lr: float) -> Callable[[Batch], None]:
+    """Return a function that takes a step of any optimizer on all heads."""
+    theta = {"weight": top.weight, "bias": top.bias}
+    state = training.optimizer.init(theta)
+
+    def step(batch: Batch) -> None:
+        delta = top.slope(batch.x, batch)
+        gradient = {"weight": torch.bmm(delta, batch.x), "bias": delta.sum(dim=2, keepdim=True)}
+        if centre is not None:
+            gradient["weight"].add_(top.weight - centre.weight, alpha=training.prox)
+            gradient["bias"].add_(top.bias - centre.bias, alpha=training.prox)
+        training.optimizer.step(theta, gradient, state, lr, batch.active)
+
+    return step
 
 
 @dataclass(frozen=True)
 class Top:
-    """All heads of a client as one layer, class by class and with samples last.
+    """All heads of a client as one layer, with classes before heads and samples last.
 
-    The softmax over classes then runs along K n numbers that lie side by side; class last it is ten times slower.
+    The softmax over classes then runs over K n adjacent numbers; with classes last it is ten times slower.
     """
 
     weight: Tensor
@@ -125,24 +157,24 @@ class Top:
 
     @classmethod
     def of(cls, heads: Heads, classes: int | None) -> Top:
-        """A copy."""
+        """Return a copy of the heads as one layer."""
         weight = heads.weight.transpose(1, 2).clone(memory_format=torch.contiguous_format)
         bias = heads.bias.transpose(1, 2).clone(memory_format=torch.contiguous_format)
         return cls(weight.flatten(1, 2), bias.flatten(1)[..., None], heads.bias.shape[1], classes)
 
     def heads(self) -> Heads:
-        """The inverse of `of`."""
+        """Return the heads; the inverse of `of`."""
         shape = (len(self.weight), -1, self.K)
         weight, bias = self.weight.reshape(*shape, self.weight.shape[2]), self.bias.reshape(shape)
         return Heads(weight.transpose(1, 2), bias.transpose(1, 2))
 
     def outputs(self, z: Tensor) -> Tensor:
-        """From features (B, n, d) to (B, C, K, n)."""
+        """Return the outputs (B, C, K, n) for features (B, n, d)."""
         out = torch.baddbmm(self.bias, self.weight, z.transpose(1, 2))
         return out.reshape(len(z), -1, self.K, z.shape[1])
 
     def slope(self, z: Tensor, batch: Batch) -> Tensor:
-        """d loss / d outputs of all heads, (B, C K, b), from features z (B, b, d)."""
+        """Return the derivative of the loss by the outputs of all heads, (B, C K, b), for features z (B, b, d)."""
         assert batch.shares is not None
         out, shares = self.outputs(z).flatten(2), batch.shares.transpose(1, 2)  # (B, C, K b), (B, K, b)
         if self.classes is None:
@@ -159,20 +191,20 @@ def descend_body(
     heads: Heads,
     block: Block,
     gamma: Tensor,
-    work: LocalWork,
+    training: LocalTraining,
     lr: float,
-    planned: Schedule | None = None,
+    planned: BatchPlan | None = None,
 ) -> Params:
-    """The change of each client's body {name: (B, ...)} by local steps while its heads stay as they are."""
+    """Return the change of each client's body {name: (B, ...)} by local steps under fixed heads."""
     part = for_heads(block, gamma)
-    fast = learner.descend_body(body, heads, part, work, lr, planned) if isinstance(learner, StepsBody) else None
-    return descend_body_by_autograd(learner, body, heads, part, work, lr) if fast is None else fast
+    fast = learner.descend_body(body, heads, part, training, lr, planned) if isinstance(learner, StepsBody) else None
+    return descend_body_by_autograd(learner, body, heads, part, training, lr) if fast is None else fast
 
 
 def descend_body_by_autograd(
-    learner: WithFeatures, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float
+    learner: WithFeatures, body: Params, heads: Heads, block: Block, training: LocalTraining, lr: float
 ) -> Params:
-    """The same for any learner; what each sample counts for each head is in `block.shares`."""
+    """Return the same for any learner; the weight of each sample for each head is in `block.shares`."""
 
     def descend(rows: slice, part: Block) -> Descent:
         own = heads.rows(rows)
@@ -180,7 +212,7 @@ def descend_body_by_autograd(
         def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
             return _mixed_loss(learner, theta, own, batch)
 
-        return descend_by_autograd(objective, rows_of(body, rows), part, work, lr)
+        return descend_by_autograd(objective, rows_of(body, rows), part, training, lr)
 
     return _descended(learner, descend, block).change
 
@@ -191,11 +223,11 @@ def descend_together(
     heads: Heads,
     block: Block,
     gamma: Tensor,
-    work: LocalWork,
+    training: LocalTraining,
     lr: float,
     towards: Heads | None = None,
 ) -> tuple[Params, Heads]:
-    """The change of body and heads by steps on both at once; with `towards`, `work.prox` pulls the heads to those."""
+    """Return the change of body and heads by steps on both at once; the proximal term pulls the heads to `towards`."""
     named = heads.params(learner.head)
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -205,14 +237,14 @@ def descend_together(
 
     def descend(rows: slice, part: Block) -> Descent:
         pulled = rows_of(centre, rows) if centre else None
-        return descend_by_autograd(objective, rows_of(body | named, rows), part, work, lr, pulled)
+        return descend_by_autograd(objective, rows_of(body | named, rows), part, training, lr, pulled)
 
     change = _descended(learner, descend, for_heads(block, gamma)).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))
 
 
 def _mixed_loss(learner: WithFeatures, theta: Params, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Each client's loss over all heads, as the objective and as the loss in it, (B,) both."""
+    """Return each client's loss over all heads, as the objective and as the loss without penalties, (B,) both."""
     assert batch.shares is not None
     losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
     loss = (losses * batch.shares).sum(dim=(1, 2))

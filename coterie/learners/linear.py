@@ -20,7 +20,8 @@ from coterie.core.dataset import Profile
 from coterie.core.keys import generator
 from coterie.errors import ConfigError, unknown_name
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Batch, LocalWork, descend_each_track
+from coterie.learners.descent import Batch, descend_each_track
+from coterie.learners.local_training import LocalTraining
 from coterie.learners.losses import squared
 from coterie.learners.minimum import Glm
 
@@ -102,39 +103,48 @@ class Linear:
         return squared(outputs, y, self.half)
 
     def score(self, models: Params, block: Block) -> Scored:
-        """The memo holds the predictions, (B, n, S)."""
+        """Return the losses of all models; the memo holds the predictions, (B, n, S)."""
         phi = self.features(block.x)
         by_model = self._vector(models) @ phi.flatten(0, 1).T  # few models, many samples: rows are the faster way round
         predictions = by_model.reshape(-1, *block.y.shape).permute(1, 2, 0)
         return Scored(squared(predictions, block.y[..., None], self.half), predictions)
 
-    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
-        if work.full_batch_steps is None or towards is not None:
-            return descend_each_track(self._objective, theta, block, work, lr, towards).change
+    def descend(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Params:
+        if not _in_closed_form(training) or towards is not None:
+            return descend_each_track(self._objective, theta, block, training, lr, towards).change
         phi = self.features(block.x)
         residual = self._vector(theta) @ phi.transpose(1, 2) - block.y[:, None]
-        return self.named(_change(block, phi, residual, self._pace(block, lr), lr * work.prox, work))
+        return self.named(_change(block, phi, residual, self._pace(block, lr), lr * training.prox, training))
 
     def contribute(
-        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
     ) -> Contribution:
-        """In closed form; the sums without any client's own change where that is faster."""
+        """Return the sums, in closed form where possible, without any client's own change where that is faster."""
         count = models["weight"].shape[0]
-        if work.full_batch_steps is None:
+        if not _in_closed_form(training):
             theta = take_rows(models, rows)
-            done = descend_each_track(self._objective, theta, block, work, lr)
-            return weigh(done.change, rows, mass, count, "autograd", done.loss)
+            done = descend_each_track(self._objective, theta, block, training, lr)
+            return weigh(done.change, rows, mass, count, training.path("autograd"), done.loss)
         phi = self.features(block.x)
         residual = self._chosen(models, rows, phi, memo) - block.y[:, None]
-        pace, pull = self._pace(block, lr), lr * work.prox
-        if flat_sum_pays(count, *residual.shape[1:]) and _in_sample_space(phi, work):
-            total = _flat_sum(phi, _in_samples(block, phi, residual, pace, pull, work), rows, mass, count)
+        pace, pull = self._pace(block, lr), lr * training.prox
+        if flat_sum_pays(count, *residual.shape[1:]) and _in_sample_space(phi, training):
+            total = _flat_sum(phi, _in_samples(block, phi, residual, pace, pull, training), rows, mass, count)
             if bool(total.sum().isfinite()):  # else somebody's change may not be, and has to be found
                 return Contribution(self.named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
-        return weigh(self.named(_change(block, phi, residual, pace, pull, work)), rows, mass, count, "closed-form")
+        return weigh(self.named(_change(block, phi, residual, pace, pull, training)), rows, mass, count, "closed-form")
 
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
-        """Predictions of the models that each client trains, (B, R, n)."""
+        """Return the predictions of the models that each client trains, (B, R, n)."""
         if memo is None:
             return self._vector(models)[rows] @ phi.transpose(1, 2)
         return memo.gather(2, rows[:, None].expand(-1, memo.shape[1], -1)).transpose(1, 2)
@@ -171,34 +181,42 @@ def _flat_sum(phi: Tensor, u: Tensor, rows: Tensor, mass: Tensor, count: int) ->
     return by_model.reshape(count, clients * samples) @ phi.flatten(0, 1)
 
 
-def _in_sample_space(phi: Tensor, work: LocalWork) -> bool:
-    """Fewer samples than features, or a single gradient step, which needs neither of the small matrices."""
-    return phi.shape[1] <= phi.shape[2] or (work.full_batch_steps == 1 and not work.implicit)
+def _in_closed_form(training: LocalTraining) -> bool:
+    """Return whether a client's change has a closed form: for full batches with plain SGD, and for a proximal step."""
+    steps_plainly = training.takes_gradient_steps and training.optimizer.plain
+    return training.implicit or (steps_plainly and training.full_batch_steps is not None)
 
 
-def _change(block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: LocalWork) -> Tensor:
-    """The clients' changes (B, L, p) by full-batch steps, from residuals (B, L, n) on features phi (B, n, p)."""
-    if _in_sample_space(phi, work):
-        return _in_samples(block, phi, residual, pace, pull, work) @ phi
+def _in_sample_space(phi: Tensor, training: LocalTraining) -> bool:
+    """Return whether to work in the space of samples: for fewer samples than features, and for a single step."""
+    return phi.shape[1] <= phi.shape[2] or (training.full_batch_steps == 1 and not training.implicit)
+
+
+def _change(block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, training: LocalTraining) -> Tensor:
+    """Return the changes (B, L, p) by full-batch steps, from residuals (B, L, n) on features phi (B, n, p)."""
+    if _in_sample_space(phi, training):
+        return _in_samples(block, phi, residual, pace, pull, training) @ phi
     gradient = (pace * residual) @ phi
     moment = (phi * pace.transpose(1, 2)).transpose(1, 2) @ phi
-    if work.implicit:
+    if training.implicit:
         return -_solve(moment, gradient)
-    return _steps_in_feature_space(gradient, moment, pull, work.full_batch_steps or 1)
+    return _steps_in_feature_space(gradient, moment, pull, training.full_batch_steps or 1)
 
 
 # Models are rows below: a row times a small matrix is two to three times faster here than the matrix times a column.
 
 
-def _in_samples(block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, work: LocalWork) -> Tensor:
-    """u (B, L, n) of the change u phi; residuals move by the Gram matrix phi phi^T (n x n), theta is never touched."""
-    if work.full_batch_steps == 1 and not work.implicit:
+def _in_samples(
+    block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, training: LocalTraining
+) -> Tensor:
+    """Return u (B, L, n) of the change u phi; residuals move by the Gram matrix phi phi^T (n x n), not theta."""
+    if training.full_batch_steps == 1 and not training.implicit:
         return -pace * residual
     gram = block.recall("gram", lambda: phi @ phi.transpose(1, 2))
-    if work.implicit:
+    if training.implicit:
         return -pace * _solve(pace.transpose(1, 2) * gram, residual)
     u = -pace * residual
-    for _ in range((work.full_batch_steps or 1) - 1):
+    for _ in range((training.full_batch_steps or 1) - 1):
         u = (1 - pull) * u - pace * (residual + u @ gram)
     return u
 

@@ -16,10 +16,17 @@ from coterie.core.dataset import Profile
 from coterie.core.keys import generator
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Descent, LocalWork, Schedule, descend_each_track, each_track
+from coterie.learners.descent import Batch, BatchPlan, Descent, descend_by_steps, descend_each_track, each_track
 from coterie.learners.heads import Heads
+from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import Network, check_penalty, check_size
-from coterie.learners.perceptron import contribute_by_gram, descend_body_by_hand, descend_by_hand, gram_pays
+from coterie.learners.perceptron import (
+    contribute_by_gram,
+    descend_body_by_hand,
+    descend_by_hand,
+    gradients_by_hand,
+    gram_pays,
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class MLP(Network):
         return torch.relu(z)
 
     def score(self, models: Params, block: Block) -> Scored:
-        """The first layers of all models are one product; the memo holds what it gives, (B, n, S, h)."""
+        """Compute the first layers of all models in one product; the memo holds the result, (B, n, S, h)."""
         weight, bias = models["layer0.weight"], models["layer0.bias"]
         flat = torch.addmm(bias.flatten(), block.x.flatten(2).flatten(0, 1), weight.flatten(0, 1).T)
         first = flat.reshape(len(flat), *bias.shape)  # (B n, S, h)
@@ -75,39 +82,68 @@ class MLP(Network):
         losses = torch.stack(columns, dim=-1).reshape(*block.y.shape, -1)
         return Scored(losses, first.reshape(*block.y.shape, *bias.shape))
 
-    def descend(self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None) -> Params:
-        """By hand where it can be, else by autograd."""
-        return self._descent(theta, block, work, lr, towards).change
+    def descend(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Params:
+        """Return the changes, without autograd where possible."""
+        return self._descent(theta, block, training, lr, towards).change
 
     def _descent(
-        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Descent:
-        if not self._plain(work):
-            return descend_each_track(self._objective, theta, block, work, lr, towards)
-        return each_track(lambda one, _: descend_by_hand(one, block, work, lr, self.classes), theta)
+        if self._plain(training):
+            return each_track(lambda one, _: descend_by_hand(one, block, training, lr, self.classes), theta)
+        if training.optimizer.plain:
+            return descend_each_track(self._objective, theta, block, training, lr, towards)
 
-    def _plain(self, work: LocalWork) -> bool:
-        """Several steps on the mean loss alone; after a single one autograd gives the gradient without a rounding."""
-        return work.prox == 0 and self.l2 == 0 and work.steps != 1
+        def gradient_of(now: Params, batch: Batch) -> tuple[Params, Tensor]:
+            return gradients_by_hand(now, batch, self.classes, self.l2)
+
+        def descend(one: Params, to: Params | None) -> Descent:
+            return descend_by_steps(gradient_of, one, block, training, lr, to)
+
+        return each_track(descend, theta, towards)
+
+    def _plain(self, training: LocalTraining) -> bool:
+        """Return whether the training is several steps of plain SGD on the mean loss alone.
+
+        A single step goes by autograd, whose change is exactly -lr times the gradient.
+        """
+        alone = training.prox == 0 and self.l2 == 0
+        return alone and training.takes_gradient_steps and training.optimizer.plain and not training.single_step
 
     def descend_body(
-        self, body: Params, heads: Heads, block: Block, work: LocalWork, lr: float, planned: Schedule | None = None
+        self,
+        body: Params,
+        heads: Heads,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        planned: BatchPlan | None = None,
     ) -> Params | None:
-        """By hand where it can be."""
-        if not self._plain(work):
+        """Return the change of the body without autograd; None where that is not possible."""
+        if not self._plain(training):
             return None
-        return descend_body_by_hand(body, heads, block, work, lr, self.classes, planned)
+        return descend_body_by_hand(body, heads, block, training, lr, self.classes, planned)
 
     def contribute(
-        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
     ) -> Contribution:
-        """By the Gram form where steps are full-batch and plain, and where it takes fewer multiplications."""
-        steps = work.full_batch_steps
+        """Return the sums, by the Gram form for full-batch steps of plain SGD if it takes fewer multiplications."""
+        steps = training.full_batch_steps
         sizes = (block.y.shape[1], self.widths[0], self.widths[1])
-        if steps is not None and self._plain(work) and gram_pays(*sizes, steps):
+        if steps is not None and self._plain(training) and gram_pays(*sizes, steps):
             return contribute_by_gram(models, rows, block, steps, lr, mass, memo, self.classes)
-        done = self._descent(take_rows(models, rows), block, work, lr)
-        path = "by-hand" if self._plain(work) else "autograd"
+        done = self._descent(take_rows(models, rows), block, training, lr)
+        by_hand = self._plain(training) or not training.optimizer.plain
+        path = training.path("by-hand" if by_hand else "autograd")
         return weigh(done.change, rows, mass, next(iter(models.values())).shape[0], path, done.loss)
 
 

@@ -22,8 +22,9 @@ from coterie.core.clusters import Params, rows_of, take_rows
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
-from coterie.learners.descent import Descent, LocalWork, one_by_one
+from coterie.learners.descent import Descent, one_by_one
 from coterie.learners.find_head import find_head, without
+from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import PlainNetwork
 
 Factory = Callable[[], nn.Module]
@@ -105,35 +106,42 @@ class ModuleLearner(PlainNetwork):
         return "one-by-one" if self.one_by_one else super()._path
 
     def _descent(
-        self, theta: Params, block: Block, work: LocalWork, lr: float, towards: Params | None = None
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Descent:
         if not self.one_by_one:
-            return super()._descent(theta, block, work, lr, towards)
+            return super()._descent(theta, block, training, lr, towards)
         descent = super()._descent
 
         def descend(row: slice, one: Block) -> Descent:
-            return descent(rows_of(theta, row), one, work, lr, towards and rows_of(towards, row))
+            return descent(rows_of(theta, row), one, training, lr, towards and rows_of(towards, row))
 
         return one_by_one(descend, block)
 
     def contribute(
-        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
     ) -> Contribution:
         """If the module convolves, each client's change enters the sums before the next client begins."""
         if not self.one_by_one:
-            return super().contribute(models, rows, block, work, lr, mass, memo)
+            return super().contribute(models, rows, block, training, lr, mass, memo)
         sums = {name: torch.zeros_like(p) for name, p in models.items()}
-        restarts = torch.arange(rows.shape[1])
+        restarts, path = torch.arange(rows.shape[1]), training.path(self._path)
         given = []
         for b, own in enumerate(rows):
-            done = self._descent(take_rows(models, own[None]), block.alone(b), work, lr)
-            one = weigh(done.change, restarts[None], mass[b : b + 1], len(restarts), self._path, done.loss)
+            done = self._descent(take_rows(models, own[None]), block.alone(b), training, lr)
+            one = weigh(done.change, restarts[None], mass[b : b + 1], len(restarts), path, done.loss)
             for name, total in sums.items():
                 total.index_add_(0, own.to(total.device), one.sums[name])
             given.append((one.finite, one.loss))
         losses = [loss for _, loss in given if loss is not None]
         finite = torch.cat([finite for finite, _ in given])
-        return Contribution(sums, finite, self._path, torch.cat(losses) if losses else None)
+        return Contribution(sums, finite, path, torch.cat(losses) if losses else None)
 
 
 @dataclass(frozen=True)

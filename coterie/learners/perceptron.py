@@ -1,10 +1,12 @@
-"""Gradient steps of a perceptron by hand, for many clients at once; faster than autograd, and the same to rounding.
+"""Gradient steps of a perceptron without autograd, for many clients at once; faster, and the same to rounding.
 
-Mini-batches step every layer (`descend_by_hand`), or every layer below the heads of all clusters
-(`descend_body_by_hand`). With full-batch steps the first layer need not be touched: a client's
-inputs X (n x d) do not change, so its pre-activations Z = X W^T + b obey Z <- Z - lr (X X^T + 1) G, with G the gradient
-at Z and the 1 for the bias. X X^T is n x n. The weights move by -lr (sum of G)^T X, and since that is linear in G, the
-sum over the members of a cluster is one matrix product: no client's first layer is ever held (`contribute_by_gram`).
+Plain SGD on mini-batches steps every layer (`descend_by_hand`), or every layer below the heads of all clusters
+(`descend_body_by_hand`). Other optimizers are given the gradients (`gradients_by_hand`).
+
+With full-batch steps of plain SGD the first layer need not be touched: a client's inputs X (n x d) do not change, so
+its pre-activations Z = X W^T + b obey Z <- Z - lr (X X^T + 1) G, with G the gradient at Z and the 1 for the bias.
+X X^T is n x n. The weights move by -lr (sum of G)^T X, and since that is linear in G, the sum over the members of a
+cluster is one matrix product: no client's first layer is ever held (`contribute_by_gram`).
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from torch import Tensor
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
 from coterie.learners.contribution import Contribution, all_finite, weigh
-from coterie.learners.descent import Batch, Descent, LocalWork, RunningLoss, Schedule, batches
+from coterie.learners.descent import Batch, BatchPlan, Descent, RunningLoss, batches
 from coterie.learners.heads import Heads, Top
+from coterie.learners.local_training import LocalTraining
 
 
 def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
@@ -28,16 +31,16 @@ def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
     return gram <= direct
 
 
-def descend_by_hand(theta: Params, block: Block, work: LocalWork, lr: float, classes: int | None) -> Descent:
+def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: float, classes: int | None) -> Descent:
     """Plain gradient steps of each client's model {name: (B, ...)}."""
     first, bias = theta["layer0.weight"].clone(), theta["layer0.bias"].clone()
     first_turned, bias_row = first.transpose(1, 2), bias[:, None]
     layers = _Upper.copied(theta)
-    running = RunningLoss(work)
-    for batch in batches(block, work):
+    running = RunningLoss(training)
+    for batch in batches(block, training):
         x = batch.x.flatten(2)
         z = torch.baddbmm(bias_row, x, first_turned)
-        target = _target(layers, batch.y, batch.share, classes)
+        target = _target(layers.outputs, batch.y, batch.share, classes)
         pull, fit = _step(layers, z, target, batch.share[:, None], lr, classes)
         first.baddbmm_(pull.transpose(1, 2), x, alpha=-lr)
         bias.sub_(pull.sum(dim=1), alpha=lr)
@@ -47,14 +50,38 @@ def descend_by_hand(theta: Params, block: Block, work: LocalWork, lr: float, cla
     return Descent(change | layers.change(theta), running.mean())
 
 
+def gradients_by_hand(theta: Params, batch: Batch, classes: int | None, l2: float) -> tuple[Params, Tensor]:
+    """Return each client's gradient on a batch {name: (B, ...)}, L2 penalty included, and its mean loss (B,)."""
+    last = len(theta) // 2 - 1
+    weights = [theta[f"layer{i}.weight"] for i in range(last + 1)]
+    active = [batch.x.flatten(2)]
+    for i in range(last):
+        active.append(
+            torch.relu(torch.baddbmm(theta[f"layer{i}.bias"][:, None], active[-1], weights[i].transpose(1, 2)))
+        )
+    out = torch.baddbmm(theta[f"layer{last}.bias"][..., None], weights[last], active[last].transpose(1, 2))
+    target = _target(out.shape[1], batch.y, batch.share, classes)
+    delta, fit = _output_gradient(out, target, batch.share[:, None], classes)  # (B, C, n)
+    gradient = {}
+    for i in range(last, -1, -1):
+        gradient[f"layer{i}.weight"] = torch.bmm(delta, active[i])
+        gradient[f"layer{i}.bias"] = delta.sum(dim=2)
+        if l2:
+            gradient[f"layer{i}.weight"].add_(weights[i], alpha=l2)
+        if i:
+            back = torch.bmm(delta.transpose(1, 2), weights[i])
+            delta = torch.ops.aten.threshold_backward(back, active[i], 0).transpose(1, 2)
+    return gradient, _mean_loss(fit, target, batch.share, classes)
+
+
 def descend_body_by_hand(
     body: Params,
     heads: Heads,
     block: Block,
-    work: LocalWork,
+    training: LocalTraining,
     lr: float,
     classes: int | None,
-    planned: Schedule | None,
+    planned: BatchPlan | None,
 ) -> Params:
     """The change of the layers below the heads {name: (B, ...)}; what samples count for each head is in the block."""
     depth = len(body) // 2
@@ -62,7 +89,7 @@ def descend_body_by_hand(
     weights = [moved[f"layer{i}.weight"] for i in range(depth)]
     biases = [moved[f"layer{i}.bias"][:, None] for i in range(depth)]
     top = Top.of(heads, classes)
-    for batch in batches(block, work, planned):
+    for batch in batches(block, training, planned):
         _step_body(weights, biases, top, batch, lr)
     return {name: p.sub_(body[name]) for name, p in moved.items()}
 
@@ -91,6 +118,11 @@ class _Upper:
     """(B, in, out), views of the weights."""
     biases: list[Tensor]
     """(B, 1, out), in the last layer (B, out, 1)."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of the last layer."""
+        return self.weights[-1].shape[1]
 
     @classmethod
     def copied(cls, theta: Params) -> _Upper:
@@ -158,7 +190,7 @@ def _train(
     share = (real / block.counts[:, None]).to(z.dtype)
     if block.focus is not None:
         share = share * block.focus
-    target = _target(layers, block.y, share, classes)
+    target = _target(layers.outputs, block.y, share, classes)
     pulls = torch.zeros_like(z)
     for step in range(steps):
         pull, _ = _step(layers, z, target, share[:, None], lr, classes)
@@ -190,11 +222,11 @@ def _step(
     return pull, fit
 
 
-def _target(layers: _Upper, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
+def _target(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
     """What the outputs should be, (B, C, n): minus the sample's share at its label, or the numbers themselves."""
     if classes is None:
         return y[:, None]
-    empty = torch.zeros(len(y), layers.weights[-1].shape[1], y.shape[1], dtype=share.dtype, device=share.device)
+    empty = torch.zeros(len(y), outputs, y.shape[1], dtype=share.dtype, device=share.device)
     return empty.scatter_(1, y[:, None], -share[:, None])
 
 

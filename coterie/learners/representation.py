@@ -2,8 +2,8 @@
 
 B (d x c) is the body and theta in R^c the head, so with `shared=body` clusters are heads on one common subspace.
 Beside gradient steps it pools: what least squares for a head on the current B, and the gradient of B under that head,
-need from the samples is one matrix and one vector, which can be added over clients (`learners/descent.py`, order
-`solved-heads`).
+need from the samples is one matrix and one vector, which can be added over clients (`PooledHeads` in
+`learners/local_training.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from coterie.core.dataset import Profile
 from coterie.core.keys import generator
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, weigh
-from coterie.learners.descent import LocalWork, batches
+from coterie.learners.descent import full_batch
+from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import PlainNetwork
 
 BASIS, HEAD, BIAS = "body.weight", "head.weight", "head.bias"
@@ -63,12 +64,19 @@ class Representation(PlainNetwork):
         return (models[HEAD] @ models[BASIS])[:, 0]
 
     def contribute(
-        self, models: Params, rows: Tensor, block: Block, work: LocalWork, lr: float, mass: Tensor, memo: Tensor | None
+        self,
+        models: Params,
+        rows: Tensor,
+        block: Block,
+        training: LocalTraining,
+        lr: float,
+        mass: Tensor,
+        memo: Tensor | None,
     ) -> Contribution:
-        """Changes by gradient steps, or with order `solved-heads` the moments that the server solves by."""
-        if work.order != "solved-heads":
-            return super().contribute(models, rows, block, work, lr, mass, memo)
-        x, share = block.x.flatten(2), next(batches(block, work)).share
+        """Return changes by gradient steps, or for `PooledHeads` the moments from which the server solves for heads."""
+        if not training.pools_heads:
+            return super().contribute(models, rows, block, training, lr, mass, memo)
+        x, share = block.x.flatten(2), full_batch(block).share
         basis = take_rows({BASIS: models[BASIS]}, rows)[BASIS]  # (B, R, c, d)
         weighted = (x * share[..., None]).transpose(1, 2)[:, None]  # (B, 1, d, n)
         gram = weighted @ (x[:, None] @ basis.transpose(2, 3))

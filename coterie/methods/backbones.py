@@ -11,81 +11,94 @@ fedsoft     p(y|x)                   a model (head) of their own, held near    b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from coterie.errors import ConfigError
-from coterie.methods.base import parts
-from coterie.options import Option, Options
+from coterie.learners.base import Learner
+from coterie.methods.base import Method, TieredMethod
+from coterie.methods.fedem import Order
+from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
+from coterie.tiers.assignment import AssignmentRule
+from coterie.tiers.composition import Tiers
+from coterie.tiers.distance import Distance
+from coterie.tiers.objective import Conditional, Ratio
+from coterie.tiers.procedure import Procedure
 
-DEFAULT = "fedrc"
-BACKBONE = Option(
-    "backbone",
-    str,
-    "how a cluster explains a sample and how clients are given to clusters",
-    DEFAULT,
-    ("fedem", "fedrc", "fesem", "fedsoft"),
-)
+Backbone = Literal["fedem", "fedrc", "fesem", "fedsoft"]
 PULL = 0.1
-LAM = Option(
-    "lam", float, f"with backbone fedsoft, strength of the pull to the mixture (lambda), {PULL:g} unless set", low=0
-)
 NO_TWIN = "but not with order=heads-first, nor with backbone fedsoft, whose clients go on from heads of their own"
-AVERAGING = {"fedem": "all", "fedrc": "all", "fesem": "members", "fedsoft": "responsibility"}
-WEIGHS, OWN = "which cluster weighs most for it", "its own model"
-LABELS = "how many samples of each class it counts in each cluster"
-SOFT = {
-    "cluster": WEIGHS,
-    "change": "how it changed the clusters' models",
-    "weights": "what each cluster counts for it",
+AVERAGING: Mapping[Backbone, Literal["members", "all", "responsibility"]] = {
+    "fedem": "all",
+    "fedrc": "all",
+    "fesem": "members",
+    "fedsoft": "responsibility",
 }
-ROWS: Mapping[str, Mapping[str, str]] = {
-    "fedem": SOFT,
-    "fedrc": {**SOFT, "labels": LABELS},
-    "fesem": {"cluster": "which cluster it is in", "change": "how far what it trained is from its cluster's model"},
-    "fedsoft": {"cluster": WEIGHS, "weights": SOFT["weights"], "model": OWN},
-}
-"""What clients send in rows of their own."""
 
 
-def backbone_of(given: Mapping[str, Any]) -> str:
-    """The one chosen among a method's own options."""
-    return str(given.get("backbone") or DEFAULT)
+@dataclass(frozen=True, kw_only=True)
+class BackboneMethod(TieredMethod):
+    """Base of methods that let the number of clusters of a published method grow."""
 
+    clusters: int | Auto = option(1, "number of clusters at first; they are to be found, so one by default", low=1)
+    backbone: Backbone = option("fedrc", "how a cluster explains a sample and how clients are given to clusters")
+    lam: float | None = option(
+        None, f"with backbone fedsoft: strength of the pull to the mixture (lambda), {PULL:g} by default", low=0
+    )
 
-def backbone_defaults(given: Mapping[str, Any]) -> Mapping[str, object]:
-    """A client counts n_i times; models are averaged as the backbone does."""
-    return {"client_weight": "samples", "averaging": AVERAGING[backbone_of(given)]}
+    citation: ClassVar[str] = (
+        "Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved "
+        "Methodologies, 2025"
+    )
+    twin: ClassVar[str | None] = "fedavg"
+    refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared", "restarts"})
+    keeps: ClassVar[frozenset[str]] = frozenset({"clusters"})
 
+    @property
+    def default_averaging(self) -> Averaging:
+        return Averaging(over=AVERAGING[self.backbone], client_weight="samples")
 
-def begin_with_one(given: Mapping[str, object]) -> Mapping[str, object]:
-    """One cluster at first, however many groups the data has: they are to be found."""
-    return {} if "clusters" in given else {"clusters": 1}
+    def for_learner(self, learner: Learner) -> Method:
+        if self.backbone == "fedrc" and learner.classes is None:
+            raise ConfigError(
+                f"{self.name}: backbone fedrc counts classes, but the targets are numbers: use backbone=fedem"
+            )
+        return self
 
+    def grown(
+        self,
+        assignment: AssignmentRule,
+        procedure: Procedure,
+        distance: Distance,
+        shared: tuple[str, ...],
+        order: Order,
+    ) -> Tiers:
+        """Return the backbone with a procedure that changes the number of clusters.
 
-def backbone_parts(name: str, options: Options, shared: tuple[str, ...]) -> dict[str, Any]:
-    """The parts that are not tiers, as the backbone has them: keyword arguments of `Method`."""
-    own, common = options.own, parts(options)
-    personal = own["backbone"] == "fedsoft"
-    if own["lam"] is not None and not personal:
-        raise ConfigError(
-            f"{name}: lam pulls a client's own model to its mixture, but with backbone {own['backbone']} it has none: "
-            "leave lam out, or use backbone=fedsoft"
+        Raises:
+            ConfigError: if a setting does not fit the backbone.
+        """
+        personal = self.backbone == "fedsoft"
+        averaging = self.soft_averaging
+        if self.lam is not None and not personal:
+            raise ConfigError(
+                f"{self.name}: lam pulls a client's own model to its mixture, but with backbone {self.backbone} it has "
+                "none: leave lam out, or use backbone=fedsoft"
+            )
+        if personal and averaging.over != "responsibility":
+            raise ConfigError(
+                f"{self.name}: backbone fedsoft averages the clients' own models by their weights, but "
+                f"averaging={averaging.over}: leave it out"
+            )
+        pull = PULL if self.lam is None else self.lam
+        return self.compose(
+            objective=Ratio() if self.backbone == "fedrc" else Conditional(),
+            assignment=assignment,
+            procedure=procedure,
+            distance=distance,
+            # with fesem a client has one cluster, so that its responsibility is 1
+            averaging=averaging.for_hard_clusters() if self.backbone == "fesem" else averaging,
+            local=replace(self.local, order=order, prox=pull if personal else 0.0),
+            shared=shared,
         )
-    if personal and options.averaging != "responsibility":
-        raise ConfigError(
-            f"{name}: backbone fedsoft averages the clients' own models by their weights, but "
-            f"averaging={options.averaging}: leave it out"
-        )
-    if options.averaging == "responsibility" and own["backbone"] != "fesem":  # there it is the mean over members
-        common["averaging"] = replace(common["averaging"], over="responsibility")
-    pull = PULL if own["lam"] is None else own["lam"]
-    work = replace(common["work"], order=own.get("order", "together"), prox=pull if personal else 0.0)
-    return common | {"work": work, "shared": shared}
-
-
-def backbone_rows(own: Mapping[str, Any]) -> Mapping[str, str]:
-    """The rows of the backbone among a method's own options; without options those of any."""
-    if own:
-        return ROWS[backbone_of(own)]
-    return {**SOFT, "labels": f"with backbone fedrc, {LABELS}", "model": f"with backbone fedsoft, {OWN}"}

@@ -1,131 +1,214 @@
-"""What a registered method tells about itself, and the parts that its file composes."""
+"""What a method is: settings with documented fields, an initialisation, and a round.
+
+A method that is a composition of tiers derives from `TieredMethod` and writes `tiers()`. Any other derives from
+`Method` and writes `initialize` or `step` itself, as sequential code over `run.federation.ask(...)`. Both are frozen
+dataclasses made known by `@register("name")`; see docs/extending.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
-from coterie.learners.descent import LocalWork
-from coterie.options import COMMON, Option, Options
-from coterie.tiers.combine import is_robust, read_combine
-from coterie.tiers.method import Averaging, Method
-from coterie.training.starts import RANDOM, STARTS, read_start
-
-SEEN = (
-    "the change of the models it trained and its training loss; only sums over clients are used, so secure aggregation "
-    "could hide them"
-)
-"""What a method lets the server see of a client's training, besides the rows it declares."""
-SEEN_ROW_BY_ROW = (
-    "its training loss, and its change of what all clusters share, which are only added up; what it made of a "
-    "cluster's model is a row of its own (below), which secure aggregation could not hide"
-)
-"""The same of methods that need each client's own work."""
-EACH_CHANGE = {"change": "how it changed its cluster's model"}
-"""The row that a robust mean needs."""
-
-Placing = Literal["least-loss", "tree", "mixture", "density"]
-"""How somebody who did not train finds its models, see `coterie/evaluate/placing.py`."""
+from coterie.core.registry import Registered, find_member
+from coterie.core.state import ServerState
+from coterie.errors import ConfigError
+from coterie.learners.base import Learner
+from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.methods.groups import FoundGroups
+from coterie.methods.initialization import initialize
+from coterie.methods.initializers import RandomInit
+from coterie.methods.round import Step, tiered_round
+from coterie.methods.run import Initial, Initializer, Run
+from coterie.methods.settings import RUN_OPTIONS
+from coterie.options import AUTO, Option, check_fields, from_options, option, options_of, to_options
+from coterie.server.averaging import Averaging
+from coterie.server.optimizers import ServerOptimizer, ServerSGD
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Exchange, Tiers
 
 
-CHOICE_OPTIONS = (
-    Option("max_clusters", int, "clusters=auto: the largest number that is tried", 6, low=1),
-    Option(
-        "choose_seeds", int, "clusters=auto: trial runs of each number, each with samples of its own held out", 3, low=1
-    ),
-    Option("choose_rounds", int, "clusters=auto: rounds of a trial run; unset: half of rounds", None, low=1),
-)
-"""Of methods that train any number of clusters from a random start, so that trial runs can find it (`choosing.py`)."""
+class Method(Registered, family="method"):
+    """Base of all methods. A member is a frozen dataclass; its fields are its settings.
 
+    A subclass declares facts about itself and overrides what it does differently. By default a method makes its first
+    models by its initializer and trains them in rounds that follow from `tiers()`.
+    """
 
-@dataclass(frozen=True)
-class Entry:
-    """A published method, as users see it."""
+    summary: ClassVar[str] = ""
+    """One sentence for `coterie methods`."""
+    citation: ClassVar[str] = ""
+    groups: ClassVar[FoundGroups] = FoundGroups()
+    """Where the clusters come from."""
+    trains: ClassVar[bool] = True
+    """Whether rounds of training follow the initialisation."""
+    exchanges: ClassVar[bool] = True
+    """Whether clients need to send anything; if not, no bytes are counted."""
+    tries_counts: ClassVar[bool] = False
+    """Whether trial runs can choose the number of clusters (`clusters=auto`); such a method has `TrialSettings`."""
+    learners: ClassVar[tuple[str, ...] | None] = None
+    """The model families that it supports; None: all."""
+    twin: ClassVar[str | None] = None
+    """The method that it equals with one cluster; None with the reason in `no_twin`."""
+    no_twin: ClassVar[str] = ""
+    """Why it has no twin; or with which options it does not equal the one it has."""
+    refuses: ClassVar[frozenset[str]] = frozenset()
+    """Options of runs and of its base classes that mean nothing to this method."""
+    keeps: ClassVar[frozenset[str]] = frozenset()
+    """Options whose default goes before what a scenario recommends, or it would be another method."""
 
-    name: str
-    summary: str
-    paper: str
-    compose: Callable[[Options], Method]
-    refuses: frozenset[str] = frozenset()
-    """Common options that mean nothing to this method."""
-    options: tuple[Option, ...] = ()
-    """Options of its own."""
-    defaults: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda given: {}
-    """Its own defaults for common options, given what the user said."""
-    prefers: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda given: {}
-    """Defaults that go before what the data suggests, because without them it would be another method."""
-    learners: tuple[str, ...] | None = None
-    """The model families it is for; None: all."""
-    twin: str | None = None
-    """The method it equals with K=1; None with the reason in `no_twin`."""
-    no_twin: str = ""
-    """Why there is none; or with which options it does not equal the one there is."""
-    reveals: Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, str]] = field(default_factory=dict)
-    """Rows of its replies and what each tells the server about a single client; by its own options, if they decide."""
-    sees: str = SEEN
-    """What the server sees of a client's training where it is only added up."""
-    groups: str = "found"
-    """Where the clusters come from: found, one, truth, self."""
-    newcomers: Placing | Callable[[Mapping[str, Any]], Placing] = "least-loss"
-    """By a few labelled samples to one model, or to weights for all of them; or by features alone."""
+    def __post_init__(self) -> None:
+        check_fields(self)
 
-    def revealed(self, start: str | None = None, own: Mapping[str, Any] | None = None) -> Mapping[str, str]:
-        """Rows of the replies of a run that begins with `start`, or as the method does by itself; `own` are its
-        options, without which all rows are named that its own ones could bring."""
-        begins = read_start(start or str(self.prefers({}).get("start", RANDOM)))
-        return {**({} if begins is None else STARTS[begins[0]].reveals), **self._rows(own or {})}
+    # ---- what a subclass may override --------------------------------------------------------------------------
 
-    def _rows(self, given: Mapping[str, Any]) -> Mapping[str, str]:
-        """Those of the rounds, with these options."""
-        rows = self.reveals(given) if callable(self.reveals) else self.reveals
-        return {**rows, **EACH_CHANGE} if is_robust(given.get("combine")) else rows
-
-    def seen(self, own: Mapping[str, Any] | None = None) -> str:
-        """What the server sees of a client's training in a run with these options, besides the rows."""
-        return SEEN_ROW_BY_ROW if {"change", "model"} & self._rows(own or {}).keys() else self.sees
-
-    def placing(self, own: Mapping[str, Any]) -> Placing:
-        """How newcomers find their models in a run with these options of its own."""
-        return self.newcomers(own) if callable(self.newcomers) else self.newcomers
-
-    def equals(self) -> str:
-        """What it equals with one cluster, in words."""
-        if self.twin is None:
-            return f"No twin with one cluster: {self.no_twin}."
-        return f"Equals {self.twin} with one cluster{f', {self.no_twin}' if self.no_twin else ''}."
+    def tiers(self) -> Tiers:
+        """Return the composition: how clients are given to clusters and what they do in a round."""
+        raise NotImplementedError
 
     @property
-    def trains(self) -> bool:
-        """Whether rounds of training follow the start."""
-        return "rounds" not in self.refuses
+    def initializer(self) -> Initializer:
+        """What makes the first models."""
+        raise NotImplementedError
+
+    def for_learner(self, learner: Learner) -> Method:
+        """Return the method as it trains this learner.
+
+        Raises:
+            ConfigError: if it cannot.
+        """
+        return self
+
+    def initialize(self, run: Run) -> Initial:
+        """Return the state before the first round."""
+        return initialize(run, self.initializer, self.groups)
+
+    def step(self, run: Run, state: ServerState) -> Step:
+        """Carry out one round: ask clients, aggregate, regroup."""
+        return tiered_round(run, state)
 
     @property
-    def tries(self) -> bool:
-        """Whether trial runs can choose the number of clusters."""
-        return set(CHOICE_OPTIONS) <= set(self.options)
+    def placing(self) -> Placing:
+        """How a client that did not train finds its models."""
+        return "least-loss"
 
     @property
-    def accepts(self) -> tuple[Option, ...]:
-        """Every option this method takes, common ones first."""
-        return tuple(o for o in COMMON if o.name not in self.refuses) + self.options
+    def race_rounds(self) -> int:
+        """Number of first rounds in which several restarts compete on a share of the clients."""
+        return 0
+
+    # ---- facts -------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int | None:
+        """Number of clusters that was asked for; None: it is left to the data, or the method has no such setting."""
+        asked = getattr(self, "clusters", None)
+        return None if asked == AUTO else asked
+
+    def reveals(self) -> Mapping[str, str]:
+        """Return the rows of all replies and what each tells the server about a single client."""
+        if not self.exchanges:
+            return {}
+        return {**self.initializer.reveals_rows, **(self.tiers().reveals() if self.trains else {})}
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        """Return every option that the method takes: those of its fields, then those of its runs."""
+        return tuple(each for each in (*options_of(cls), *RUN_OPTIONS) if each.name not in cls.refuses)
+
+    @classmethod
+    def own_names(cls) -> frozenset[str]:
+        """Return the names of the options that come from its fields."""
+        return frozenset(each.name for each in options_of(cls)) - cls.refuses
+
+    @classmethod
+    def equals(cls) -> str:
+        """Return what it equals with one cluster, in words."""
+        if cls.twin is None:
+            return f"No twin with one cluster: {cls.no_twin}."
+        return f"Equals {cls.twin} with one cluster{f', {cls.no_twin}' if cls.no_twin else ''}."
+
+    @classmethod
+    def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the options that go before what a scenario recommends, by what the user gave."""
+        defaults = cls().to_options()
+        return {name: defaults[name] for name in cls.keeps if name in defaults}
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the options that give this method."""
+        return {name: value for name, value in to_options(self).items() if name not in self.refuses}
+
+    def with_options(self, values: Mapping[str, Any]) -> Self:
+        """Return the method with these options replaced."""
+        return from_options(type(self), values, self)  # type: ignore[no-any-return]
 
 
-def parts(options: Options) -> dict[str, Any]:
-    """The parts that are not tiers, from the options: keyword arguments of `Method`."""
-    responsibility = options.averaging == "responsibility"
-    return {
-        "work": LocalWork(options.local_steps, options.local_epochs, options.batch_size, augment=options.augment),
-        "averaging": Averaging(
-            over="all" if options.averaging == "all" else "members",
-            client_weight="samples" if responsibility or options.client_weight == "samples" else "uniform",
-            combine=read_combine(options.combine),
-        ),
-        "exchange": options.exchange,
-        "lr": options.lr,
-        "lr_decay": options.lr_decay,
-        "server_lr": options.server_lr,
-        "participation": options.participation,
-        "restarts": options.restarts,
-        "shared": tuple(options.shared.split(",")) if options.shared else (),
-    }
+def find_method(name: object) -> type[Method]:
+    """Return the method of this name; the error for an unknown name suggests the nearest one."""
+    if not isinstance(name, str):
+        raise ConfigError(f"method must be a name or a value such as IFCA(clusters=4), got {type(name).__name__}")
+    return find_member(Method, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSettings:
+    """How trial runs choose the number of clusters (`clusters=auto`)."""
+
+    max_clusters: int = option(6, "clusters=auto: the largest number of clusters that is tried", low=1)
+    choose_seeds: int = option(
+        3, "clusters=auto: trial runs of each number, each with samples of its own held out", low=1
+    )
+    choose_rounds: int | None = option(
+        None, "clusters=auto: number of rounds of a trial run; by default half of rounds", low=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TieredMethod(Method):
+    """Base of methods that are a composition of tiers: a subclass adds its settings and writes `tiers()`."""
+
+    local: LocalTraining = FullBatch()
+    """What a client does with the models that it receives."""
+    averaging: Averaging = Averaging()
+    """How the changes of a cluster's members become the change of its model."""
+    server: ServerOptimizer = ServerSGD()
+    """What the server makes of that change."""
+    init: Initializer = RandomInit()
+    """What makes the first models."""
+    exchange: Exchange = option("model", "what clients send: the change of their model, or one gradient")
+    shared: str | None = option(
+        None,
+        "parameters common to all clusters, as name prefixes separated by commas (layer0), or body: all but the head",
+    )
+
+    @property
+    def initializer(self) -> Initializer:
+        return self.init
+
+    @property
+    def default_averaging(self) -> Averaging:
+        """The averaging of the method's paper."""
+        return Averaging(over="members", client_weight="samples")
+
+    def compose(self, **tiers: Any) -> Tiers:
+        """Return a composition with the parts that are not tiers filled in from the fields; keywords replace them."""
+        common: dict[str, Any] = {
+            "K": self.count if self.groups.found else None,
+            "local": self.local,
+            "averaging": self.averaging.filled(self.default_averaging).for_hard_clusters(),
+            "server": self.server,
+            "exchange": self.exchange,
+            "restarts": self.init.restarts,
+            "shared": tuple(self.shared.split(",")) if self.shared else (),
+        }
+        return Tiers(**common | tiers)
+
+    @property
+    def soft_averaging(self) -> Averaging:
+        """The averaging of methods whose clients belong to several clusters."""
+        return self.averaging.filled(self.default_averaging)
+
+    def to_options(self) -> dict[str, Any]:
+        used = replace(self, averaging=self.averaging.filled(self.default_averaging))
+        return {name: value for name, value in to_options(used).items() if name not in self.refuses}

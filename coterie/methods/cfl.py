@@ -8,86 +8,81 @@ gamma_max                  gate: a cut counts only if gamma_max < sqrt((1 - alph
 
 After a cut the model of a part is the mean of what its members made of the cluster's. Nothing is merged or removed.
 
-Somebody new takes the cluster whose model has the least loss on its samples (newcomers=loss). The paper keeps the tree
+A new client takes the cluster whose model has the least loss on its samples (newcomers=loss). The paper keeps the tree
 of cuts (newcomers=tree): with the model that was cut, and what each part made of it in the mean. A newcomer trains that
 model on its own samples, goes to the part whose mean update has the larger cosine with its own, and on from there.
 """
 
 from __future__ import annotations
 
-from coterie.methods.base import Entry, parts
-from coterie.options import Option, Options
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from coterie.core.registry import register
+from coterie.methods.base import TieredMethod
+from coterie.options import option
 from coterie.tiers.assignment import Assigned
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
-from coterie.tiers.method import Groups, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Adaptive, SplitByNorm
+from coterie.tiers.procedure import Procedure, SplitByNorm
 
 
-def cfl(options: Options) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class NormSplit:
+    """Settings of the cut by norms."""
+
+    eps1: float = option(0.4, "a cluster may be cut once the norm of its mean update is below this (eps_1)", above=0)
+    eps2: float = option(1.6, "and the norm of some member's update is above this (eps_2)", low=0)
+    thresholds: Literal["absolute", "relative"] = option(
+        "absolute", "whether eps1 is a norm, or a share of the longest member's update"
+    )
+    warmup: int = option(20, "number of rounds before the first cut", low=0)
+    least: int = option(3, "least number of members of a cluster that is cut", low=2)
+    gate: float | None = option(
+        None, "gamma_max: cut only if updates across the cut differ by that much; by default always", low=0
+    )
+    max_clusters: int | None = option(None, "largest number of clusters", low=1)
+
+    def norm_split(self) -> SplitByNorm:
+        """Return the step of the procedure."""
+        return SplitByNorm(
+            self.eps1,
+            self.eps2,
+            self.thresholds == "relative",
+            self.warmup,
+            self.least,
+            self.gate,
+            self.max_clusters,
+        )
+
+
+@register("cfl")
+@dataclass(frozen=True, kw_only=True)
+class CFL(NormSplit, TieredMethod):
     """theta_c <- mean over members; cut c in two where its mean update is small and a member's is not."""
-    procedure = Adaptive(1, (norm_split(options),))
-    return Method(
-        "cfl",
-        Conditional(),
-        Assigned(),
-        procedure,
-        distance=UpdateCosine(),
-        groups=Groups("one"),
-        tree=options.own["newcomers"] == "tree",
-        **parts(options),
+
+    newcomers: Literal["loss", "tree"] = option(
+        "loss", "how a new client finds its cluster: by least loss, or down the tree of splits by its own updates"
     )
 
-
-def norm_split(options: Options) -> SplitByNorm:
-    """The cut by norms, from `NORM_OPTIONS`."""
-    own = options.own
-    return SplitByNorm(
-        own["eps1"],
-        own["eps2"],
-        own["thresholds"] == "relative",
-        own["warmup"],
-        own["least"],
-        own["gate"],
-        own["max_clusters"],
+    summary: ClassVar[str] = "one model for all, cut in two where it no longer helps everybody, and again"
+    citation: ClassVar[str] = (
+        "Sattler, Mueller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization "
+        "under Privacy Constraints, 2020"
     )
+    twin: ClassVar[str | None] = "fedavg"
+    refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared", "restarts", "clusters"})
 
+    @property
+    def placing(self) -> Placing:
+        return "tree" if self.newcomers == "tree" else "least-loss"
 
-NORM_OPTIONS = (
-    Option("eps1", float, "a cluster may be cut once its mean update is shorter than this (eps_1)", 0.4, above=0),
-    Option("eps2", float, "and some member's update is longer than this (eps_2)", 1.6, low=0),
-    Option(
-        "thresholds",
-        str,
-        "whether eps1 is a length, or a part of the longest member's update",
-        "absolute",
-        ("absolute", "relative"),
-    ),
-    Option("warmup", int, "rounds before the first cut", 20, low=0),
-    Option("least", int, "no cluster with fewer members is cut", 3, low=2),
-    Option("gate", float, "gamma_max: cut only if updates across the cut differ that much; without it always", low=0),
-    Option("max_clusters", int, "no more clusters than this", low=1),
-)
-
-ENTRY = Entry(
-    name="cfl",
-    summary="one model for all, cut in two where it no longer helps everybody, and again",
-    paper="Sattler, Mueller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization "
-    "under Privacy Constraints, 2020",
-    compose=cfl,
-    refuses=frozenset({"combine", "exchange", "shared", "restarts", "clusters"}),
-    options=(
-        *NORM_OPTIONS,
-        Option(
-            "newcomers",
-            str,
-            "how somebody new finds its cluster: by least loss, or down the tree of splits by its own updates",
-            "loss",
-            ("loss", "tree"),
-        ),
-    ),
-    defaults=lambda given: {"clusters": 1, "client_weight": "samples", "averaging": "members"},
-    twin="fedavg",
-    newcomers=lambda own: "tree" if own.get("newcomers") == "tree" else "least-loss",
-    reveals={"cluster": "which cluster it is in", "change": "how it changed its cluster's model"},
-)
+    def tiers(self) -> Tiers:
+        return self.compose(
+            assignment=Assigned(),
+            procedure=Procedure((self.norm_split(),)),
+            distance=UpdateCosine(),
+            K=1,
+            tree=self.newcomers == "tree",
+        )

@@ -6,28 +6,35 @@ w_t     clusters.params, K = 1      eta  lr      E  local_epochs      B  batch_s
 
 from __future__ import annotations
 
-from coterie.methods.base import Entry, parts
-from coterie.options import Options
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.core.registry import register
+from coterie.methods.base import TieredMethod
+from coterie.methods.groups import FoundGroups, SingleGroup
 from coterie.tiers.assignment import SingleCluster
-from coterie.tiers.method import Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 
 
-def fedavg(options: Options) -> Method:
-    """w <- sum_i (n_i / n) w_i, with w_i the client's model after its local steps."""
-    return Method("fedavg", Conditional(), SingleCluster(), Fixed(1), **parts(options))
+@register("fedavg")
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(TieredMethod):
+    """One global model: w <- sum_i (n_i / n) w_i, with w_i the client's model after its local steps.
 
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import FedAvg
+        >>> result = coterie.fit(coterie.scenario("rotated-digits", clients=8), FedAvg(), rounds=2)
+    """
 
-ENTRY = Entry(
-    name="fedavg",
-    summary="one global model for everybody",
-    paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-Efficient Learning of Deep Networks from "
-    "Decentralized Data, 2017",
-    compose=fedavg,
-    refuses=frozenset({"clusters", "averaging", "shared", "restarts"}),
-    defaults=lambda given: {"client_weight": "samples", "averaging": "members"},
-    no_twin="it is the twin of the others",
-    reveals={"cluster": "always 0"},
-    groups="one",
-)
+    summary: ClassVar[str] = "one global model for everybody"
+    citation: ClassVar[str] = (
+        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-Efficient Learning of Deep Networks from "
+        "Decentralized Data, 2017"
+    )
+    groups: ClassVar[FoundGroups] = SingleGroup()
+    no_twin: ClassVar[str] = "it is the twin of the others"
+    refuses: ClassVar[frozenset[str]] = frozenset({"clusters", "averaging", "divide_by", "shared", "restarts"})
+
+    def tiers(self) -> Tiers:
+        return self.compose(assignment=SingleCluster(), K=1)

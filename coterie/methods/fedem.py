@@ -11,53 +11,77 @@ little. averaging=responsibility weighs its models by pi, so that a cluster's pa
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
+from coterie.core.registry import register
 from coterie.errors import ConfigError
-from coterie.methods.base import CHOICE_OPTIONS, Entry, parts
-from coterie.options import Option, Options
+from coterie.methods.base import TieredMethod, TrialSettings
+from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import EMMixture
-from coterie.tiers.method import Method
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Tiers
 from coterie.tiers.objective import Conditional, Objective
-from coterie.tiers.procedure import Fixed
+
+Order = Literal["heads-first", "together"]
+ORDER_HELP = (
+    "with shared=body: steps on all heads while the features stay fixed and then on the body, or on both together"
+)
 
 
-def fedem(options: Options) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class MixtureMethod(TrialSettings, TieredMethod):
+    """Base of methods whose clients are mixtures by EM under some objective."""
+
+    clusters: int | Auto = option(
+        3,
+        "number of clusters (K); auto: as many as init=odcl finds, or with random models as many as held-out samples "
+        "call for in trial runs, maybe one",
+        low=1,
+    )
+
+    tries_counts: ClassVar[bool] = True
+    twin: ClassVar[str | None] = "fedavg"
+    refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange"})
+
+    @property
+    def default_averaging(self) -> Averaging:
+        return Averaging(over="all", client_weight="samples")
+
+    @property
+    def placing(self) -> Placing:
+        return "mixture"
+
+    def mixture(self, objective: Objective, order: Order = "together") -> Tiers:
+        """Return mixtures by EM under an objective."""
+        if self.shared not in (None, "body"):
+            raise ConfigError(
+                f"{self.name} can share a network's body and nothing else: shared=body, not {self.shared}"
+            )
+        if self.shared and self.init.restarts > 1:
+            raise ConfigError(
+                f"{self.name}: a shared body has one start, but restarts={self.init.restarts}: leave it at 1"
+            )
+        return self.compose(
+            objective=objective,
+            assignment=EMMixture(),
+            averaging=self.soft_averaging,
+            local=replace(self.local, order=order),
+        )
+
+
+@register("fedem")
+@dataclass(frozen=True, kw_only=True)
+class FedEM(MixtureMethod):
     """gamma_jk ~ pi_k p_k(y_j|x_j); pi_k = mean of gamma_jk; theta_k <- sum_i (n_i / n) theta_ik."""
-    return soft("fedem", Conditional(), options)
 
+    order: Order = option("together", ORDER_HELP)
 
-def soft(name: str, objective: Objective, options: Options) -> Method:
-    """Mixtures by EM under an objective."""
-    common: dict[str, Any] = parts(options)
-    if options.shared not in (None, "body"):
-        raise ConfigError(f"{name} can share a network's body and nothing else: shared=body, not {options.shared}")
-    if options.shared and options.restarts > 1:
-        raise ConfigError(f"{name}: a shared body has one start, but restarts={options.restarts}: leave it at 1")
-    common["work"] = replace(common["work"], order=options.own.get("order", "together"))
-    if options.averaging == "responsibility":
-        common["averaging"] = replace(common["averaging"], over="responsibility")
-    return Method(name, objective, EMMixture(), Fixed(options.clusters), **common)
+    summary: ClassVar[str] = "every client is its own mixture of the clusters' models"
+    citation: ClassVar[str] = (
+        "Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of Distributions, 2021"
+    )
 
-
-ORDER = Option(
-    "order",
-    str,
-    "with shared=body: steps on all heads while features stay as they are and then on the body, or on both together",
-    "together",
-    ("heads-first", "together"),
-)
-
-ENTRY = Entry(
-    name="fedem",
-    summary="every client is its own mixture of the clusters' models",
-    paper="Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of Distributions, 2021",
-    compose=fedem,
-    refuses=frozenset({"combine", "exchange"}),
-    options=(*CHOICE_OPTIONS, ORDER),
-    defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "all"},
-    twin="fedavg",
-    reveals={"cluster": "which cluster weighs most for it"},
-    newcomers="mixture",
-)
+    def tiers(self) -> Tiers:
+        return self.mixture(Conditional(), self.order)

@@ -2,7 +2,7 @@
 
 paper                 here
 theta_m2              clusters.params, K = M2          pi_c(m1, m2)  the client's weights, kept by the client
-mu_m1, Sigma_m1       Gaussians of the embedding, diagonal, told to everybody; `gaussians` = M1, paired with every model
+mu_m1, Sigma_m1       Gaussians of the embedding, diagonal, sent to everybody; `gaussians` = M1, paired with every model
 gamma(m1, m2)         responsibilities of a client's samples, once a round, in log space
                       without `gaussians` each cluster has one Gaussian of its own (m1 = m2)
 
@@ -14,40 +14,46 @@ every model, from random directions.
 
 from __future__ import annotations
 
-from coterie.methods.base import CHOICE_OPTIONS, Entry
-from coterie.methods.fedem import soft
-from coterie.options import Option, Options
-from coterie.tiers.method import Method
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.core.registry import register
+from coterie.methods.fedem import MixtureMethod
+from coterie.options import option
+from coterie.server.averaging import Averaging
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Tiers
 from coterie.tiers.objective import SEEN_AS, Joint
 
 
-def fedgmm(options: Options) -> Method:
+@register("fedgmm")
+@dataclass(frozen=True, kw_only=True)
+class FedGMM(MixtureMethod):
     """gamma_jab ~ pi_ab N(z_j; mu_a, Sigma_a) p_b(y_j|x_j); pi = mean of gamma; theta_b by its share of gamma."""
-    return soft("fedgmm", Joint(options.own["embedding"], options.own["gaussians"], options.seed), options)
 
+    gaussians: int | None = option(
+        None, "number of Gaussians, each paired with every model (M1); by default one for each cluster", low=1
+    )
+    embedding: str = option(
+        "auto",
+        "what the Gaussians model: inputs, 32 random mixtures of them, or the input of the head of the first model at "
+        "the start (for pretrained networks); auto: inputs up to 64 numbers, else random",
+        choices=SEEN_AS,
+    )
 
-ENTRY = Entry(
-    name="fedgmm",
-    summary="mixtures that also model what samples look like, so that newcomers need no labels",
-    paper="Wu, Zhang, Yu, Liu, Bao, Wang, Wang: Personalized Federated Learning under Mixture of Distributions, 2023",
-    compose=fedgmm,
-    refuses=frozenset({"combine", "exchange", "shared"}),
-    options=(
-        *CHOICE_OPTIONS,
-        Option(
-            "gaussians", int, "Gaussians, each paired with every model (M1); without it one for each cluster", low=1
-        ),
-        Option(
-            "embedding",
-            str,
-            "what the Gaussians are of: inputs, 32 random mixtures of them, what the head of the first model is given "
-            "at the start (for pretrained networks); auto: inputs up to 64 numbers, else random",
-            "auto",
-            SEEN_AS,
-        ),
-    ),
-    defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "responsibility"},
-    twin="fedavg",
-    newcomers="density",
-    reveals={"cluster": "which cluster weighs most for it"},
-)
+    summary: ClassVar[str] = "mixtures that also model what samples look like, so that newcomers need no labels"
+    citation: ClassVar[str] = (
+        "Wu, Zhang, Yu, Liu, Bao, Wang, Wang: Personalized Federated Learning under Mixture of Distributions, 2023"
+    )
+    refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared"})
+
+    @property
+    def default_averaging(self) -> Averaging:
+        return Averaging(over="responsibility", client_weight="samples")
+
+    @property
+    def placing(self) -> Placing:
+        return "density"
+
+    def tiers(self) -> Tiers:
+        return self.mixture(Joint(self.embedding, self.gaussians))

@@ -8,7 +8,7 @@ m groups                  clusters
 EDC                       measure=edc: cosines of Delta w_i with the K leading directions of all, then k-means
 MADC                      measure=madc: mean difference of two clients' cosines with every third, complete linkage
 client cold start         whoever is no founder joins the group whose mean update has the largest cosine with its own
-eta_G                     left out: no step between the groups, as for eta_G = 0
+eta_G                     left out: no step between the groups, as for eta_G = 0 (see `flexcfl.py`)
 
 A group's first model is the mean of what its founders made of w_0. All clients pretrain before the first round, also
 those that the paper asks when it first meets them. The groups stay; a newcomer joins by least loss, where the paper
@@ -17,28 +17,110 @@ lets it pretrain first.
 
 from __future__ import annotations
 
-from coterie.methods.base import Entry
-from coterie.methods.one_shot import IN_CLUSTERS, THEN_OPTIONS, inside_clusters
-from coterie.options import Options
-from coterie.tiers.method import Method
-from coterie.training.starts import DECOMPOSED_COSINE, UPDATE_OPTIONS
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from coterie.client.solvers import LocalSteps
+from coterie.client.tasks.local_solve import LocalSolve
+from coterie.core.clusters import Clusters, Params, flat, unflat
+from coterie.core.messages import Broadcast
+from coterie.core.registry import register
+from coterie.errors import TrainingError
+from coterie.methods.asking import NOBODY, Cost, ask_everybody, averages, join_by_loss
+from coterie.methods.initializers import clusters_of, one_model
+from coterie.methods.one_shot import InsideClusters
+from coterie.methods.pacfl import FOUNDERS_EACH, founders
+from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
+from coterie.options import option
+from coterie.server.clustering.agglomerate import agglomerate
+from coterie.server.clustering.kmeans import kmeans
+from coterie.tiers.distance import CosineGaps, decomposed_cosines
 
 
-def fedgroup(options: Options) -> Method:
-    """Inside clusters of like updates."""
-    return inside_clusters("fedgroup", options)
+@register("fedgroup")
+@dataclass(frozen=True, kw_only=True)
+class FedGroup(InsideClusters, Initializer):
+    """Clients are grouped once by how they change one model, then each group trains its model."""
+
+    pretrain_steps: int = option(50, "number of local steps of every client before it is grouped", low=1)
+    measure: Literal["edc", "madc"] = option(
+        "edc",
+        "how updates are compared: edc, k-means on the cosines with K leading directions; madc, complete linkage on "
+        "the mean difference of cosines with all others",
+    )
+    founders: int | None = option(
+        None, "number of clients that make the groups (n), the others join the nearest; by default 20 K", low=1
+    )
+
+    summary: ClassVar[str] = "clients are grouped once by how they change one model, then each group trains its model"
+    citation: ClassVar[str] = (
+        "Duan, Liu, Ji, Wu, Liang, Chen, Tan, Ren: FedGroup: Efficient Federated Learning via Decomposed "
+        "Similarity-Based Clustering, 2021"
+    )
+    no_twin: ClassVar[str] = (
+        "its single cluster starts from the mean of the pretrained models, where no other method does"
+    )
+    models_trained: ClassVar[bool] = True
+    reveals_rows: ClassVar[Mapping[str, str]] = {
+        "model": "what it made of the common model",
+        "losses": "how well each cluster fits it, if its own pretraining diverged",
+    }
+
+    @property
+    def initializer(self) -> Initializer:
+        return self
+
+    def first_models(self, run: Run) -> FirstModels:
+        """All clients pretrain from one model; founders are clustered by their updates, the others join them."""
+        cost, start, K, federation = Cost(), one_model(run), clusters_of(run), run.federation
+        task = LocalSolve(LocalSteps(run.tiers.local.without_prox(self.pretrain_steps)), run.seed)
+        rate = run.tiers.local.rate(0, run.rounds)
+        broadcast = Broadcast(BEFORE, Clusters(start, K=1), scalars={"lr": rate})
+        answered, rows, diverged = ask_everybody(federation, task, broadcast, cost)
+        if not len(answered):
+            raise _nobody(len(diverged))
+        updates = rows["model"].double() - flat(start).double().cpu()
+        count = FOUNDERS_EACH * K if self.founders is None else self.founders
+        chosen = torch.from_numpy(founders(federation, answered, count, run.seed))
+        found = self._clustered(updates[chosen], K, run.seed)
+        by_samples = run.tiers.averaging.client_weight == "samples"
+        mass = torch.from_numpy(federation.sizes[answered]) if by_samples else torch.ones(len(answered))
+        means = averages(updates[chosen], found, mass[chosen], K)
+        own = nearest_by_cosine(updates, means)
+        own[chosen] = found
+        labels = torch.full((len(federation.clients),), NOBODY)
+        labels[torch.from_numpy(answered)] = own
+        models = _moved(start, means)
+        if len(diverged):
+            labels = join_by_loss(federation, Clusters(models, K), labels, diverged, cost)
+        counts = {"answered": len(answered), "founders": len(chosen), "diverged": len(diverged)}
+        facts = {"by": self.measure, "clusters": K, **counts, **asdict(cost)}
+        return FirstModels(models, K, labels, {"grouping": facts})
+
+    def _clustered(self, updates: Tensor, K: int, seed: int) -> Tensor:
+        """Groups (n,) of updates (n, P)."""
+        if self.measure == "madc":
+            apart = CosineGaps().server_pairwise({"own_change": updates})
+            return torch.from_numpy(agglomerate(apart, "complete", K=K).labels)
+        return torch.from_numpy(kmeans(decomposed_cosines(updates, K).numpy(), K, seed).labels)
 
 
-ENTRY = Entry(
-    name="fedgroup",
-    summary="clients are grouped once by how they change one model, then each group trains its model",
-    paper="Duan, Liu, Ji, Wu, Liang, Chen, Tan, Ren: FedGroup: Efficient Federated Learning via Decomposed "
-    "Similarity-Based Clustering, 2021",
-    compose=fedgroup,
-    refuses=frozenset({"start", "restarts"}),
-    options=(*THEN_OPTIONS, *UPDATE_OPTIONS),
-    defaults=lambda given: {"clusters": 2, "client_weight": "samples", "averaging": "members"},
-    prefers=lambda given: {"start": DECOMPOSED_COSINE, "restarts": 1},
-    no_twin="its single cluster starts from the mean of the pretrained models, where no other method does",
-    reveals=IN_CLUSTERS,
-)
+def nearest_by_cosine(updates: Tensor, means: Tensor) -> Tensor:
+    """Return which of the groups' mean updates (K, P) has the largest cosine to each of the updates (n, P)."""
+    return (updates @ torch.nn.functional.normalize(means, dim=1).T).argmax(dim=1)
+
+
+def _moved(start: Params, updates: Tensor) -> Params:
+    """Models {name: (K, ...)}: the start {name: (1, ...)} moved by each of (K, P)."""
+    changes = unflat(updates, start)
+    return {name: (p.double() + changes[name].to(p.device)).to(p.dtype) for name, p in start.items()}
+
+
+def _nobody(diverged: int) -> TrainingError:
+    if diverged:
+        return TrainingError(f"pretraining diverged for all {diverged} clients that answered: use a smaller lr")
+    return TrainingError("none of the clients asked to pretrain has answered; nothing was changed")

@@ -10,35 +10,37 @@ All else is FedEM's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.core.registry import register
 from coterie.errors import ConfigError
-from coterie.methods.base import CHOICE_OPTIONS, Entry
-from coterie.methods.fedem import ORDER, soft
-from coterie.options import Options
-from coterie.tiers.method import Method
+from coterie.learners.base import Learner
+from coterie.methods.base import Method
+from coterie.methods.fedem import ORDER_HELP, MixtureMethod, Order
+from coterie.options import option
+from coterie.tiers.composition import Tiers
 from coterie.tiers.objective import Ratio
 
 
-def fedrc(options: Options) -> Method:
+@register("fedrc")
+@dataclass(frozen=True, kw_only=True)
+class FedRC(MixtureMethod):
     """gamma_jk ~ w_k p_k(y_j|x_j) / P_k(y_j); w_k = mean of gamma_jk; theta_k <- sum_i (n_i / n) theta_ik."""
-    if options.learner.startswith("linear"):
-        raise ConfigError("fedrc counts classes, but the targets are numbers: use fedem")
-    return soft("fedrc", Ratio(), options)
 
+    order: Order = option("together", ORDER_HELP)
 
-ENTRY = Entry(
-    name="fedrc",
-    summary="mixtures told apart by what is predicted, not by which features or labels there are",
-    paper="Guo, Tang, Lin: FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust "
-    "Clustering, 2024",
-    compose=fedrc,
-    refuses=frozenset({"combine", "exchange"}),
-    options=(*CHOICE_OPTIONS, ORDER),
-    defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "all"},
-    learners=("logistic", "mlp", "cnn", "module"),
-    twin="fedavg",
-    reveals={
-        "cluster": "which cluster weighs most for it",
-        "labels": "how many samples of each class it counts in each cluster: together its label counts",
-    },
-    newcomers="mixture",
-)
+    summary: ClassVar[str] = "mixtures told apart by what is predicted, not by which features or labels there are"
+    citation: ClassVar[str] = (
+        "Guo, Tang, Lin: FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust "
+        "Clustering, 2024"
+    )
+    learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")
+
+    def for_learner(self, learner: Learner) -> Method:
+        if learner.classes is None:
+            raise ConfigError("fedrc counts classes, but the targets are numbers: use fedem")
+        return self
+
+    def tiers(self) -> Tiers:
+        return self.mixture(Ratio(), self.order)

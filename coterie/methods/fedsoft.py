@@ -13,41 +13,43 @@ code counts the largest loss; counts of the least loss are what the method's own
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from coterie.methods.base import Entry, parts
-from coterie.options import Option, Options
+from coterie.core.registry import register
+from coterie.methods.base import TieredMethod
+from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import CountShares
-from coterie.tiers.method import Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 
 
-def fedsoft(options: Options) -> Method:
+@register("fedsoft")
+@dataclass(frozen=True, kw_only=True)
+class FedSoft(TieredMethod):
     """u_ik: samples with least loss at c_k; W_i <- steps on f_i + (lam/2)|W_i - sum u_ik c_k|^2; c_k <- mean."""
-    common = parts(options)
-    work = replace(common.pop("work"), prox=options.own["lam"])
-    common["averaging"] = replace(common["averaging"], over="responsibility")
-    weights = CountShares(options.own["count_every"], options.own["least_share"])
-    return Method("fedsoft", Conditional(), weights, Fixed(options.clusters), work=work, **common)
 
+    clusters: int | Auto = option(3, "number of clusters (K); auto: as many as init=odcl finds", low=1)
+    lam: float = option(0.1, "strength of the pull to the mixture (lambda)", low=0)
+    count_every: int = option(1, "number of rounds between two counts of the shares (tau)", low=1)
+    least_share: float = option(1e-4, "share of a cluster that explains no sample best (sigma)", above=0, high=1)
 
-ENTRY = Entry(
-    name="fedsoft",
-    summary="a model for every client, held near its own mixture of the clusters' models",
-    paper="Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, 2022",
-    compose=fedsoft,
-    refuses=frozenset({"combine", "exchange", "shared", "averaging", "restarts"}),
-    options=(
-        Option("lam", float, "strength of the pull to the mixture (lambda)", 0.1, low=0),
-        Option("count_every", int, "rounds between two counts of the shares (tau)", 1, low=1),
-        Option("least_share", float, "share of a cluster that explains no sample best (sigma)", 1e-4, above=0, high=1),
-    ),
-    defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "responsibility"},
-    no_twin="its clients go on from their own models, those of FedAvg from the common one",
-    reveals={
-        "cluster": "which cluster weighs most for it",
-        "weights": "what part of its samples each cluster explains best",
-        "model": "its own model",
-    },
-)
+    summary: ClassVar[str] = "a model for every client, held near its own mixture of the clusters' models"
+    citation: ClassVar[str] = (
+        "Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, 2022"
+    )
+    no_twin: ClassVar[str] = "its clients go on from their own models, those of FedAvg from the common one"
+    refuses: ClassVar[frozenset[str]] = frozenset(
+        {"combine", "exchange", "shared", "averaging", "divide_by", "restarts"}
+    )
+
+    @property
+    def default_averaging(self) -> Averaging:
+        return Averaging(over="responsibility", client_weight="samples")
+
+    def tiers(self) -> Tiers:
+        return self.compose(
+            assignment=CountShares(self.count_every, self.least_share),
+            averaging=self.soft_averaging,
+            local=replace(self.local, prox=self.lam),
+        )

@@ -12,26 +12,27 @@ round.
 
 from __future__ import annotations
 
-from coterie.methods.base import Entry, parts
-from coterie.options import Options
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.core.registry import register
+from coterie.methods.base import TieredMethod
+from coterie.options import Auto, option
 from coterie.tiers.assignment import NearestParameters
-from coterie.tiers.method import Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 
 
-def fesem(options: Options) -> Method:
+@register("fesem")
+@dataclass(frozen=True, kw_only=True)
+class FeSEM(TieredMethod):
     """W_i <- local steps from W^(k_i); k_i <- argmin_k |W_i - W^(k)|; W^(k) <- mean of W_i with k_i = k."""
-    return Method("fesem", Conditional(), NearestParameters(), Fixed(options.clusters), **parts(options))
 
+    clusters: int | Auto = option(3, "number of clusters (K); auto: as many as init=odcl finds", low=1)
 
-ENTRY = Entry(
-    name="fesem",
-    summary="clients join the cluster whose parameters are nearest to their own model's",
-    paper="Xie, Long, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning, 2021",
-    compose=fesem,
-    refuses=frozenset({"exchange", "shared"}),
-    defaults=lambda given: {"clusters": 3, "client_weight": "samples", "averaging": "members"},
-    twin="fedavg",
-    reveals={"cluster": "which cluster it is in"},
-)
+    summary: ClassVar[str] = "clients join the cluster whose parameters are nearest to their own model's"
+    citation: ClassVar[str] = "Xie, Long, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning, 2021"
+    twin: ClassVar[str | None] = "fedavg"
+    refuses: ClassVar[frozenset[str]] = frozenset({"exchange", "shared"})
+
+    def tiers(self) -> Tiers:
+        return self.compose(assignment=NearestParameters())

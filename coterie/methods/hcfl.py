@@ -18,31 +18,21 @@ fedsoft counts its shares anew in every round, so that parts written into them l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-from coterie.errors import ConfigError
-from coterie.methods.backbones import (
-    BACKBONE,
-    LAM,
-    NO_TWIN,
-    backbone_defaults,
-    backbone_of,
-    backbone_parts,
-    backbone_rows,
-    begin_with_one,
-)
-from coterie.methods.base import Entry, Placing
-from coterie.methods.cfl import NORM_OPTIONS, norm_split
-from coterie.methods.fedem import ORDER
-from coterie.options import Options
+from coterie.core.registry import register
+from coterie.methods.backbones import NO_TWIN, Backbone, BackboneMethod
+from coterie.methods.cfl import NormSplit
+from coterie.methods.fedem import ORDER_HELP, Order
+from coterie.options import option
 from coterie.tiers.assignment import AssignmentRule, CountShares, EMMixture, NearestParameters
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
-from coterie.tiers.method import Method
-from coterie.tiers.objective import Conditional, Ratio
-from coterie.tiers.procedure import Adaptive, RemoveUnclaimed
+from coterie.tiers.procedure import Procedure, RemoveUnclaimed
 
-ASSIGNMENTS: Mapping[str, AssignmentRule] = {
+ASSIGNMENTS: Mapping[Backbone, AssignmentRule] = {
     "fedem": EMMixture(),
     "fedrc": EMMixture(),
     "fesem": NearestParameters(),
@@ -50,67 +40,48 @@ ASSIGNMENTS: Mapping[str, AssignmentRule] = {
 }
 
 
-def hcfl(options: Options) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class NormSplitBackbone(NormSplit, BackboneMethod):
+    """Base of both: a backbone whose clusters are cut by the norms and cosines of updates."""
+
+    @property
+    def placing(self) -> Placing:
+        return "mixture" if self.backbone in ("fedem", "fedrc") else "least-loss"
+
+    def split(self, shared: tuple[str, ...], order: Order = "together") -> Tiers:
+        """Return the backbone, split by update cosines."""
+        return self.grown(
+            ASSIGNMENTS[self.backbone],
+            Procedure((RemoveUnclaimed(), self.norm_split())),
+            UpdateCosine(),
+            shared,
+            order,
+        )
+
+
+@register("hcfl")
+@dataclass(frozen=True, kw_only=True)
+class HCFL(NormSplitBackbone):
     """The backbone with whole models, split by update cosines."""
-    return _composed("hcfl", options, ())
+
+    summary: ClassVar[str] = "a method whose number of clusters grows as in CFL, a whole model for each cluster"
+    learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")
+    no_twin: ClassVar[str] = "but not with backbone fedsoft, whose clients go on from models of their own"
+
+    def tiers(self) -> Tiers:
+        return self.split(())
 
 
-def hcfl_split(options: Options) -> Method:
+@register("hcfl-split")
+@dataclass(frozen=True, kw_only=True)
+class HCFLSplit(NormSplitBackbone):
     """The backbone with one body, its heads split by update cosines."""
-    return _composed("hcfl-split", options, ("body",))
 
+    order: Order = option("heads-first", ORDER_HELP)
 
-def _composed(name: str, options: Options, shared: tuple[str, ...]) -> Method:
-    backbone = options.own["backbone"]
-    if backbone == "fedrc" and options.learner.startswith("linear"):
-        raise ConfigError(f"{name}: backbone fedrc counts classes, but the targets are numbers: use backbone=fedem")
-    return Method(
-        name,
-        Ratio() if backbone == "fedrc" else Conditional(),
-        ASSIGNMENTS[backbone],
-        Adaptive(options.clusters, (RemoveUnclaimed(), norm_split(options))),
-        distance=UpdateCosine(),
-        **backbone_parts(name, options, shared),
-    )
+    summary: ClassVar[str] = "the same with one body for all and a head for each cluster"
+    learners: ClassVar[tuple[str, ...] | None] = ("mlp", "cnn", "module")
+    no_twin: ClassVar[str] = NO_TWIN
 
-
-def _newcomers(own: Mapping[str, Any]) -> Placing:
-    """As the backbone does by itself."""
-    return "mixture" if backbone_of(own) in ("fedem", "fedrc") else "least-loss"
-
-
-PAPER = (
-    "Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved Methodologies, 2025"
-)
-ENTRIES = (
-    Entry(
-        name="hcfl",
-        summary="a method whose number of clusters grows as in CFL, a whole model for each cluster",
-        paper=PAPER,
-        compose=hcfl,
-        refuses=frozenset({"combine", "exchange", "shared", "restarts"}),
-        options=(BACKBONE, LAM, *NORM_OPTIONS),
-        learners=("logistic", "mlp", "cnn", "module"),
-        defaults=backbone_defaults,
-        prefers=begin_with_one,
-        twin="fedavg",
-        no_twin="but not with backbone fedsoft, whose clients go on from models of their own",
-        newcomers=_newcomers,
-        reveals=backbone_rows,
-    ),
-    Entry(
-        name="hcfl-split",
-        summary="the same with one body for all and a head for each cluster",
-        paper=PAPER,
-        compose=hcfl_split,
-        refuses=frozenset({"combine", "exchange", "shared", "restarts"}),
-        options=(BACKBONE, LAM, replace(ORDER, default="heads-first"), *NORM_OPTIONS),
-        defaults=backbone_defaults,
-        prefers=begin_with_one,
-        learners=("mlp", "cnn", "module"),
-        twin="fedavg",
-        no_twin=NO_TWIN,
-        newcomers=_newcomers,
-        reveals=backbone_rows,
-    ),
-)
+    def tiers(self) -> Tiers:
+        return self.split(("body",), self.order)

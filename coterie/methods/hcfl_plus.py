@@ -28,114 +28,91 @@ Equation 4 is read with index n on weights and likelihoods of the denominator; 6
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
+from coterie.core.registry import register
 from coterie.errors import ConfigError
-from coterie.methods.backbones import (
-    BACKBONE,
-    LAM,
-    NO_TWIN,
-    backbone_defaults,
-    backbone_of,
-    backbone_parts,
-    backbone_rows,
-    begin_with_one,
-)
-from coterie.methods.base import Entry, Placing
-from coterie.methods.fedem import ORDER
-from coterie.options import Option, Options
+from coterie.learners.base import Learner
+from coterie.methods.backbones import NO_TWIN, BackboneMethod
+from coterie.methods.base import Method
+from coterie.methods.fedem import ORDER_HELP, Order
+from coterie.options import option
 from coterie.tiers.assignment import AssignmentRule, EMMixture, NearestParameters, PersonalEM
+from coterie.tiers.assignment.base import Placing
+from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import Prototypes
-from coterie.tiers.method import Method
-from coterie.tiers.objective import Conditional, Objective, Ratio
-from coterie.tiers.procedure import Adaptive, RemoveUnclaimed, SplitByGap, Step
+from coterie.tiers.procedure import Procedure, RemoveUnclaimed, SplitByGap
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
 """mu-tilde of each backbone that has it, as in the paper's tables."""
 
 
-def hcfl_plus(options: Options) -> Method:
+@register("hcfl+")
+@dataclass(frozen=True, kw_only=True)
+class HCFLPlus(BackboneMethod):
     """gamma_jk ~ w_jk L_k; heads, then body, by gamma; split by prototypes, remove what nobody ranks first."""
-    own = options.own
-    if options.learner.startswith("linear"):
-        raise ConfigError("hcfl+ compares the features of classes, but the targets are numbers: use fedem")
-    objective: Objective = Ratio() if own["backbone"] == "fedrc" else Conditional()
-    principle: Literal["ascp", "cscp"] = own["principle"] or ("cscp" if own["backbone"] == "fedrc" else "ascp")
-    split = SplitByGap(own["rho"], _hard(own), own["warmup"], own["max_clusters"])
-    steps: tuple[Step, ...] = (RemoveUnclaimed(), split) if own["remove"] else (split,)
-    return Method(
-        "hcfl+",
-        objective,
-        _weights(own),
-        Adaptive(options.clusters, steps),
-        distance=Prototypes(principle),
-        **backbone_parts("hcfl+", options, ("body",)),
+
+    rho: float = option(
+        0.3, "split once the largest distance in a cluster is this far above the mean distance there", above=0
     )
+    mu: float | None = option(
+        None,
+        "mu-tilde, how far samples have weights of their own; by default 0.4 (fedrc), 0 (fedem)",
+        low=0,
+        high=1,
+    )
+    principle: Literal["ascp", "cscp"] | None = option(
+        None, "what sets clients apart: any shift (ascp) or concepts only (cscp); by default as the backbone does"
+    )
+    order: Order = option("heads-first", ORDER_HELP)
+    split: Literal["soft", "hard"] | None = option(
+        None,
+        "whether a split halves the clients' weights (soft), or writes the parts into them (hard); by default soft, "
+        "with backbone fesem hard",
+    )
+    remove: bool = option(True, "whether clusters that nobody ranks first are removed")
+    warmup: int = option(0, "number of rounds before the first split", low=0)
+    max_clusters: int | None = option(None, "largest number of clusters", low=1)
 
+    summary: ClassVar[str] = "one body and as many heads as the data calls for, split by what classes look like"
+    learners: ClassVar[tuple[str, ...] | None] = ("mlp", "cnn", "module")
+    no_twin: ClassVar[str] = NO_TWIN
 
-def _weights(own: Mapping[str, Any]) -> AssignmentRule:
-    backbone, mu = own["backbone"], own["mu"]
-    if backbone in MU:
-        return EMMixture(MU[backbone] if mu is None else mu)
-    if mu is not None:
-        raise ConfigError(
-            f"hcfl+: mu gives samples weights of their own, which backbone {backbone} has not: leave mu out, or use "
-            "backbone=fedem or fedrc"
+    def for_learner(self, learner: Learner) -> Method:
+        if learner.classes is None:
+            raise ConfigError("hcfl+ compares the features of classes, but the targets are numbers: use fedem")
+        return super().for_learner(learner)
+
+    @property
+    def placing(self) -> Placing:
+        return "least-loss" if self.backbone == "fesem" else "mixture"
+
+    def tiers(self) -> Tiers:
+        by_default: Literal["ascp", "cscp"] = "cscp" if self.backbone == "fedrc" else "ascp"
+        split = SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters)
+        return self.grown(
+            self._assignment(),
+            Procedure((RemoveUnclaimed(), split) if self.remove else (split,)),
+            Prototypes(self.principle or by_default),
+            ("body",),
+            self.order,
         )
-    return NearestParameters() if backbone == "fesem" else PersonalEM()
 
+    def _assignment(self) -> AssignmentRule:
+        if self.backbone in MU:
+            return EMMixture(MU[self.backbone] if self.mu is None else self.mu)
+        if self.mu is not None:
+            raise ConfigError(
+                f"hcfl+: mu gives samples weights of their own, which backbone {self.backbone} does not have: leave mu "
+                "out, or use backbone=fedem or fedrc"
+            )
+        return NearestParameters() if self.backbone == "fesem" else PersonalEM()
 
-def _hard(own: Mapping[str, Any]) -> bool:
-    """Whether the parts of a split are written into the clients' weights."""
-    if own["backbone"] == "fesem" and own["split"] == "soft":
-        raise ConfigError(
-            "hcfl+: split=soft halves weights, but with backbone fesem a client has one cluster: leave split out"
-        )
-    return bool(own["backbone"] == "fesem" or own["split"] == "hard")
-
-
-def _newcomers(own: Mapping[str, Any]) -> Placing:
-    return "least-loss" if backbone_of(own) == "fesem" else "mixture"
-
-
-ENTRY = Entry(
-    name="hcfl+",
-    summary="one body and as many heads as the data calls for, split by what classes look like",
-    paper="Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved "
-    "Methodologies, 2025",
-    compose=hcfl_plus,
-    refuses=frozenset({"combine", "exchange", "shared", "restarts"}),
-    options=(
-        BACKBONE,
-        Option("rho", float, "split once the largest distance in a cluster is so far above the mean", 0.3, above=0),
-        Option(
-            "mu",
-            float,
-            "mu-tilde, how far samples have weights of their own; else 0.4 (fedrc), 0 (fedem)",
-            low=0,
-            high=1,
-        ),
-        LAM,
-        Option("principle", str, "what sets clients apart; else by the backbone", None, ("ascp", "cscp")),
-        replace(ORDER, default="heads-first"),
-        Option(
-            "split",
-            str,
-            "whether a split halves weights, or writes the parts into them; else soft, hard with backbone fesem",
-            None,
-            ("soft", "hard"),
-        ),
-        Option("remove", bool, "whether clusters that nobody ranks first are removed", True),
-        Option("warmup", int, "rounds before the first split", 0, low=0),
-        Option("max_clusters", int, "no more clusters than this", low=1),
-    ),
-    defaults=backbone_defaults,
-    prefers=begin_with_one,
-    learners=("mlp", "cnn", "module"),
-    twin="fedavg",
-    no_twin=NO_TWIN,
-    newcomers=_newcomers,
-    reveals=lambda own: {**backbone_rows(own), **Prototypes.reveals},
-)
+    def _hard(self) -> bool:
+        """Whether the parts of a split are written into the clients' weights."""
+        if self.backbone == "fesem" and self.split == "soft":
+            raise ConfigError(
+                "hcfl+: split=soft halves weights, but with backbone fesem a client has one cluster: leave split out"
+            )
+        return self.backbone == "fesem" or self.split == "hard"

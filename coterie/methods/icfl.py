@@ -17,49 +17,47 @@ Table 1 of HCFL (Guo, Tang, Lin 2025) it ends at 98 to 100 with 100 clients.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
+from coterie.core.registry import register
 from coterie.errors import ConfigError
-from coterie.methods.base import Entry, parts
-from coterie.options import Option, Options
+from coterie.methods.base import TieredMethod
+from coterie.options import option
 from coterie.tiers.assignment import Assigned
+from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
-from coterie.tiers.method import Groups, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Adaptive, SplitBySpectrum
+from coterie.tiers.procedure import Procedure, SplitBySpectrum
 
 
-def icfl(options: Options) -> Method:
+@register("icfl")
+@dataclass(frozen=True, kw_only=True)
+class ICFL(TieredMethod):
     """theta_c <- mean over members; cut c in two where alpha_G < alpha*(t)."""
-    own = options.own
-    if not own["alpha0"] < 1:
-        raise ConfigError(f"icfl: alpha0 must be below 1, got {own['alpha0']:g}: at 1 the threshold would never rise")
-    step = SplitBySpectrum(own["alpha0"], own["eps1"], own["warmup"], own["least"], own["max_clusters"])
-    return Method(
-        "icfl",
-        Conditional(),
-        Assigned(),
-        Adaptive(1, (step,)),
-        distance=UpdateCosine(),
-        groups=Groups("one"),
-        **parts(options),
+
+    alpha0: float = option(0.85, "how slowly the threshold on alpha rises, between 0 and 1 (alpha_0)", above=0)
+    eps1: float = option(4.0, "base of the threshold, above e (eps_1)", above=math.e)
+    warmup: int = option(0, "number of rounds before the first cut", low=0)
+    least: int = option(2, "least number of members of a cluster that is cut", low=2)
+    max_clusters: int | None = option(
+        None, "largest number of clusters; without it nearly every client ends alone", low=1
     )
 
+    summary: ClassVar[str] = (
+        "one model for all, cut in two where updates point apart; the threshold rises, so cap the number"
+    )
+    citation: ClassVar[str] = (
+        "Yan, Tong, Wang: Clustered Federated Learning in Heterogeneous Environment, 2023, as in Guo, Tang, Lin: "
+        "Enhancing Clustered Federated Learning, 2025"
+    )
+    twin: ClassVar[str | None] = "fedavg"
+    refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared", "restarts", "clusters"})
 
-ENTRY = Entry(
-    name="icfl",
-    summary="one model for all, cut in two where updates point apart; the threshold rises, so cap the number",
-    paper="Yan, Tong, Wang: Clustered Federated Learning in Heterogeneous Environment, 2023, as in Guo, Tang, Lin: "
-    "Enhancing Clustered Federated Learning, 2025",
-    compose=icfl,
-    refuses=frozenset({"combine", "exchange", "shared", "restarts", "clusters"}),
-    options=(
-        Option("alpha0", float, "how slowly the threshold on alpha rises, between 0 and 1 (alpha_0)", 0.85, above=0),
-        Option("eps1", float, "base of the threshold, above e (eps_1)", 4.0, above=math.e),
-        Option("warmup", int, "rounds before the first cut", 0, low=0),
-        Option("least", int, "no cluster with fewer members is cut", 2, low=2),
-        Option("max_clusters", int, "no more clusters than this; without it nearly every client ends alone", low=1),
-    ),
-    defaults=lambda given: {"clusters": 1, "client_weight": "samples", "averaging": "members"},
-    twin="fedavg",
-    reveals={"cluster": "which cluster it is in", "change": "how it changed its cluster's model"},
-)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.alpha0 < 1:
+            raise ConfigError(f"icfl: alpha0 must be below 1, got {self.alpha0:g}: at 1 the threshold would never rise")
+
+    def tiers(self) -> Tiers:
+        step = SplitBySpectrum(self.alpha0, self.eps1, self.warmup, self.least, self.max_clusters)
+        return self.compose(assignment=Assigned(), procedure=Procedure((step,)), distance=UpdateCosine(), K=1)

@@ -3,7 +3,7 @@
 paper         here
 theta_j^(t)   clusters.params, one row for each of K clusters       k    clusters
 F_i           the client's mean loss                                 M_t  participation
-gamma         lr                                                     tau  local_steps
+gamma         local.lr                                               tau  local.steps
 option I      exchange=gradient, averaging=all, divide_by=federation: theta_j - (gamma/m) sum of members' gradients
 option II     exchange=model, averaging=members, client_weight=uniform: the plain mean of the members' models
 section 4.3   shared: a common body; stable_after: once identities are stable only the own model is sent
@@ -13,77 +13,84 @@ section 6     restarts: several random starts, the least training loss wins; rac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from coterie.methods.base import CHOICE_OPTIONS, Entry, parts
-from coterie.options import Option, Options
+from coterie.core.registry import register
+from coterie.core.state import ServerState
+from coterie.methods.base import TieredMethod, TrialSettings
+from coterie.methods.round import Step
+from coterie.methods.run import Run
+from coterie.options import Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.method import Method, Race
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 
 
-def ifca(options: Options) -> Method:
-    """j_i = argmin_j F_i(theta_j); local steps on theta_{j_i}; average over those who chose the same j."""
-    common = parts(options)
-    averaging = replace(common.pop("averaging"), divide_by=options.own["divide_by"])
-    return Method(
-        "ifca",
-        objective=Conditional(),
-        weights=LowestLoss(),
-        procedure=Fixed(options.clusters),
-        averaging=averaging,
-        stable_after=options.own.get("stable_after"),
-        resample=options.rounds if options.own["resample"] else None,
-        race=Race(options.own["race"], options.own["race_share"]) if options.own.get("race") else None,
-        **common,
+@register("ifca")
+@dataclass(frozen=True, kw_only=True)
+class IFCA(TrialSettings, TieredMethod):
+    """Every client joins the cluster whose model fits it best, then improves that model.
+
+    j_i = argmin_j F_i(theta_j); local steps on theta_{j_i}; average over the clients that chose the same j.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import IFCA
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, IFCA(clusters=4), learner="logistic", rounds=2)
+        >>> len(result.models)
+        4
+    """
+
+    clusters: int | Auto = option(
+        2,
+        "number of clusters (K); auto: as many as the initializer finds (odcl, moment-descent), or with random models "
+        "as many as held-out samples call for in trial runs, maybe one",
+        low=1,
+    )
+    race: int = option(
+        0, "number of rounds after which only the best of several restarts continues; 0: all continue", low=0
+    )
+    race_share: float = option(0.25, "share of clients asked in each round of a race", above=0, high=1)
+    stable_after: int | None = option(
+        None,
+        "send only its own model to a client that kept its cluster for this many rounds, and all models again every "
+        "so many rounds (off by default: freezing early hurts)",
+        low=2,
+    )
+    resample: bool = option(
+        False,
+        "cut each client's samples into 2 x rounds subsets; every round takes two fresh ones, one to choose the "
+        "cluster by and one to train on, as the paper's analysis assumes",
     )
 
+    summary: ClassVar[str] = "clients join the cluster whose model fits them best"
+    citation: ClassVar[str] = (
+        "Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, 2020"
+    )
+    tries_counts: ClassVar[bool] = True
+    twin: ClassVar[str | None] = "fedavg"
 
-def _defaults(given: Mapping[str, object]) -> Mapping[str, object]:
-    gradient = given.get("exchange") == "gradient"
-    return {
-        "clusters": 2,
-        "client_weight": "uniform",
-        "averaging": "all" if gradient else "members",
-        "divide_by": "federation" if gradient else "answered",
-    }
+    @property
+    def default_averaging(self) -> Averaging:
+        if self.exchange == "gradient":
+            return Averaging(over="all", client_weight="uniform", divide_by="federation")
+        return Averaging(over="members", client_weight="uniform")
 
+    def tiers(self) -> Tiers:
+        return self.compose(assignment=LowestLoss(), stable_after=self.stable_after, resample=self.resample)
 
-ENTRY = Entry(
-    name="ifca",
-    summary="clients join the cluster whose model fits them best",
-    paper="Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, 2020",
-    compose=ifca,
-    options=(
-        Option("race", int, "rounds after which only the best of several restarts goes on; 0: all go on", 0, low=0),
-        Option("race_share", float, "share of clients asked in each round of a race", 0.25, above=0, high=1),
-        Option(
-            "divide_by",
-            str,
-            "with averaging=all: the mass of those who answered, or of the whole federation",
-            None,
-            ("answered", "federation"),
-        ),
-        Option(
-            "stable_after",
-            int,
-            "send only its own model to a client that kept its cluster for so many visits; all "
-            "models again every so many rounds (off unless given: freezing early hurts)",
-            None,
-            low=2,
-        ),
-        Option(
-            "resample",
-            bool,
-            "cut each client's samples into 2 x rounds subsets; every round takes two fresh ones, one to choose the "
-            "cluster by and one to train on, as the paper's analysis assumes",
-            False,
-        ),
-        *CHOICE_OPTIONS,
-    ),
-    defaults=_defaults,
-    twin="fedavg",
-    reveals={"cluster": "which cluster the client chose"},
-)
+    def step(self, run: Run, state: ServerState) -> Step:
+        """One round; during a race some clients train all restarts, after it everybody trains the best one."""
+        if self.race and state.clusters.restarts > 1:
+            if state.round < self.race:
+                run = replace(run, settings=replace(run.settings, participation=self.race_share))
+            else:
+                state = state.best_restart_only()
+        return super().step(run, state)
+
+    @property
+    def race_rounds(self) -> int:
+        """Rounds in which several restarts compete on a share of the clients."""
+        return self.race if self.init.restarts > 1 else 0

@@ -1,44 +1,42 @@
-"""Local training: every client on its own, nothing is exchanged. The floor that any federation has to beat.
+"""Local training: every client trains alone, nothing is exchanged. The floor that any federation has to beat.
 
-Each client is a cluster of one. In simulation its model is kept beside the others', but since nothing needs to
-travel, no bytes are counted.
+Each client is a cluster of one. A simulation keeps all models side by side; since nothing needs to travel, no bytes are
+counted.
 """
 
 from __future__ import annotations
 
-from coterie.methods.base import Entry, parts
-from coterie.options import PRIVATE, Options
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.core.registry import register
+from coterie.methods.base import TieredMethod
+from coterie.methods.groups import FoundGroups, OneModelEach
+from coterie.methods.settings import PRIVACY_OPTIONS
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import Assigned
-from coterie.tiers.method import Groups, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 
 
-def local(options: Options) -> Method:
+@register("local")
+@dataclass(frozen=True, kw_only=True)
+class Local(TieredMethod):
     """theta_i <- theta_i - lr * gradient of F_i, alone."""
-    return Method(
-        "local",
-        Conditional(),
-        Assigned(),
-        Fixed(options.clusters),
-        groups=Groups("self"),
-        travels=False,
-        **parts(options),
+
+    summary: ClassVar[str] = "every client trains alone"
+    citation: ClassVar[str] = "a baseline of every paper on personalisation"
+    groups: ClassVar[FoundGroups] = OneModelEach()
+    exchanges: ClassVar[bool] = False
+    no_twin: ClassVar[str] = "K is the number of clients by definition"
+    refuses: ClassVar[frozenset[str]] = (
+        frozenset({"clusters", "averaging", "client_weight", "divide_by", "combine", "restarts", "shared"})
+        | {"server_lr", "server_optimizer", "exchange", "init", "finetune"}
+        | PRIVACY_OPTIONS  # nothing leaves a client
     )
 
+    @property
+    def default_averaging(self) -> Averaging:
+        return Averaging(over="members", client_weight="uniform")
 
-ENTRY = Entry(
-    name="local",
-    summary="every client trains alone",
-    paper="a baseline of every paper on personalisation",
-    compose=local,
-    refuses=frozenset(
-        {"clusters", "averaging", "client_weight", "restarts", "shared", "server_lr", "exchange", "start", "finetune"}
-        | {"combine"}
-        | PRIVATE  # nothing leaves a client
-    ),
-    defaults=lambda given: {"client_weight": "uniform", "averaging": "members"},
-    no_twin="K is the number of clients by definition",
-    reveals={"cluster": "its own number; nothing leaves the client in a deployment"},
-    groups="self",
-)
+    def tiers(self) -> Tiers:
+        return self.compose(assignment=Assigned())

@@ -9,38 +9,380 @@ alpha, beta     alpha, beta; the step is alpha / (2 beta^2), or half over the me
 Y, A            moments: all pairs of a client's samples (ours), or two points of fresh clients (the paper's letter)
 remark 2        private_anchors: noise on every client's own two copies of the anchors' estimates
 
-It is no composition of tiers: `server/moment_descent.py` and `client/moments.py` are its two halves. Here it ends with
-the coarse models; `two-phase` goes on with them, and start=moment-descent puts it before any other method.
+A few anchors walk from a common theta_0 towards their own true models. The direction is sought in a subspace of
+dimension k that all clients find together (`orthogonal_iteration`, algorithm 3 of the paper), in which the few samples
+of one anchor are enough. Then anchors that have come to the same place are one group. The clients' halves are the tasks
+`MomentProduct` and `AnchorStep`. Here it ends with the coarse models; `two-phase` goes on with them, and
+init=moment-descent puts it before any other method.
 """
 
 from __future__ import annotations
 
-from coterie.methods.base import Entry, parts
-from coterie.options import COMMON, Options
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.client.tasks.anchor_step import AnchorStep
+from coterie.client.tasks.moment_product import MomentProduct
+from coterie.core.clusters import Clusters, Params
+from coterie.core.federation import Federation, positions_of
+from coterie.core.keys import Purpose, generator, key_for, keys_for_clients
+from coterie.core.messages import Broadcast, Reply, merge
+from coterie.core.registry import register
+from coterie.core.shard import Positions
+from coterie.errors import ConfigError, TrainingError
+from coterie.learners.base import Learner
+from coterie.learners.linear import Linear, as_linear
+from coterie.methods.anchors import Grouping, choose_anchors, group_anchors
+from coterie.methods.asking import Cost
+from coterie.methods.base import Method
+from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
+from coterie.methods.settings import WITHOUT_ROUNDS
+from coterie.options import Auto, check_fields, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.method import Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
-from coterie.training.starts import MOMENT_DESCENT, MOMENT_OPTIONS
+from coterie.tiers.composition import Tiers
 
-KEPT = {"clusters", "learner", "engine", "device", "dtype", "seed", "validation"}
-"""The common options that mean something before the first round."""
+SPECTRUM = 12
+"""Eigenvalues looked at to see how many groups there may be at most."""
+CLEAR_OF_BULK = 1.75
+"""An eigenvalue this much above the bulk may belong to a group."""
+MOST_ITERATIONS = 25
+"""Enough for a start 30 times as far as the plateau is high."""
+PLATEAU = 0.9
+"""Without T: the anchors stop when their mean sigma is still more than this share of the one before."""
+COPIED_AT_ONCE = 500
+"""Clients that are sent perturbed copies of their own in one exchange, to bound the memory."""
 
 
-def moment_descent(options: Options) -> Method:
-    """No rounds follow: every client joins the coarse model that fits it best."""
-    return Method("moment-descent", Conditional(), LowestLoss(), Fixed(options.clusters), **parts(options))
+@register("moment-descent")
+@dataclass(frozen=True, kw_only=True)
+class MomentDescent(Method, Initializer):
+    """Coarse models of k linear regressions from any start, by a few anchor clients.
+
+    As the `init` of another method it makes that method's first models, and the number of clusters is the other's.
+    """
+
+    clusters: int | Auto = option(2, "number of clusters (K); auto: as many as the anchors show", low=1)
+    anchors: int | None = option(None, "number of anchor clients (n_H); by default 3 k ln k, rounded up", low=1)
+    anchor_samples: int | None = option(
+        None, "least number of samples of an anchor; by default the largest clients are anchors", low=2
+    )
+    iterations: int | None = option(
+        None, "number of steps of the anchors (T); by default until they stop getting closer", low=1
+    )
+    subspace_rounds: int = option(10, "number of exchanges in which the clients find a subspace together (T_1)", low=1)
+    moments: Literal["all-pairs", "two-points"] = option(
+        "all-pairs",
+        "products over all pairs of a client's samples, or over two points of clients that are new in every iteration "
+        "(the paper's letter; needs hundreds of clients a feature)",
+    )
+    private_anchors: float = option(
+        0.0, "standard deviation of the noise on what clients see of the anchors (remark 2)", low=0
+    )
+    start_norm: float = option(0.0, "norm of the anchors' common start, in a random direction", low=0)
+    delta: float | None = option(
+        None, "least distance of two true models (Delta); by default read off the anchors", above=0
+    )
+    epsilon: float = option(0.1, "with delta: an anchor stops at this share of it", above=0, high=1)
+    alpha: float | None = option(None, "least eigenvalue of the features' covariance; by default the mean one", above=0)
+    beta: float | None = option(
+        None, "largest eigenvalue of the features' covariance; by default the mean one", above=0
+    )
+
+    summary: ClassVar[str] = "coarse models of linear regressions from any start, by a few anchor clients"
+    citation: ClassVar[str] = (
+        "Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression, 2022 (phase 1)"
+    )
+    trains: ClassVar[bool] = False
+    learners: ClassVar[tuple[str, ...] | None] = ("linear",)
+    no_twin: ClassVar[str] = "one model needs no anchors; what is found for K=1 is no average of the clients' models"
+    finds_count: ClassVar[bool] = True
+    models_trained: ClassVar[bool] = True
+    reveals_rows: ClassVar[Mapping[str, str]] = {
+        "anchor": "of the few anchors: its own model as it is estimated, step by step",
+        "sigma": "of the few anchors: how far that estimate has to go",
+    }
+    refuses: ClassVar[frozenset[str]] = WITHOUT_ROUNDS | {"finetune"}
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def initializer(self) -> Initializer:
+        return self
+
+    def check(self, learner: Learner) -> None:
+        if not isinstance(learner, Linear):
+            raise ConfigError(
+                f"init=moment-descent: for learner linear only, but this run has {learner.spec}; give init=random"
+            )
+
+    def tiers(self) -> Tiers:
+        averaging = Averaging().filled(Averaging(over="members", client_weight="uniform"))
+        return Tiers(assignment=LowestLoss(), K=self.count, averaging=averaging)
+
+    def first_models(self, run: Run) -> FirstModels:
+        linear = as_linear(run.learner)
+        coarse = self.descend(run.federation, linear.coefficients, run.tiers.K, run.seed, run.dtype, run.device)
+        models = {name: p.to(run.dtype).to(run.device) for name, p in linear.named(coarse.centres).items()}
+        if not all(bool(p.isfinite().all()) for p in models.values()):
+            raise TrainingError("moment descent: the coarse models are not finite: standardise the columns")
+        notes = tuple(f"moment descent: {note}" for note in coarse.grouping.notes)
+        facts = {"moment_descent": coarse.facts(run.data.clients)}
+        return FirstModels(models, coarse.grouping.k, found=facts, notes=notes)
+
+    def descend(
+        self, federation: Federation, width: int, k: int | None, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> Coarse:
+        """Return what phase 1 finds.
+
+        Args:
+            federation: The clients.
+            width: Number of coefficients p, bias included.
+            k: Number of groups; None: as many as the anchors show.
+            seed: Seed of the run.
+            dtype: Floating type of the models.
+            device: Where they are.
+        """
+        server = _Server(federation, self, k, seed, Cost())
+        theta_0 = _theta_0(width, self.start_norm, seed).to(dtype).to(device)
+        if self.moments == "two-points":  # the anchors are not among those who find the subspace
+            server.spared = _anchors(federation, self, k, k, seed)
+        most, basis = server.first_subspace(theta_0)
+        anchors = _anchors(federation, self, k, most, seed)
+        path, sigmas = server.walk(anchors, theta_0, basis)
+        heard = ~sigmas.isnan().all(dim=0).numpy()  # an anchor that never answered knows nothing
+        if heard.sum() < (k or 1):
+            raise TrainingError(f"only {heard.sum()} of {len(anchors)} anchors answered, fewer than clusters={k}")
+        estimates = path[-1][heard]
+        grouping = group_anchors(estimates.double().cpu().numpy(), k, most, self.delta)
+        centres = torch.stack([estimates[torch.from_numpy(grouping.group == g)].mean(dim=0) for g in range(grouping.k)])
+        step = self.step_size(server.covariance)
+        return Coarse(centres, anchors[heard], estimates, sigmas[:, heard], path[:, heard], grouping, step, server.cost)
+
+    @property
+    def most_iterations(self) -> int:
+        """T, or a bound for it."""
+        return self.iterations or (5 if self.moments == "two-points" else MOST_ITERATIONS)
+
+    def step_size(self, covariance: float) -> float:
+        """Return eta over sigma: alpha / (2 beta^2), or half over the mean eigenvalue of the covariance."""
+        if self.alpha is None and self.beta is None:
+            return 1 / (2 * covariance)
+        alpha, beta = self.alpha or covariance, self.beta or covariance
+        return alpha / (2 * beta**2)
 
 
-ENTRY = Entry(
-    name="moment-descent",
-    summary="coarse models of linear regressions from any start, by a few anchor clients",
-    paper="Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression, 2022 (phase 1)",
-    compose=moment_descent,
-    refuses=frozenset({option.name for option in COMMON} - KEPT),
-    options=MOMENT_OPTIONS,
-    defaults=lambda given: {"clusters": 2, "rounds": 0, "client_weight": "uniform", "averaging": "members"},
-    prefers=lambda given: {"start": MOMENT_DESCENT},
-    learners=("linear",),
-    no_twin="one model needs no anchors; what is found for K=1 is no average of the clients' models",
-)
+@dataclass(frozen=True)
+class Coarse:
+    """What moment descent found."""
+
+    centres: Tensor
+    """(k, p), the mean estimate of each group of anchors."""
+    anchors: Positions
+    """(A,) where the anchors stand in the federation."""
+    estimates: Tensor
+    """(A, p)."""
+    sigmas: Tensor
+    """(T, A), about |Sigma (theta* - theta)| of each anchor before each iteration; NaN where it was not heard."""
+    path: Tensor
+    """(T + 1, A, p), the estimates from theta_0 on."""
+    grouping: Grouping
+    step: float
+    """What the estimated length of the way is multiplied by."""
+    cost: Cost
+
+    def facts(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return what was chosen and found, ready for JSON; `names` are the ids of all clients."""
+        return {
+            "clusters": self.grouping.k,
+            "anchors": {names[i]: int(g) for i, g in zip(self.anchors, self.grouping.group, strict=True)},
+            "delta": 2 * self.grouping.threshold,
+            "merge_heights": self.grouping.heights.tolist(),
+            "step": self.step,
+            "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.sigmas],
+            "exchanges": self.cost.exchanges,
+            "bytes_up": self.cost.bytes_up,
+            "bytes_down": self.cost.bytes_down,
+            "notes": list(self.grouping.notes),
+        }
+
+
+@dataclass
+class _Server:
+    """Asks, and remembers what it has cost and what it has learned about the features."""
+
+    federation: Federation
+    settings: MomentDescent
+    k: int | None
+    seed: int
+    cost: Cost
+    covariance: float = 1.0
+    """Mean eigenvalue of the pooled covariance of the features."""
+    spared: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Clients that are not asked for products."""
+
+    def first_subspace(self, theta_0: Tensor) -> tuple[int, Tensor]:
+        """How many groups there may be at most, and the basis (p, k) at the common start; one for all anchors."""
+        p, k = len(theta_0), self.k
+        width = min(p, SPECTRUM if k is None else k)
+        random = generator(key_for(self.seed, Purpose.ANCHORS, 1)).standard_normal((p, width))
+        basis = torch.linalg.qr(torch.from_numpy(random).to(theta_0)).Q[None]
+        rounds = self.settings.subspace_rounds * (2 if k is None else 1)
+        self._product(theta_0[None], basis[:, :, :1], 0, False)  # how large the features are
+        basis = self.orthogonal_iteration(theta_0[None], basis, 0, rounds)
+        return (k, basis) if k is not None else self._outstanding(theta_0, basis)
+
+    def _outstanding(self, theta_0: Tensor, basis: Tensor) -> tuple[int, Tensor]:
+        """The directions whose eigenvalues of Y at the start stand out of the bulk; all where no bulk is seen."""
+        if basis.shape[2] < SPECTRUM:
+            return int(min(basis.shape[2], len(self.federation.clients) // 2)) or 1, basis
+        seen = basis[0].T @ self._product(theta_0[None], basis, 0, False)[0]
+        values, turn = torch.linalg.eigh((seen + seen.T) / 2)
+        bulk = float(values.abs().sort().values[: SPECTRUM // 2].median())
+        most = max(1, int((values > CLEAR_OF_BULK * bulk).sum()))
+        return most, basis @ turn.flip(1)[:, :most]
+
+    def orthogonal_iteration(self, theta: Tensor, basis: Tensor, t: int, rounds: int | None = None) -> Tensor:
+        """Algorithm 3: the leading left singular vectors of each anchor's Y, (A, p, k), from `basis` on.
+
+        With all pairs Y is symmetric and one product serves; else Y^T and Y take turns. A basis of the whole space
+        cannot get any better.
+        """
+        if basis.shape[1] == basis.shape[2]:
+            return basis
+        two_points = self.settings.moments == "two-points"
+        for _ in range(rounds or self.settings.subspace_rounds):
+            if two_points:
+                basis = self._product(theta, basis, t, True)
+            basis = torch.linalg.qr(self._product(theta, basis, t, False)).Q
+        return basis
+
+    def _product(self, theta: Tensor, basis: Tensor, t: int, turned: bool) -> Tensor:
+        """Y basis (or Y^T basis) for each anchor, (A, p, k): a weighted mean over the clients."""
+        task = MomentProduct(self.settings.moments, turned)
+        clusters = Clusters({"anchor": theta, "basis": basis}, len(theta))
+        asked = self._asked(t)
+        if self.settings.private_anchors:
+            clusters = Clusters({"basis": basis}, len(theta))
+            parts = np.array_split(asked, -(-len(asked) // COPIED_AT_ONCE))
+            replies = [self._ask(task, clusters, part, {"copies": self._copies(theta, part, t)}) for part in parts]
+        else:
+            replies = [self._ask(task, clusters, asked, {})]
+        sums = merge(replies).sums
+        if not sums or float(sums["mass"]) == 0:
+            raise ConfigError(
+                "moment descent learns from pairs of samples of one client, but no client that answered has two: "
+                "use init=random"
+            )
+        self.covariance = float(sums["energy"] / sums["samples"]) / theta.shape[1]
+        if not (math.isfinite(self.covariance) and self.covariance > 0):
+            raise TrainingError(
+                f"moment descent: the mean square of the features is {self.covariance:g}, so that no step size can be "
+                "chosen: standardise the columns"
+            )
+        return sums["product"] / float(sums["mass"])
+
+    def _asked(self, t: int) -> Positions:
+        """Everybody; with two points a part of its own of the clients for each iteration."""
+        everybody = np.arange(len(self.federation.clients))
+        if self.settings.moments == "all-pairs":
+            return everybody
+        others = np.setdiff1d(everybody, self.spared)
+        lots = keys_for_clients(self.seed, Purpose.ANCHORS, 2, self.federation.hashes[others])
+        return np.sort(others[np.argsort(lots, kind="stable")[t :: self.settings.most_iterations]])
+
+    def _ask(self, task: MomentProduct, clusters: Clusters, asked: Positions, each: Params) -> Reply:
+        reply = self.cost.count(self.federation.ask(task, Broadcast(BEFORE, clusters, each=each), asked))
+        if not reply.clients:
+            raise TrainingError(f"moment descent: none of the {len(asked)} clients asked has answered")
+        return reply
+
+    def _copies(self, theta: Tensor, asked: Positions, t: int) -> Tensor:
+        """Two independently perturbed copies of the estimates for each client, (m, 2, A, p); the same all along t."""
+        keys = keys_for_clients(self.seed, Purpose.PERTURBATION, t, self.federation.hashes[asked])
+        noise = np.stack([generator(int(key)).standard_normal((2, *theta.shape)) for key in keys])
+        return theta + self.settings.private_anchors * torch.from_numpy(noise).to(theta)
+
+    def walk(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """The anchors' way from theta_0, (T + 1, A, p), and their sigmas (T, A), NaN where one was not heard.
+
+        An anchor below the floor has arrived and is not asked again.
+        """
+        settings, count = self.settings, len(anchors)
+        step, fresh = settings.step_size(self.covariance), _fresh_pairs(self.federation, anchors, settings)
+        floor = torch.full((count,), settings.epsilon * (settings.delta or 0.0), dtype=torch.float64)
+        path, bases = [theta_0.repeat(count, 1)], basis.repeat(count, 1, 1)
+        sigmas: list[Tensor] = []
+        walking = np.arange(count)
+        while len(walking) and len(sigmas) < settings.most_iterations:
+            t, theta = len(sigmas), path[-1].clone()
+            if t > 0:
+                bases[walking] = self.orthogonal_iteration(theta[walking], bases[walking], t)
+            own = (theta[walking], bases[walking], floor[walking])
+            heard, theta_next, sigma = self.anchor_steps(anchors[walking], *own, step, t, fresh)
+            rows = walking[heard]
+            theta[rows] = theta_next
+            lengths = torch.full((count,), torch.nan, dtype=torch.float64)
+            lengths[rows] = sigma
+            path.append(theta)
+            sigmas.append(lengths)
+            if settings.iterations is None and _level(sigmas):
+                break
+            walking = np.setdiff1d(walking, rows[(sigma <= floor[rows]).numpy()])
+        return torch.stack(path), torch.stack(sigmas)
+
+    def anchor_steps(
+        self, anchors: Positions, theta: Tensor, bases: Tensor, floor: Tensor, step: float, t: int, fresh: int | None
+    ) -> tuple[Positions, Tensor, Tensor]:
+        """Every anchor moves by itself: which of them answered, their estimates (H, p) and sigmas (H,)."""
+        task = AnchorStep(fresh, t)
+        each = {"anchor": theta, "basis": bases, "floor": floor}
+        broadcast = Broadcast(BEFORE, Clusters({}, 0), scalars={"step": step}, each=each)
+        reply = self.cost.count(self.federation.ask(task, broadcast, anchors))
+        place = {int(position): index for index, position in enumerate(anchors)}
+        heard = np.array([place[int(i)] for i in positions_of(self.federation, reply.clients)], dtype=np.int64)
+        if len(heard) == 0:
+            return heard, theta[:0], torch.zeros(0, dtype=torch.float64)
+        return heard, reply.rows["anchor"].to(theta), reply.rows["sigma"]
+
+
+def _anchors(federation: Federation, settings: MomentDescent, k: int | None, most: int | None, seed: int) -> Positions:
+    """The anchors where there are k groups, or up to `most`."""
+    if most is None:
+        raise ConfigError("moments=two-points cannot tell the number of clusters: set clusters, or use all-pairs")
+    if settings.anchors is not None and settings.anchors < (k or 1):
+        raise ConfigError(f"anchors={settings.anchors} cannot show clusters={k}: ask for more anchors than clusters")
+    least = settings.anchor_samples
+    if least is None and settings.moments == "two-points":
+        least = 2 * settings.most_iterations
+    return choose_anchors(federation, settings.anchors, most, least, seed)
+
+
+def _theta_0(width: int, norm: float, seed: int) -> Tensor:
+    direction = generator(key_for(seed, Purpose.ANCHORS, 3)).standard_normal(width)
+    return torch.from_numpy(direction * (norm / np.linalg.norm(direction)))
+
+
+def _fresh_pairs(federation: Federation, anchors: Positions, settings: MomentDescent) -> int | None:
+    """l: pairs of samples an anchor has for each iteration; None where all are used again and again."""
+    if settings.moments == "all-pairs":
+        return None
+    pairs = int(federation.sizes[anchors].min()) // (2 * settings.most_iterations)
+    if pairs == 0:
+        raise ConfigError(
+            f"moments=two-points takes fresh pairs of an anchor's samples in each of {settings.most_iterations} "
+            f"iterations, but an anchor has {federation.sizes[anchors].min()}: use all-pairs, or larger anchors"
+        )
+    return pairs
+
+
+def _level(sigmas: Sequence[Tensor]) -> bool:
+    """Whether the anchors' sigmas, (A,) for each iteration, have stopped falling."""
+    return len(sigmas) > 1 and float(sigmas[-1].nanmean()) > PLATEAU * float(sigmas[-2].nanmean())

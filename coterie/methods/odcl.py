@@ -1,72 +1,270 @@
 """ODCL: one round. Clients solve their own problems, the server clusters the solutions and averages inside clusters.
 
 (Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous
-Environments, 2022)
+Environments, 2022, algorithm 1)
 
 paper                 here
 theta-hat_i           a client's own solution: solver (exact: algorithm 1; sgd: theorem 2, remark 16)
-C, eta                clustering and its settings; K for all but convex clustering
-theta-bar_k           clusters.params, the mean over the cluster: client_weight=uniform as in the paper, or samples
+C, eta                clustering and its settings (`coterie/server/clustering`); K for all but convex clustering
+theta-bar_k           the mean over the cluster: client_weight=uniform as in the paper, or samples
 lambda, (12), (13)    lam, or convex_grid and convex_rule for the path of appendix C; lam=oracle13 needs the truth
 T, R, mu_f            sgd_steps, sgd_radius, sgd_mu
 
-All of it happens before the first round (`server/one_shot.py`, `client/solve.py`), so start=odcl puts it before any
-other method. The yardsticks of the paper are in `methods/one_shot_yardsticks.py`. ALL-for-ALL is left out: it has to be
-told who belongs together.
+`IFCA(init=ODCL(clustering="spectral"))` starts another method from it. The paper's yardsticks are in
+`one_shot_yardsticks.py`. ALL-for-ALL is left out: it has to be told which clients belong together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal
 
-from coterie.methods.base import Entry, parts
-from coterie.options import AUTO, COMMON, Options
+import torch
+from torch import Tensor
+
+from coterie.client.solvers import ExactMinimum, LocalSolver, LocalSteps, StochasticGradient
+from coterie.client.tasks.local_solve import LocalSolve
+from coterie.core.clusters import Clusters, Params, row_bytes, unflat
+from coterie.core.messages import Broadcast
+from coterie.core.registry import register
+from coterie.errors import ConfigError, TrainingError
+from coterie.learners.base import Learner
+from coterie.learners.linear import Linear
+from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.learners.logistic import Logistic
+from coterie.learners.minimum import GeneralisedLinear
+from coterie.learners.projected import ProjectedSgd
+from coterie.methods.asking import NOBODY, Cost, ask_everybody, averages, join_by_loss
+from coterie.methods.base import Method
+from coterie.methods.initializers import one_model
+from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
+from coterie.methods.settings import WITHOUT_ROUNDS
+from coterie.options import AUTO, Auto, check_fields, option
+from coterie.server.averaging import Averaging
+from coterie.server.clustering.choose import ClusterSettings, cluster_points
 from coterie.tiers.assignment import Assigned
-from coterie.tiers.method import Groups, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
-from coterie.training.starts import ODCL, ODCL_OPTIONS
+from coterie.tiers.composition import Tiers
 
-PAPER = (
+CITATION = (
     "Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous "
     "Environments, 2022"
 )
-SOLVING = {
-    "learner",
-    "engine",
-    "device",
-    "dtype",
-    "seed",
-    "validation",
-    "client_weight",
-    "local_steps",
-    "local_epochs",
-    "batch_size",
-    "augment",
-    "lr",
-    "finetune",
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solving:
+    """How clients solve their own problems."""
+
+    solver: Literal["exact", "sgd", "steps"] | None = option(
+        None,
+        "how a client solves its own problem: exact (linear, and logistic with l2), sgd (projected, inexact), or steps "
+        "(local_steps or local_epochs from one common model); by default exact where it can be",
+    )
+    solve_steps: int | None = option(
+        None, "solver=steps: number of gradient steps; by default local_steps or local_epochs", low=1
+    )
+    sgd_steps: int = option(10_000, "solver=sgd: number of steps, one sample each (T)", low=1)
+    sgd_radius: float | None = option(
+        None, "solver=sgd: radius of the ball that is projected on (R); to be given", above=0
+    )
+    sgd_mu: float | None = option(
+        None,
+        "solver=sgd: strong convexity (mu), the step is 1/(mu t); by default a client's own least eigenvalue, or l2",
+        above=0,
+    )
+    sgd_output: Literal["last", "average"] = option(
+        "last", "solver=sgd: the last iterate, or their mean with weights t"
+    )
+
+    def local_solver(self, run: Run) -> LocalSolver:
+        """Return the solver, which may depend on the learner and on the method's local training."""
+        name = self.solver or ("exact" if _has_minimum(run.learner) else "steps")
+        if name == "exact":
+            return ExactMinimum()
+        if name == "steps":
+            return LocalSteps(run.tiers.local.without_prox(self.solve_steps))
+        if self.sgd_radius is None:
+            raise ConfigError(
+                "solver=sgd projects on a ball around zero that must hold the solutions: give its radius, sgd_radius"
+            )
+        return StochasticGradient(ProjectedSgd(self.sgd_radius, self.sgd_steps, self.sgd_mu, self.sgd_output))
+
+    def task(self, run: Run) -> tuple[LocalSolve, Broadcast]:
+        """Return what clients are asked: to solve their problems, from one common model where steps are taken."""
+        solver = self.local_solver(run)
+        steps = isinstance(solver, LocalSteps)
+        clusters = Clusters(one_model(run) if steps else {}, K=1)
+        scalars = {"lr": run.tiers.local.rate(0, run.rounds)} if steps else {}
+        return LocalSolve(solver, run.seed), Broadcast(BEFORE, clusters, scalars=scalars)
+
+
+def _has_minimum(learner: Learner) -> bool:
+    """Whether every client's problem has a solution, classes that it lacks aside."""
+    return isinstance(learner, Linear) or (isinstance(learner, Logistic) and learner.l2 > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clustering:
+    """How the server clusters the clients' solutions."""
+
+    clustering: Literal["kmeans++", "spectral", "convex", "gradient"] = option(
+        "kmeans++", "how the server clusters the clients' solutions"
+    )
+    choose_k: Literal["silhouette", "elbow"] = option(
+        "silhouette", "clusters=auto: the rule that finds the number of clusters"
+    )
+    gradient_step: float = option(
+        1.0, "clustering=gradient: the step alpha times the number of clients, below 2", above=0
+    )
+    spectral_parts: int = option(3, "clustering=spectral: all three parts, or the first alone", low=1, high=3)
+    lam: float | Literal["oracle13"] | None = option(
+        None, "clustering=convex: a fixed lambda; by default by the path; oracle13: from the true groups", above=0
+    )
+    convex_grid: Literal["log", "equidistant"] = option("log", "clustering=convex: the lambdas of the path")
+    convex_rule: Literal["b", "a-then-b"] = option("b", "clustering=convex: which lambda of the path is taken")
+    convex_weights: Literal["uniform", "knn"] = option(
+        "uniform", "clustering=convex: which clients are pulled together"
+    )
+
+    def cluster_settings(self, K: int | None) -> ClusterSettings:
+        """Return the settings of the server's clustering, into K clusters or as many as it finds."""
+        given = {each.name: getattr(self, each.name) for each in fields(Clustering)}
+        return ClusterSettings(clusters=K, **given)
+
+
+REVEALS = {
+    "model": "its own model, as it would have it alone",
+    "losses": "how well each cluster fits it, if it has no solution of its own",
 }
-"""The common options that mean something without rounds; the last six to solver=steps, or to finetune and its steps."""
 
 
-def odcl(options: Options) -> Method:
-    """No rounds follow: every client keeps the mean of its cluster."""
-    return Method("odcl", Conditional(), Assigned(), Fixed(options.clusters), groups=Groups("start"), **parts(options))
+@register("odcl")
+@dataclass(frozen=True, kw_only=True)
+class ODCL(Clustering, Solving, Method, Initializer):
+    """Clients' own solutions, clustered and averaged: one exchange, no rounds.
+
+    As the `init` of another method it makes that method's first models; the number of clusters, the local training and
+    the averaging are then those of the other method.
+    """
+
+    clusters: int | Auto | None = option(
+        None,
+        "number of clusters (K); auto: as many as the clustering finds; by default 2, with convex clustering auto",
+        low=1,
+    )
+    local: LocalTraining = FullBatch()
+    averaging: Averaging = Averaging()
+
+    summary: ClassVar[str] = "one round: clients' own solutions are clustered and averaged"
+    citation: ClassVar[str] = CITATION
+    trains: ClassVar[bool] = False
+    twin: ClassVar[str | None] = "naive-averaging"
+    finds_count: ClassVar[bool] = True
+    models_trained: ClassVar[bool] = True
+    reveals_rows: ClassVar[Mapping[str, str]] = REVEALS
+    refuses: ClassVar[frozenset[str]] = (
+        WITHOUT_ROUNDS
+        | {"averaging", "divide_by", "combine", "lr_decay"}
+        | {
+            "optimizer",
+            "schedule",
+        }
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @classmethod
+    def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Convex clustering finds the number of clusters itself, whatever a scenario recommends."""
+        return {"clusters": AUTO} if given.get("clustering") == "convex" else {}
+
+    @property
+    def count(self) -> int | None:
+        if self.clusters is None:
+            return None if self.clustering == "convex" else 2
+        return super().count
+
+    @property
+    def initializer(self) -> Initializer:
+        return self
+
+    def tiers(self) -> Tiers:
+        averaging = self.averaging.filled(Averaging(over="members", client_weight="uniform"))
+        return Tiers(assignment=Assigned(), K=self.count, local=self.local, averaging=averaging)
+
+    def first_models(self, run: Run) -> FirstModels:
+        return solve_and_cluster(run, self, self)
 
 
-def prefers(given: Mapping[str, object]) -> Mapping[str, object]:
-    """The start that it is; convex clustering needs no K."""
-    return {"start": ODCL, "restarts": 1} | ({"clusters": AUTO} if given.get("clustering") == "convex" else {})
+def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None) -> FirstModels:
+    """Return the means of the clients' own solutions in each cluster.
+
+    Clients that have no solution of their own join the cluster whose model fits them best; those that never answer have
+    no cluster.
+
+    Args:
+        run: The run; where it knows the groups of the clients in advance these are taken instead of a clustering.
+        solving: How clients solve their problems.
+        clustering: How the solutions are clustered; None for methods that know the groups.
+    """
+    cost, like = Cost(), one_model(run)
+    federation, task = run.federation, solving.task(run)
+    answered, replies, rejected = ask_everybody(federation, *task, cost)
+    if not len(answered):
+        raise _nobody(len(rejected))
+    rows, at = replies["model"], torch.from_numpy(answered)
+    labels = torch.full((len(federation.clients),), NOBODY)
+    known, found = run.known_groups, dict[str, Any]()
+    if known is None:
+        assert clustering is not None, "a method without a clustering knows its groups"
+        truth = None if run.data.truth is None else run.data.truth[answered]
+        partition = cluster_points(rows.double().numpy(), clustering.cluster_settings(run.tiers.K), run.seed, truth)
+        found, labels[at] = dict(partition.told), torch.from_numpy(partition.labels)
+        if (path := (found["convex"] or {}).get("path")) is not None:
+            path["clients"] = [federation.clients[i] for i in answered]
+    else:
+        labels[at] = known[at]
+    K = int(labels.max() if known is None else known.max()) + 1
+    by_samples = run.tiers.averaging.client_weight == "samples"
+    mass = torch.from_numpy(federation.sizes[answered]) if by_samples else torch.ones(len(answered))
+    means = unflat(averages(rows, labels[at], mass, K), like)
+    models = {name: p.to(like[name].device, like[name].dtype) for name, p in means.items()}
+    if len(rejected) and known is None:
+        labels = join_by_loss(federation, Clusters(models, K), labels, rejected, cost)
+    found |= {"solver": task[0].solver.name, "solved": len(answered), "without_solution": len(rejected)}
+    found |= asdict(cost) | {"clusters": K}
+    notes = tuple(f"one-shot: {note}" for note in (*found.get("warnings", ()), *_about_sizes(run, like, known)))
+    return FirstModels(models, K, labels, {"one_shot": _with_costs(run, found, models, labels)}, notes)
 
 
-ENTRY = Entry(
-    name="odcl",
-    summary="one round: clients' own solutions are clustered and averaged",
-    paper=PAPER,
-    compose=odcl,
-    refuses=frozenset({option.name for option in COMMON} - SOLVING - {"clusters"}),
-    options=ODCL_OPTIONS,
-    defaults=lambda given: {"clusters": 2, "rounds": 0, "client_weight": "uniform", "averaging": "members"},
-    prefers=prefers,
-    twin="naive-averaging",
-)
+def _with_costs(run: Run, found: dict[str, Any], models: Params, labels: Tensor) -> dict[str, Any]:
+    """The bytes of the whole exchange: where no rounds follow, each client is sent its model."""
+    if not run.exchanges:
+        return found | {"bytes_up": 0, "bytes_down": 0}
+    if run.rounds == 0:
+        sent = int((labels >= 0).sum()) * (row_bytes(models) + 8)
+        return found | {"bytes_down": found["bytes_down"] + sent}
+    return found
+
+
+def _about_sizes(run: Run, like: Params, known: Tensor | None) -> Iterator[str]:
+    """A sentence where clients have fewer samples than coefficients."""
+    width, sizes = row_bytes(like) // next(iter(like.values())).element_size(), run.federation.sizes
+    few = int((sizes < width).sum())
+    if few and known is None and isinstance(run.learner, GeneralisedLinear):
+        yield (
+            f"{few} of {len(sizes)} clients have fewer samples than the model has coefficients ({width}): their own "
+            "solutions say little, and so may the clusters"
+        )
+
+
+def _nobody(rejected: int) -> TrainingError:
+    if rejected:
+        return TrainingError(
+            f"none of the {rejected} clients that answered has a solution of its own: their loss has no minimum "
+            "(logistic regression on labels that a plane separates, or with a class missing), or it diverged; use "
+            "learner=logistic:l2=0.01 (with bias=false where classes are missing), or solver=steps with a smaller lr"
+        )
+    return TrainingError("none of the clients asked to solve their own problem has answered; nothing was changed")

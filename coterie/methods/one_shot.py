@@ -8,49 +8,50 @@ federated optimisation    then: the rounds of a method for one model, in every c
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
-from coterie.methods import fedavg, fedprox
-from coterie.methods.base import Entry
-from coterie.methods.odcl import prefers
-from coterie.options import Option, Options
+from coterie.core.registry import register
+from coterie.methods.base import TieredMethod
+from coterie.methods.odcl import ODCL
+from coterie.methods.run import Initializer
+from coterie.options import AUTO, Auto, option
 from coterie.tiers.assignment import Assigned
-from coterie.tiers.method import Groups, Method
-from coterie.tiers.procedure import Fixed
-from coterie.training.starts import ODCL_OPTIONS
-
-THEN = {module.ENTRY.name: module.ENTRY for module in (fedavg, fedprox)}
-"""The methods that train one model."""
+from coterie.tiers.composition import Tiers
 
 
-THEN_OPTIONS = (
-    Option("then", str, "which method trains inside the clusters", "fedavg", tuple(THEN)),
-    *(option for entry in THEN.values() for option in entry.options),
-)
-IN_CLUSTERS = {"cluster": "which cluster the server put it into"}
-"""What the rounds reveal."""
+@dataclass(frozen=True, kw_only=True)
+class InsideClusters(TieredMethod):
+    """Base of methods that group clients once and then train one model in every group apart."""
+
+    clusters: int | Auto = option(2, "number of clusters (K); auto: as many as are found", low=1)
+    then: Literal["fedavg", "fedprox"] = option("fedavg", "which method trains inside the clusters")
+    mu: float = option(0.1, "then=fedprox: strength of the pull to the received model (mu)", low=0)
+
+    refuses: ClassVar[frozenset[str]] = frozenset({"init", "restarts"})
+
+    def tiers(self) -> Tiers:
+        local = replace(self.local, prox=self.mu) if self.then == "fedprox" else self.local
+        return self.compose(assignment=Assigned(), local=local)
 
 
-def inside_clusters(name: str, options: Options) -> Method:
-    """The rounds of another method, with the clusters that the start found."""
-    base: Method = THEN[options.own["then"]].compose(options)
-    return replace(base, name=name, weights=Assigned(), procedure=Fixed(options.clusters), groups=Groups("start"))
+@register("one-shot")
+@dataclass(frozen=True, kw_only=True)
+class OneShot(InsideClusters):
+    """FedAvg or FedProx inside clusters of the clients' own solutions."""
 
+    init: Initializer = ODCL()
 
-def one_shot(options: Options) -> Method:
-    """Inside clusters of the clients' own solutions."""
-    return inside_clusters("one-shot", options)
+    summary: ClassVar[str] = "clients' own solutions are clustered once, then each cluster trains its model"
+    citation: ClassVar[str] = (
+        "Ghosh, Hong, Yin, Ramchandran: Robust Federated Learning in a Heterogeneous Environment, 2019"
+    )
+    no_twin: ClassVar[str] = (
+        "its single cluster starts from the mean of the clients' own solutions, where no other method does"
+    )
 
-
-ENTRY = Entry(
-    name="one-shot",
-    summary="clients' own solutions are clustered once, then each cluster trains its model",
-    paper="Ghosh, Hong, Yin, Ramchandran: Robust Federated Learning in a Heterogeneous Environment, 2019",
-    compose=one_shot,
-    refuses=frozenset({"start", "restarts"}),
-    options=(*THEN_OPTIONS, *ODCL_OPTIONS),
-    defaults=lambda given: {"clusters": 2, "client_weight": "samples", "averaging": "members"},
-    prefers=prefers,
-    no_twin="its single cluster starts from the mean of the clients' own solutions, where no other method does",
-    reveals=IN_CLUSTERS,
-)
+    @classmethod
+    def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Convex clustering finds the number of clusters itself."""
+        return {"clusters": AUTO} if given.get("clustering") == "convex" else {}

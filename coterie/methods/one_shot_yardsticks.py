@@ -1,4 +1,4 @@
-"""What the one-shot methods are measured against: local ERM, naive averaging, oracle averaging, cluster oracle.
+"""What one-shot methods are measured against: local ERM, naive averaging, oracle averaging, cluster oracle.
 
 All take the clients' own solutions, or those of pooled data, and exchange nothing after that. (Armacki et al. 2022,
 section 5)
@@ -6,98 +6,130 @@ section 5)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-from coterie.methods.base import Entry, parts
-from coterie.methods.odcl import PAPER, SOLVING
-from coterie.options import COMMON, Options
-from coterie.tiers.assignment import Assigned, SingleCluster
-from coterie.tiers.method import Groups, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
-from coterie.training.starts import ODCL, SOLVER_OPTIONS
+import torch
 
-REFUSED = frozenset({option.name for option in COMMON} - SOLVING)
+from coterie.client.group import ClientGroup
+from coterie.core.clusters import unflat
+from coterie.core.registry import register
+from coterie.errors import ConfigError, TrainingError
+from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.methods.base import Method
+from coterie.methods.groups import FoundGroups, OneModelEach, SingleGroup, TrueGroups
+from coterie.methods.initializers import clusters_of, one_model, with_noise
+from coterie.methods.odcl import CITATION, ODCL, REVEALS, Solving, solve_and_cluster
+from coterie.methods.run import FirstModels, Initializer, Run
+from coterie.options import check_fields, option
+from coterie.server.averaging import Averaging
+from coterie.tiers.assignment import Assigned, AssignmentRule, SingleCluster
+from coterie.tiers.composition import Tiers
+
+REFUSED = ODCL.refuses | {"clusters"}
 
 
-def local_erm(options: Options) -> Method:
+@dataclass(frozen=True, kw_only=True)
+class _Yardstick(Solving, Method, Initializer):
+    """Base of all four: solutions, and no round after them."""
+
+    local: LocalTraining = FullBatch()
+    averaging: Averaging = Averaging()
+
+    citation: ClassVar[str] = CITATION
+    trains: ClassVar[bool] = False
+    models_trained: ClassVar[bool] = True
+    reveals_rows: ClassVar[dict[str, str]] = REVEALS
+    refuses: ClassVar[frozenset[str]] = REFUSED
+    assignment: ClassVar[AssignmentRule] = Assigned()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def initializer(self) -> Initializer:
+        return self
+
+    def tiers(self) -> Tiers:
+        averaging = self.averaging.filled(Averaging(over="members", client_weight="uniform"))
+        return Tiers(assignment=self.assignment, local=self.local, averaging=averaging)
+
+    def first_models(self, run: Run) -> FirstModels:
+        return solve_and_cluster(run, self, None)
+
+
+@register("local-erm")
+@dataclass(frozen=True, kw_only=True)
+class LocalERM(_Yardstick):
     """Every client keeps its own solution."""
-    return Method(
-        "local-erm",
-        Conditional(),
-        Assigned(),
-        Fixed(options.clusters),
-        groups=Groups("self"),
-        travels=False,
-        **parts(options),
-    )
+
+    summary: ClassVar[str] = "every client solves its own problem and keeps the solution"
+    groups: ClassVar[FoundGroups] = OneModelEach()
+    exchanges: ClassVar[bool] = False
+    no_twin: ClassVar[str] = "K is the number of clients by definition"
+    refuses: ClassVar[frozenset[str]] = REFUSED | {"client_weight", "finetune"}
 
 
-def naive_averaging(options: Options) -> Method:
+@register("naive-averaging")
+@dataclass(frozen=True, kw_only=True)
+class NaiveAveraging(_Yardstick):
     """One model: the mean of all solutions."""
-    return Method("naive-averaging", Conditional(), SingleCluster(), Fixed(1), **parts(options))
+
+    summary: ClassVar[str] = "the mean of all clients' own solutions, one round"
+    groups: ClassVar[FoundGroups] = SingleGroup()
+    no_twin: ClassVar[str] = "it has one cluster by definition"
+    assignment: ClassVar[AssignmentRule] = SingleCluster()
 
 
-def oracle_averaging(options: Options) -> Method:
+@register("oracle-averaging")
+@dataclass(frozen=True, kw_only=True)
+class OracleAveraging(_Yardstick):
     """The mean of the solutions inside the true groups."""
-    return _true_groups("oracle-averaging", options)
+
+    summary: ClassVar[str] = "the true groups are known: the mean of the own solutions in each, one round"
+    groups: ClassVar[FoundGroups] = TrueGroups()
+    twin: ClassVar[str | None] = "naive-averaging"
 
 
-def cluster_oracle(options: Options) -> Method:
-    """The solution of the pooled data of each true group, problem (3) of the paper; no federation could have it."""
-    return _true_groups("cluster-oracle", options)
+@register("cluster-oracle")
+@dataclass(frozen=True, kw_only=True)
+class ClusterOracle(_Yardstick):
+    """The solution of the pooled data of each true group, problem (3) of the paper; no federation could have it.
 
+    As an initializer it is for experiments: models trained on the pooled data of each true group, plus noise.
+    """
 
-def _true_groups(name: str, options: Options) -> Method:
-    return Method(name, Conditional(), Assigned(), Fixed(options.clusters), groups=Groups("truth"), **parts(options))
+    noise: float = option(0.0, "standard deviation of noise on every parameter of the solutions", low=0)
+    restarts: int = option(1, "number of draws of the noise that are trained side by side", low=1)
 
+    summary: ClassVar[str] = "the true groups are known and their data is in one place: one solution for each"
+    groups: ClassVar[FoundGroups] = TrueGroups()
+    random: ClassVar[bool] = True
+    models_trained: ClassVar[bool] = False
+    no_twin: ClassVar[str] = "pooled data: no method that leaves it with the clients equals it"
+    refuses: ClassVar[frozenset[str]] = REFUSED | {"client_weight", "restarts", "noise"}
+    reveals_rows: ClassVar[dict[str, str]] = {}
 
-def _entry(name: str, summary: str, compose: Callable[[Options], Method], start: str = ODCL, **more: Any) -> Entry:
-    """What all of them have in common: they begin with solutions, and no round follows."""
-    return Entry(
-        name=name,
-        summary=summary,
-        paper=PAPER,
-        compose=compose,
-        options=SOLVER_OPTIONS,
-        defaults=lambda given: {"rounds": 0, "client_weight": "uniform", "averaging": "members"},
-        prefers=lambda given: {"start": start, "restarts": 1},
-        **{"refuses": REFUSED} | more,
-    )
-
-
-ENTRIES = (
-    _entry(
-        "local-erm",
-        "every client solves its own problem and keeps the solution",
-        local_erm,
-        refuses=REFUSED | {"client_weight", "finetune"},
-        no_twin="K is the number of clients by definition",
-        reveals={"model": "its own model; nothing leaves the client in a deployment"},
-        groups="self",
-    ),
-    _entry(
-        "naive-averaging",
-        "the mean of all clients' own solutions, one round",
-        naive_averaging,
-        no_twin="it has one cluster by definition",
-        groups="one",
-    ),
-    _entry(
-        "oracle-averaging",
-        "the true groups are known: the mean of the own solutions in each, one round",
-        oracle_averaging,
-        twin="naive-averaging",
-        groups="truth",
-    ),
-    _entry(
-        "cluster-oracle",
-        "the true groups are known and their data is in one place: one solution for each",
-        cluster_oracle,
-        start="cluster-oracle",
-        refuses=REFUSED | {"client_weight"},
-        no_twin="pooled data: no method that leaves it with the clients equals it",
-        groups="truth",
-    ),
-)
+    def first_models(self, run: Run) -> FirstModels:
+        if run.data.truth is None:
+            raise ConfigError("cluster-oracle needs the true groups: pass truth= to from_arrays, or take another init")
+        K, groups = clusters_of(run), int(run.data.truth.max()) + 1
+        if groups != K:
+            raise ConfigError(
+                f"cluster-oracle has {groups} true groups, but clusters={K}: leave clusters out or give {groups}"
+            )
+        pooled = run.federation.pooled(run.data.truth)
+        if pooled is None:
+            raise ConfigError(
+                "cluster-oracle puts the clients' data in one place, which only a simulation can: leave it out"
+            )
+        task, broadcast = self.task(run)
+        assert isinstance(pooled, ClientGroup), "of engines in this process"
+        reply = task.run(pooled, broadcast)
+        if len(reply.clients) < K:
+            raise TrainingError(
+                f"the pooled data of {K - len(reply.clients)} groups has no solution: give the learner l2"
+            )
+        like = one_model(run)
+        models = {name: p.to(like[name]) for name, p in unflat(reply.rows["model"], like).items()}
+        return FirstModels(with_noise(run, models, self.noise), K, torch.from_numpy(run.data.truth))

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from coterie.methods.base import Entry, parts
-from coterie.options import Options
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.core.registry import register
+from coterie.methods.base import TieredMethod
+from coterie.methods.groups import FoundGroups, TrueGroups
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import Assigned
-from coterie.tiers.method import Groups, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 
 
-def oracle(options: Options) -> Method:
-    """IFCA whose cluster choice is replaced by the truth."""
-    return Method(
-        "oracle", Conditional(), Assigned(), Fixed(options.clusters), groups=Groups("truth"), **parts(options)
-    )
+@register("oracle")
+@dataclass(frozen=True, kw_only=True)
+class Oracle(TieredMethod):
+    """IFCA whose choice of clusters is replaced by the truth."""
 
+    summary: ClassVar[str] = "the true groups are known: one model for each"
+    citation: ClassVar[str] = "a baseline wherever the truth is known"
+    groups: ClassVar[FoundGroups] = TrueGroups()
+    twin: ClassVar[str | None] = "fedavg"
+    refuses: ClassVar[frozenset[str]] = frozenset({"clusters", "restarts", "init", "divide_by"})
 
-ENTRY = Entry(
-    name="oracle",
-    summary="the true groups are known: one model for each",
-    paper="a baseline wherever the truth is known",
-    compose=oracle,
-    refuses=frozenset({"clusters", "restarts", "start"}),
-    defaults=lambda given: {
-        "client_weight": "uniform",
-        "averaging": "all" if given.get("exchange") == "gradient" else "members",
-    },
-    twin="fedavg",
-    reveals={"cluster": "its true group, which the server knew before"},
-    groups="truth",
-)
+    @property
+    def default_averaging(self) -> Averaging:
+        return Averaging(over="all" if self.exchange == "gradient" else "members", client_weight="uniform")
+
+    def tiers(self) -> Tiers:
+        return self.compose(assignment=Assigned())

@@ -7,60 +7,53 @@ tau                        tau: clusters whose mean Psi have a cosine of at leas
 theta_k, omega             the clusters' models, and `clusters.overall`, which all clients train as in FedAvg
 lambda                     lam: theta_k is pulled to omega, as it was sent, by (lam/2) |theta_k - omega|^2
 
-Every client begins as a cluster of its own. Only those exist, and are counted in K, whose clients have introduced
-themselves: they do so in the first round they take part in, are united with the clusters there are, and then train. A
+Every client begins as a cluster of its own. Only those clusters exist, and are counted in K, whose clients have been
+onboarded: they are in the first round they take part in, are united with the clusters there are, and then train. A
 cluster without a model starts from omega, so a client that finds its like at once never has a model of its own. The
 union keeps the model of the larger side. Nothing splits. A client that never took part has no cluster.
 
 The right tau depends on data and local work: the default, 0.1 as in HCFL, puts all `rotated-digits` in one cluster;
 with batch_size=10, local_epochs=1, lr=0.5 its four rotations are found with tau=0.5.
 
-Somebody new takes the cluster's model with the least loss on its samples (the paper: the nearest mean Psi, or omega).
+A new client takes the cluster's model with the least loss on its samples (the paper: the nearest mean Psi, or omega).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from coterie.methods.base import Entry, parts
-from coterie.options import Option, Options
+from coterie.core.registry import register
+from coterie.methods.base import TieredMethod
+from coterie.options import option
 from coterie.tiers.assignment import Assigned
+from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import AnchorCosine
-from coterie.tiers.method import Groups, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Adaptive, MergeAbove
+from coterie.tiers.procedure import MergeAbove, Procedure
 
 
-def stocfl(options: Options) -> Method:
+@register("stocfl")
+@dataclass(frozen=True, kw_only=True)
+class StoCFL(TieredMethod):
     """Unite by Psi_i where cos >= tau; theta_k <- mean over members, held near omega; omega <- mean over all."""
-    own, common = options.own, parts(options)
-    return Method(
-        "stocfl",
-        Conditional(),
-        Assigned(),
-        Adaptive(1, (MergeAbove(own["tau"]),)),
-        work=replace(common.pop("work"), prox=own["lam"]),
-        distance=AnchorCosine(),
-        overall=True,
-        groups=Groups("introduction"),
-        **common,
+
+    tau: float = option(0.1, "clusters unite if their clients' changes of the frozen model have this cosine")
+    lam: float = option(0.5, "how strongly clusters' models are pulled to the one for all (lambda)", low=0)
+
+    summary: ClassVar[str] = (
+        "clients that change a frozen model alike unite; cluster models stay near one that all train"
     )
+    citation: ClassVar[str] = "Zeng, Hu, Liu, Yu, Wang, Xu: Stochastic Clustered Federated Learning, 2023"
+    no_twin: ClassVar[str] = "its clusters' models are pulled to a second model; with lam=0 and tau=-1 it equals fedavg"
+    refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared", "restarts", "clusters"})
 
-
-ENTRY = Entry(
-    name="stocfl",
-    summary="clients that change a frozen model alike unite; cluster models stay near one that all train",
-    paper="Zeng, Hu, Liu, Yu, Wang, Xu: Stochastic Clustered Federated Learning, 2023",
-    compose=stocfl,
-    refuses=frozenset({"combine", "exchange", "shared", "restarts", "clusters"}),
-    options=(
-        Option("tau", float, "clusters unite if their clients' changes of the frozen model have this cosine", 0.1),
-        Option("lam", float, "how strongly clusters' models are pulled to the one for all (lambda)", 0.5, low=0),
-    ),
-    defaults=lambda given: {"clusters": 1, "client_weight": "samples", "averaging": "members"},
-    no_twin="its clusters' models are pulled to a second model; with lam=0 and tau=-1 it equals fedavg",
-    reveals={
-        "cluster": "which cluster it is in",
-        "anchor": "once, how an epoch of its own changes a frozen model: a gradient of its data",
-    },
-)
+    def tiers(self) -> Tiers:
+        return self.compose(
+            assignment=Assigned(),
+            procedure=Procedure((MergeAbove(self.tau),)),
+            distance=AnchorCosine(),
+            K=1,
+            local=replace(self.local, prox=self.lam),
+            overall=True,
+            onboards=True,
+        )

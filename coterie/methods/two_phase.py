@@ -1,7 +1,7 @@
 """Two phases: moment descent for coarse models, then FedX-clustering. (Su, Xu, Yang 2022)
 
 paper          here
-phase 1        start=moment-descent and its options (see methods/moment_descent.py); start=random leaves it out
+phase 1        init=moment-descent and its options (see methods/moment_descent.py); init=random leaves it out
 theta_t        clusters.params                      eta  lr (auto: 0.9 / max_i |X_i|^2 / n_i)     s  local_steps
 z_it, eq. (8)  the cluster of least squared error   w_i = n_i / N  averaging=all, client_weight=samples
 lambda_it      one cluster, eq. (8); with soft the lambda that also pays for its entropy
@@ -13,59 +13,56 @@ option II, which is faster and is less often stuck from a random start.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
-from coterie.learners.descent import LocalWork
-from coterie.methods.base import Entry, parts
-from coterie.options import AUTO, Option, Options
+from coterie.core.registry import register
+from coterie.learners.base import Learner
+from coterie.learners.linear import Linear
+from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch, ProximalStep
+from coterie.methods.base import Method, TieredMethod
+from coterie.methods.moment_descent import MomentDescent
+from coterie.methods.run import Initializer
+from coterie.options import AUTO, Auto, option
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss, SoftmaxLoss
-from coterie.tiers.method import Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
-from coterie.training.starts import MOMENT_DESCENT, MOMENT_OPTIONS
+from coterie.tiers.composition import Tiers
 
 
-def two_phase(options: Options) -> Method:
-    """Each client joins its cluster by least loss and refines that model; theta <- sum_i (n_i / N) theta_i."""
-    common = parts(options)
-    work = common.pop("work")
-    if options.own["phase2"] == "fedprox":
-        work = _proximal(work, options)
-    soft = options.own.get("soft")
-    weights = LowestLoss() if soft is None else SoftmaxLoss(soft)
-    return Method("two-phase", Conditional(), weights, Fixed(options.clusters), work=work, **common)
+@register("two-phase")
+@dataclass(frozen=True, kw_only=True)
+class TwoPhase(TieredMethod):
+    """Moment descent, then each client joins the model of least loss and refines it; theta <- sum (n_i / N) theta_i."""
 
+    clusters: int | Auto = option(2, "number of clusters (K); auto: as many as moment descent finds", low=1)
+    local: LocalTraining = FullBatch(steps=5, lr=AUTO)
+    init: Initializer = MomentDescent()
+    phase2: Literal["fedavg", "fedprox"] = option("fedavg", "local work: gradient steps, or one proximal step")
+    soft: float | None = option(
+        None,
+        "temperature: a client trains every model, weighted by exp(-mean loss / temperature); by default only its best",
+        above=0,
+    )
 
-def _proximal(work: LocalWork, options: Options) -> LocalWork:
-    """argmin of L_i(theta) + |theta - theta_t|^2 / (2 eta): solved for linear models, by gradient steps for others."""
-    if options.learner.startswith("linear"):
-        return LocalWork(steps=1, implicit=True)
-    # s steps of length lr go about as far as one proximal step of s times the length
-    return replace(work, prox=1 / (options.lr * (options.local_steps or 1)))
+    summary: ClassVar[str] = "coarse models by moment descent, then clients join and refine them"
+    citation: ClassVar[str] = "Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression, 2022"
+    twin: ClassVar[str | None] = "fedavg"
+    refuses: ClassVar[frozenset[str]] = frozenset({"exchange", "shared"})
+    keeps: ClassVar[frozenset[str]] = frozenset({"init", "lr", "restarts"})
 
+    @property
+    def default_averaging(self) -> Averaging:
+        return Averaging(over="all", client_weight="samples")
 
-ENTRY = Entry(
-    name="two-phase",
-    summary="coarse models by moment descent, then clients join and refine them",
-    paper="Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression, 2022",
-    compose=two_phase,
-    refuses=frozenset({"exchange", "shared"}),
-    options=(
-        Option("phase2", str, "local work: gradient steps, or one proximal step", "fedavg", ("fedavg", "fedprox")),
-        Option(
-            "soft",
-            float,
-            "temperature: a client trains every model, weighted by exp(-mean loss / temperature); unset: only its best",
-            None,
-            above=0,
-        ),
-        *MOMENT_OPTIONS,
-    ),
-    defaults=lambda given: {"clusters": 2, "client_weight": "samples", "averaging": "all", "local_steps": 5},
-    prefers=lambda given: {"start": MOMENT_DESCENT, "lr": AUTO, "restarts": 1},
-    twin="fedavg",
-    reveals={
-        "cluster": "which cluster the client chose",
-        "curvature": "with lr=auto: the largest eigenvalue of X^T X / n",
-    },
-)
+    def for_learner(self, learner: Learner) -> Method:
+        """With phase2=fedprox: argmin of L_i(theta) + |theta - theta_t|^2 / (2 eta), solved for linear models."""
+        if self.phase2 == "fedavg":
+            return self
+        if isinstance(learner, Linear):
+            return replace(self, local=ProximalStep(lr=self.local.lr, schedule=self.local.schedule))
+        # s steps of length lr go about as far as one proximal step of s times the length
+        steps = self.local.steps if isinstance(self.local, FullBatch | MiniBatch) else None
+        return replace(self, local=replace(self.local, prox=1 / (float(self.local.lr) * (steps or 1))))
+
+    def tiers(self) -> Tiers:
+        return self.compose(assignment=LowestLoss() if self.soft is None else SoftmaxLoss(self.soft))

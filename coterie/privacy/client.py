@@ -1,4 +1,4 @@
-"""What a client does to its answer before it is sent: cut it, add noise, say a cluster that may be wrong."""
+"""What a client does to its reply before it is sent: clip it, add noise, and randomise the reported cluster."""
 
 from __future__ import annotations
 
@@ -6,25 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.clusters import Clusters
-from coterie.errors import ConfigError
-from coterie.privacy.mechanism import Privacy, truthful, why_not_private
+from coterie.privacy.mechanism import Privacy, truthful
 from coterie.privacy.noise import Floats
-from coterie.tiers.method import RoundSettings
-
-
-def check_askable(settings: RoundSettings, clusters: Clusters) -> None:
-    """Refuse a round whose answer would tell more than is made private, whoever asks for it."""
-    privacy = settings.privacy
-    if privacy is None:
-        return
-    why = why_not_private(settings.objective, settings.weights, settings.distance)
-    if why is None and (clusters.restarts > 1 or clusters.shared or clusters.overall):
-        why = "several starts, a shared body or an overall model would be trained as well, for which there is no noise"
-    if why is None and privacy.local and privacy.choice is None and not settings.tells_no_choice(clusters.K):
-        why = "clients would say which cluster they chose as it is"
-    if why is not None:
-        raise ConfigError(f"this round cannot be made private: {why}")
 
 
 def clipped(vectors: Tensor, clip: float) -> Tensor:
@@ -53,10 +36,10 @@ def made_private(vectors: Tensor, privacy: Privacy, normals: Floats | None) -> T
     return cut.to(vectors.dtype)
 
 
-def said(chosen: Tensor, K: int, epsilon: float, uniforms: Floats) -> Tensor:
-    """What clients say (B,) who have chosen `chosen` (B,): that, or now and then any other of the K clusters.
+def randomised_choice(chosen: Tensor, K: int, epsilon: float, uniforms: Floats) -> Tensor:
+    """Return the clusters (B,) that clients report by randomised response: the chosen one (B,), or another one.
 
-    Their own one is e^epsilon times as likely as each other one. uniforms (B,), between 0 and 1.
+    The chosen cluster is e^epsilon times as likely as each of the K - 1 others. uniforms (B,), between 0 and 1.
     """
     if K == 1:
         return chosen

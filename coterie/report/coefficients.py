@@ -10,6 +10,7 @@ from coterie.report.figures.forest import forest
 from coterie.report.figures.svg import colour
 from coterie.report.formats import ABSENT, listed, plain, plural, signed
 from coterie.report.reading import RunData
+from coterie.training.result import REGRESSION
 
 MOST = 30
 """Coefficients that are shown one by one."""
@@ -19,7 +20,7 @@ MOST_LINES = 240
 
 def section(run: RunData) -> dict[str, Any] | None:
     """What the page says about the coefficients; None where the run has none."""
-    found = run.metrics.get("regression")
+    found = run.metrics.get(REGRESSION)
     if not found:
         return None
     names, used = found["names"], [row for row in found["clusters"] if row["clients"]]

@@ -176,11 +176,11 @@ def gains(main: MethodRuns, base: MethodRuns) -> list[Gain]:
     """Client by client, from the greatest gain to the greatest loss."""
     seen: dict[str, list[tuple[float, float]]] = {}
     for mine, other in pairs(main, base):
-        theirs = {row["id"]: row.get("score") for row in other.clients}
+        theirs = {row.id: row.score for row in other.clients}
         for row in mine.clients:
-            a, b = row.get("score"), theirs.get(row["id"])
+            a, b = row.score, theirs.get(row.id)
             if a is not None and b is not None:
-                seen.setdefault(row["id"], []).append((a, b))
+                seen.setdefault(row.id, []).append((a, b))
     sign = 1.0 if main.first.higher_is_better else -1.0
     found = []
     for client, scores in seen.items():
@@ -202,7 +202,7 @@ def mean_scores(method: MethodRuns, name: str = "score") -> dict[str, float]:
     for run in method.runs:
         for row in run.clients:
             if row.get(name) is not None:
-                seen.setdefault(row["id"], []).append(float(row[name]))
+                seen.setdefault(row.id, []).append(float(row[name]))
     return {client: mean(values) for client, values in seen.items()}
 
 
@@ -227,7 +227,7 @@ def curve(method: MethodRuns, key: str) -> Curve | None:
         for record in run.records:
             kept = spread([record.get(key)])
             if kept is not None:
-                found.setdefault(int(record["round"]) + 1, []).append(kept.mean)
+                found.setdefault(record.round + 1, []).append(kept.mean)
     if not found:
         return None
     rounds = tuple(sorted(found))
@@ -244,7 +244,7 @@ def curve(method: MethodRuns, key: str) -> Curve | None:
 
 def contingency(run: RunData) -> tuple[list[str], list[int], list[list[int]]] | None:
     """True groups, clusters, and how many clients are in both; None where the truth is unknown."""
-    rows = [(str(row["truth"]), int(row["cluster"])) for row in run.clients if row.get("truth") is not None]
+    rows = [(str(row["truth"]), row.cluster) for row in run.clients if row.get("truth") is not None]
     if not rows:
         return None
     truths = sorted({t for t, _ in rows}, key=natural)
@@ -256,6 +256,6 @@ def trouble(runs: Iterable[RunData]) -> tuple[int, int]:
     """Answers that never came and updates that were refused, over all runs and rounds."""
     missing = rejected = 0
     for run in runs:
-        missing += sum(len(record.get("missing", ())) for record in run.records)
-        rejected += sum(len(record.get("rejected", ())) for record in run.records)
+        missing += sum(len(record.missing) for record in run.records)
+        rejected += sum(len(record.rejected) for record in run.records)
     return missing, rejected

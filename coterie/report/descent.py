@@ -11,13 +11,14 @@ from coterie.report.figures.family import Life, family_figure
 from coterie.report.figures.growth import Change, growth_figure
 from coterie.report.formats import listed, plural
 from coterie.report.reading import RunData
+from coterie.training.records import RoundRecord
 
 COLUMNS = ("after round", "what", "clusters", "why")
 MOST_LINES = 200
 """Clusters in a drawing of their descent; more could not be told apart."""
 
 
-def lives_of(records: Sequence[Mapping[str, Any]]) -> list[Life]:
+def lives_of(records: Sequence[RoundRecord]) -> list[Life]:
     """Every cluster there ever was, in the order in which they began."""
     changes = list(_changes(records))
     first = changes[0][1]["before"] if changes else records[-1]["K"]
@@ -31,9 +32,9 @@ def lives_of(records: Sequence[Mapping[str, Any]]) -> list[Life]:
     return lives
 
 
-def _changes(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _changes(records: Sequence[RoundRecord]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """(round counted from one, event), in the order in which they happened."""
-    return ((record["round"] + 1, event) for record in records for event in record.get("events", ()))
+    return ((record.round + 1, event) for record in records for event in record.events)
 
 
 def _carried_over(lives: list[Life], now: Sequence[int], parents: Sequence[Sequence[int]], round_: int) -> list[int]:
@@ -71,7 +72,7 @@ def section(run: RunData) -> dict[str, Any] | None:
     }
 
 
-def changes_clusters(records: Sequence[Mapping[str, Any]]) -> bool:
+def changes_clusters(records: Sequence[RoundRecord]) -> bool:
     """Whether these records are of a method that may change K."""
     return bool(records) and "K" in records[-1]
 
@@ -83,7 +84,7 @@ def numbers_of_clusters(run: RunData) -> list[int]:
     return [int(run.config.get("clusters", 2))]
 
 
-def answer(records: Sequence[Mapping[str, Any]]) -> str:
+def answer(records: Sequence[RoundRecord]) -> str:
     """`from 1 to 4 clusters by 4 splits and 1 removal, the last after round 31`."""
     happened = list(_changes(records))
     if not happened:
@@ -122,7 +123,7 @@ def _row(round_: int, event: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return str(round_), event["kind"], f"{event['before']} to {len(event['parents'])}", event["reason"]
 
 
-def _growth(records: Sequence[Mapping[str, Any]]) -> object:
+def _growth(records: Sequence[RoundRecord]) -> object:
     changes = [
         Change(round_, event["kind"], len(event["parents"]), event["reason"]) for round_, event in _changes(records)
     ]

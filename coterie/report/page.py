@@ -24,6 +24,7 @@ from coterie.report.figures.strip import formation, is_strip, leaders, seen
 from coterie.report.figures.svg import colour, tag
 from coterie.report.formats import ABSENT, natural, plural
 from coterie.report.reading import RunData
+from coterie.training.measures import MEASURES
 from coterie.training.runs.outputs import write_output
 
 STYLES = {"self": 1, "one": 2, "truth": 1, "found": 6}
@@ -75,11 +76,13 @@ def _words(found: Comparison, unfinished: int) -> dict[str, Any]:
         "notes": sentences.notes(found, unfinished),
         "main": main,
         "score_word": sentences.score_words(found),
+        "score_name": found.score_name,
+        "sends_nothing": [m.name for m in found.methods if not any(run.metrics.bytes_up for run in m.runs)],
         "points": found.higher_is_better,
         "several": len(main.runs) > 1,
         "names": [method.name for method in found.methods],
         "seeds": sorted({run.seed for method in found.methods for run in method.runs}),
-        "on_training": main.first.metrics.get("evaluated_on") == "training data",
+        "on_training": main.first.metrics.evaluated_on == "training data",
         "sure": SURE,
         "restarts": sentences.restarts_words(main),
         "command": run_command(main.first),
@@ -93,10 +96,12 @@ def _words(found: Comparison, unfinished: int) -> dict[str, Any]:
 
 def _tables(found: Comparison) -> dict[str, Any]:
     columns, clients = tables.client_table(found)
+    method_columns = tables.method_columns(found)
     others = [method for method in found.methods if method is not found.main]
     return {
         "tiles": tables.tiles(found),
-        "rows": tables.method_rows(found),
+        "method_columns": method_columns,
+        "rows": tables.method_rows(found, method_columns),
         "costs": tables.cost_rows(found),
         "columns": columns,
         "clients": clients,
@@ -107,9 +112,6 @@ def _tables(found: Comparison) -> dict[str, Any]:
         "returned": tables.returned_rows(found.main),
         "private": privacy.guarantee(found.main.first.config, found.main.first.metrics),
         "beyond": privacy.beyond(found.main.first.config, found.main.first.metrics),
-        "finetuned_known": any(method.over_seeds("finetuned") for method in found.methods),
-        "newcomers_known": any(method.over_seeds("newcomers") for method in found.methods),
-        "samples_known": any(method.over_seeds("sample_ari") for method in found.methods),
         "truth_known": any(method.over_seeds("ari") for method in found.methods),
         "agreement": _agreement(found.main),
         "coefficients": coefficients.section(found.main.first),
@@ -128,7 +130,7 @@ def _agreement(main: MethodRuns) -> dict[str, Any] | None:
     truths, clusters, counts = table
     most = max(max(row) for row in counts)
     shades = [[round(100 * n / most) for n in row] for row in counts]
-    aris = [(run.seed, tables.ari_form(run.metrics["ari"])) for run in main.runs if "ari" in run.metrics]
+    aris = [(run.seed, tables.index_form(run.metrics["ari"])) for run in main.runs if "ari" in run.metrics]
     return {
         "clusters": clusters,
         "rows": [(t, list(zip(row, shade, strict=True))) for t, row, shade in zip(truths, counts, shades, strict=True)],
@@ -151,7 +153,7 @@ def _figures(found: Comparison) -> dict[str, Any]:
         "map_reason": "" if drawn else _why_no_map(found.main),
         "map_legend": _legend(first, truths, drawn),
         "formation": _formation(found.main),
-        "formation_legend": [(k, colour(k), sum(row["cluster"] == k for row in first.clients)) for k in seen(first)],
+        "formation_legend": [(k, colour(k), sum(row.cluster == k for row in first.clients)) for k in seen(first)],
         "strip": is_strip(first),
         "always_one": max(descent.numbers_of_clusters(first)) == 1,
         "leads": leaders(first),
@@ -162,7 +164,7 @@ def _figures(found: Comparison) -> dict[str, Any]:
 def _gain_figure(found: Comparison, base: MethodRuns) -> dict[str, Any]:
     each = gains(found.main, base)
     caption = sentences.gain_caption(found, base)
-    places = {str(row["id"]): at for at, row in enumerate(found.main.first.clients)}
+    places = {row.id: at for at, row in enumerate(found.main.first.clients)}
     label = f"Gain of each client over {sentences.PHRASES[base.groups]}: {caption}"
     return {
         "title": f"Against {sentences.PHRASES[base.groups]} ({base.name})",
@@ -184,8 +186,8 @@ def _why_no_map(main: MethodRuns) -> str:
 
 def _legend(run: RunData, truths: list[str], drawn: ClientMap | None) -> dict[str, Any]:
     """Clusters with their colours and sizes; true groups with their shapes."""
-    clusters = sorted({int(row["cluster"]) for row in run.clients})
-    sizes = {k: sum(row["cluster"] == k for row in run.clients) for k in clusters}
+    clusters = sorted({row.cluster for row in run.clients})
+    sizes = {k: sum(row.cluster == k for row in run.clients) for k in clusters}
     return {
         "clusters": [(k, colour(k), sizes[k]) for k in clusters],
         "truths": [(name, _key(SHAPES[i % len(SHAPES)])) for i, name in enumerate(truths)] if drawn else [],
@@ -205,15 +207,21 @@ def _formation(main: MethodRuns) -> Markup | None:
 
 def _curve_figures(found: Comparison) -> list[dict[str, Any]]:
     name = sentences.score_words(found)
-    drawn = []
-    for key, title, percent in (
-        (found.score_name, f"{name[0].upper()}{name[1:]} on held-out data, by round", found.higher_is_better),
+    wanted = [
+        (found.score_name, f"{_capital(name)} on held-out data, by round", found.higher_is_better),
         ("loss", "Training loss, by round", False),
-    ):
+        *((m.name, f"{_capital(m.label)}, by round", m.unit == "share") for m in MEASURES.values() if m.curve),
+    ]
+    drawn = []
+    for key, title, percent in wanted:
         lines = _lines(found, key)
         if lines:
-            drawn.append({"title": title, "svg": curves(lines, f"{title}, for {_named(lines)}", percent)})
+            drawn.append({"key": key, "title": title, "svg": curves(lines, f"{title}, for {_named(lines)}", percent)})
     return drawn
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _named(lines: Sequence[Line]) -> str:

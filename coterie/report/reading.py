@@ -1,13 +1,15 @@
-"""Finished runs as plain data: what the page needs, and nothing that needs torch."""
+"""Finished runs as the page needs them: options, records, final figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunError
+from coterie.training.measures import MEASURES
+from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.runs.folder import RunFolder
 
 JOBS = "jobs"
@@ -16,12 +18,12 @@ JOBS = "jobs"
 
 @dataclass(frozen=True)
 class RunData:
-    """One finished run: its options, a record for each round, final figures, one row for each client."""
+    """One finished run: its options, the figures of each round, the final figures, the figures of each client."""
 
     config: Mapping[str, Any]
-    records: list[dict[str, Any]]
-    metrics: dict[str, Any]
-    clients: list[dict[str, Any]]
+    records: list[RoundRecord]
+    metrics: Metrics
+    clients: list[ClientResult]
 
     @property
     def method(self) -> str:
@@ -42,12 +44,12 @@ class RunData:
 
     @property
     def higher_is_better(self) -> bool:
-        return self.score_name == "accuracy"
+        return MEASURES[self.score_name].better == "higher"
 
     @property
     def diverged(self) -> bool:
         """Whether the training diverged, so that its models are not to be used."""
-        return bool(self.metrics.get("diverged"))
+        return self.metrics.diverged
 
     @property
     def score(self) -> float | None:
@@ -56,13 +58,20 @@ class RunData:
         return None if value is None else float(value)
 
 
-def run_from_parts(config: Mapping[str, Any], records: list[dict[str, Any]], summary: Mapping[str, Any]) -> RunData:
-    """A run from memory; `summary` is what result.json holds."""
-    return RunData(dict(config), list(records), dict(summary["metrics"]), list(summary["clients"]))
+def run_from_parts(
+    config: Mapping[str, Any], records: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]
+) -> RunData:
+    """Return a run from plain values; `summary` is what result.json holds."""
+    return RunData(
+        dict(config),
+        [RoundRecord.from_json(record) for record in records],
+        Metrics.from_json(summary["metrics"]),
+        [ClientResult.from_json(client) for client in summary["clients"]],
+    )
 
 
 def read_run(path: Path) -> RunData:
-    """A finished run folder."""
+    """Return the run in a finished run folder."""
     run = RunFolder.open(path)
     return run_from_parts(run.config, run.records(), run.result)
 

@@ -54,7 +54,7 @@ def _diverged(main: MethodRuns) -> str:
     """`The training diverged (seeds 0 and 2): the training loss is ...; lower lr ...`."""
     seeds = [str(run.seed) for run in main.diverged]
     which = f" ({'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)})" if len(main.runs) > 1 else ""
-    said = str(main.diverged[0].metrics.get("why_diverged", "the training diverged"))
+    said = main.diverged[0].metrics.why_diverged or "the training diverged"
     return f"{said[0].upper()}{said[1:]}.".replace("The training diverged", f"The training diverged{which}", 1)
 
 
@@ -79,7 +79,7 @@ def _clients(main: MethodRuns) -> float:
 
 def _used(main: MethodRuns) -> list[int]:
     """The number of clusters that have clients, for each seed."""
-    return [len({row["cluster"] for row in run.clients}) for run in main.runs]
+    return [len({row.cluster for row in run.clients}) for run in main.runs]
 
 
 def _several(main: MethodRuns) -> bool:
@@ -135,7 +135,7 @@ def _sure(main: MethodRuns) -> str:
     sure = spread(certain(run) for run in main.runs)
     if sure is None or max(_used(main)) == 1:
         return ""
-    m = _clients(main) - main.first.metrics.get("liars", 0)  # who lies is not asked
+    m = _clients(main) - main.first.metrics.get("liars", 0)  # attackers are not asked
     of = f"{count(sure.mean)} of {plural(m, 'client')}"
     return f"{of} {'is' if m == 1 else 'are'} sure of {'its' if m == 1 else 'their'} group"
 
@@ -195,7 +195,7 @@ def _ceiling(name: str, edge: float, found: Comparison) -> str:
 
 
 def _on_training(main: MethodRuns) -> bool:
-    return main.first.metrics.get("evaluated_on") == "training data"
+    return main.first.metrics.evaluated_on == "training data"
 
 
 def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
@@ -207,7 +207,7 @@ def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
     candidates = [
         *_diverged_notes(found),
         _training_note(found.main),
-        _liars_note(found.main),
+        _attackers_note(found.main),
         _unfinished_note(unfinished),
         *_trouble_notes(every),
         _unused_note(found.main),
@@ -234,13 +234,15 @@ def _training_note(main: MethodRuns) -> Note | None:
     )
 
 
-def _liars_note(main: MethodRuns) -> Note | None:
+def _attackers_note(main: MethodRuns) -> Note | None:
     run = main.first
     if "liars" not in run.metrics:
         return None
-    of = f"{run.metrics['liars']} of {plural(len(run.clients), 'client')} lie in this simulation"
+    of = f"{run.metrics['liars']} of {plural(len(run.clients), 'client')}"
     return Note(
-        f"{of} ({run.config['poison']}): scores and agreement with the truth are those of the others.", caution=True
+        f"In this simulation {of} attack the training ({run.config['poison']}). Scores and agreement are "
+        "those of the others.",
+        caution=True,
     )
 
 
@@ -253,7 +255,7 @@ def _unfinished_note(unfinished: int) -> Note | None:
 
 def _trouble_notes(runs: list[RunData]) -> list[Note | None]:
     missing, rejected = trouble(runs)
-    asked = sum(int(record.get("answered", 0)) for run in runs for record in run.records) + missing + rejected
+    asked = sum(record.answered for run in runs for record in run.records) + missing + rejected
     return [
         Note(f"{plural(missing, 'answer')} of {asked} never came; the rounds went on without.", caution=True)
         if missing
@@ -266,7 +268,7 @@ def _trouble_notes(runs: list[RunData]) -> list[Note | None]:
 
 def _why_left_out(runs: list[RunData]) -> str:
     """Clients check their own values; what the server refused itself, it says in a note of the record."""
-    noted = any(record.get("rejected") and record.get("notes") for run in runs for record in run.records)
+    noted = any(record.rejected and record.notes for run in runs for record in run.records)
     return (
         "were not finite or refused (the notes of the records say why)" if noted else "had values that are not finite"
     )
@@ -289,7 +291,7 @@ def _stopped_note(main: MethodRuns) -> Note | None:
     early = [
         f"{len(run.records)} of {run.config['rounds']} rounds (seed {run.seed})"
         for run in main.runs
-        if "stopped" in run.metrics
+        if run.metrics.stopped
     ]
     if not early:
         return None
@@ -346,7 +348,7 @@ def restarts_words(main: MethodRuns) -> str:
             f"{main.name} raced {starts} random starts for {race} rounds on {100 * some:.0f} % of the clients, then "
             "trained only the one with the least training loss. Bytes and seconds count the race."
         )
-    each = spread(run.metrics.get("bytes_down", 0) / starts / 1e6 for run in main.runs)
+    each = spread(run.metrics.bytes_down / starts / 1e6 for run in main.runs)
     share = "" if each is None else f": about {plain(each.mean)} MB down for each"
     return (
         f"{main.name} trained {starts} random starts side by side and kept the one with the least training loss. "

@@ -13,6 +13,9 @@ from coterie.report.commands import scenario_options
 from coterie.report.comparison import Comparison, MethodRuns, Spread, gains, mean_scores
 from coterie.report.formats import ABSENT, count, like, megabytes, natural, plain, score, seconds, signed, spans
 from coterie.report.reading import RunData
+from coterie.training.measures import MEASURES, Measure, Unit
+from coterie.training.records import ClientResult
+from coterie.training.result import POSTERIOR, REGRESSION
 
 Format = Callable[[float | None], str]
 
@@ -53,12 +56,23 @@ def cell(found: Spread | None, form: Format) -> Cell:
 
 
 def score_form(found: Comparison) -> Format:
-    """How this comparison's scores are written."""
+    """Return the format of this comparison's scores."""
     return lambda value: score(value, found.score_name)
 
 
-def ari_form(value: float | None) -> str:
-    """An adjusted Rand index with two decimals."""
+def form_of(measure: Measure, found: Comparison) -> Format:
+    """Return the format of a measure's values in tables."""
+    forms: Mapping[Unit, Format] = {
+        "score": score_form(found),
+        "share": lambda value: score(value, "accuracy"),
+        "index": index_form,
+        "count": _count,
+    }
+    return forms.get(measure.unit, plain)
+
+
+def index_form(value: float | None) -> str:
+    """Return an index from 0 to 1 with two decimals."""
     return ABSENT if value is None else signed(f"{value:.2f}")
 
 
@@ -79,7 +93,7 @@ def tiles(found: Comparison) -> list[Tile]:
     ]
     agreement = main.over_seeds("ari")
     if agreement is not None and main.groups in ("found", "truth"):
-        shown.append(Tile("agreement with the truth", cell(agreement, ari_form), "adjusted Rand index, 1 is perfect"))
+        shown.append(Tile("agreement with the truth", cell(agreement, index_form), "adjusted Rand index, 1 is perfect"))
     shown += [
         Tile("rounds", cell(_exchanges(main), _count), "with those before training" if _begins(main) else ""),
         Tile("MB up", cell(_in_megabytes(main, "bytes_up"), plain), "by all clients together"),
@@ -104,38 +118,55 @@ def _in_megabytes(method: MethodRuns, metric: str) -> Spread | None:
     return None if found is None else Spread(tuple(value / 1e6 for value in found.values))
 
 
-def method_rows(found: Comparison) -> list[dict[str, Any]]:
-    """One row a method, figures over its seeds."""
-    form = score_form(found)
-    columns: list[tuple[str, str, Format]] = [
-        ("score", found.score_name, form),
-        ("worst", "worst_tenth", form),
-        ("clusters", "clusters", _count),
-        ("ari", "ari", ari_form),
-        ("finetuned", "finetuned", form),
-        ("finetuned_worst", "finetuned_worst_tenth", form),
-        ("newcomers", "newcomers", form),
-        ("sample_ari", "sample_ari", ari_form),
-        ("sample_identity", "sample_identity", lambda value: score(value, "accuracy")),
-        ("epsilon", "epsilon", plain),
-        ("seconds", "seconds", plain),
+@dataclass(frozen=True)
+class MethodColumn:
+    """A column of the table of methods."""
+
+    key: str
+    title: str
+    figures: Callable[[MethodRuns], Spread | None]
+    form: Format
+    hint: str = ""
+    """Meaning of the column, for a tooltip."""
+
+
+def method_columns(found: Comparison) -> list[MethodColumn]:
+    """Return the columns of the table of methods: score, clusters, every measure that a method has, costs."""
+
+    def metric(name: str) -> Callable[[MethodRuns], Spread | None]:
+        return lambda method: method.over_seeds(name)
+
+    form, worst = score_form(found), MEASURES["worst_tenth"]
+    known = [
+        measure
+        for measure in MEASURES.values()
+        if measure.column and any(method.over_seeds(measure.name) for method in found.methods)
     ]
-    rows = []
-    for method in found.methods:
-        entry = METHODS.get(method.name)
-        row: dict[str, Any] = {key: cell(method.over_seeds(metric), f) for key, metric, f in columns}
-        row |= {
-            "rounds": cell(_exchanges(method), _count),
-            "up": cell(_in_megabytes(method, "bytes_up"), plain),
-            "down": cell(_in_megabytes(method, "bytes_down"), plain),
+    return [
+        MethodColumn("score", MEASURES[found.score_name].label, metric(found.score_name), form),
+        MethodColumn("worst_tenth", worst.label, metric("worst_tenth"), form, worst.description),
+        MethodColumn("clusters", "groups", metric("clusters"), _count, "number of clusters that have a client"),
+        *(MethodColumn(m.name, m.label, metric(m.name), form_of(m, found), m.description) for m in known),
+        MethodColumn("rounds", "rounds", _exchanges, _count),
+        MethodColumn("up", "MB up", lambda method: _in_megabytes(method, "bytes_up"), plain),
+        MethodColumn("down", "MB down", lambda method: _in_megabytes(method, "bytes_down"), plain),
+        MethodColumn("seconds", "seconds", metric("seconds"), plain),
+    ]
+
+
+def method_rows(found: Comparison, columns: Sequence[MethodColumn]) -> list[dict[str, Any]]:
+    """Return one row for each method: its name, and the figures of these columns over its seeds."""
+    return [
+        {
             "name": method.name,
-            "summary": entry.summary if entry else "",
+            "summary": METHODS[method.name].summary if method.name in METHODS else "",
+            "cells": {column.key: cell(column.figures(method), column.form) for column in columns},
             "seeds": len(method.runs),
             "main": method is found.main,
             "diverged": bool(method.diverged),
         }
-        rows.append(row)
-    return rows
+        for method in found.methods
+    ]
 
 
 def cost_rows(found: Comparison) -> list[dict[str, Any]]:
@@ -185,38 +216,42 @@ class Column:
 
 
 def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[str, object]]]]:
-    """Columns, and for each client of the first seed the text and the value to sort by."""
+    """Return the columns, and for each client of the first seed the text and the value to sort by."""
     first, form = found.main.first, score_form(found)
     known = {key for row in first.clients for key, value in row.items() if value is not None}
     averages, tuned = mean_scores(found.main), mean_scores(found.main, "finetuned")
     versus = {base.groups: {g.client: g for g in gains(found.main, base)} for base in found.baselines}
-    columns = [Column("id", "client", numeric=False), Column("n", "samples"), Column("cluster", "cluster")]
-    if "truth" in known:
-        columns.append(Column("truth", "true group", numeric=False))
-    columns.append(Column("score", "accuracy" if found.higher_is_better else "RMSE"))
-    columns += [Column(kind, f"gain over {base.name}") for base in found.baselines if (kind := base.groups)]
-    if "finetuned" in known:
-        columns.append(Column("finetuned", "finetuned"))
-    if "margin" in known:
-        columns.append(Column("margin", "margin"))
-    if "posterior" in known:
-        columns.append(Column("posterior", "posterior"))
-    columns.append(Column("loss", "loss"))
+    optional = {
+        "truth": Column("truth", "true group", numeric=False),
+        "finetuned": Column("finetuned", MEASURES["finetuned"].label),
+        "margin": Column("margin", "margin"),
+        POSTERIOR: Column(POSTERIOR, "posterior"),
+    }
+    columns = [
+        Column("id", "client", numeric=False),
+        Column("n", "samples"),
+        Column("cluster", "cluster"),
+        *(optional[key] for key in ("truth",) if key in known),
+        Column("score", "accuracy" if found.higher_is_better else "RMSE"),
+        *(Column(base.groups, f"gain over {base.name}") for base in found.baselines),
+        *(optional[key] for key in ("finetuned", "margin", POSTERIOR) if key in known),
+        Column("loss", "loss"),
+    ]
     rows = []
     for row in first.clients:
         values: dict[str, tuple[str, object]] = {
-            "id": (str(row["id"]), str(row["id"])),
-            "n": (str(row.get("n", ABSENT)), row.get("n")),
-            "cluster": (str(row["cluster"]), row["cluster"]),
+            "id": (row.id, row.id),
+            "n": (str(row.n), row.n),
+            "cluster": (str(row.cluster), row.cluster),
             "truth": (str(row.get("truth", ABSENT)), str(row.get("truth", ""))),
-            "score": (form(averages.get(row["id"])), averages.get(row["id"])),
-            "finetuned": (form(tuned.get(row["id"])), tuned.get(row["id"])),
+            "score": (form(averages.get(row.id)), averages.get(row.id)),
+            "finetuned": (form(tuned.get(row.id)), tuned.get(row.id)),
             "margin": (_margin(row.get("margin")), row.get("margin")),
-            "posterior": _posterior(row),
-            "loss": (plain(row.get("loss")), row.get("loss")),
+            POSTERIOR: _posterior(row),
+            "loss": (plain(row.loss), row.loss),
         }
         for kind, by_client in versus.items():
-            gain = by_client.get(row["id"])
+            gain = by_client.get(row.id)
             values[kind] = (_gain(gain.gain, found), gain.gain) if gain else (ABSENT, None)
         rows.append(values)
     return columns, rows
@@ -226,12 +261,12 @@ def _margin(value: float | None) -> str:
     return ABSENT if value is None else signed(f"{value:.1f}")
 
 
-def _posterior(row: Mapping[str, Any]) -> tuple[str, float | None]:
-    """How probable it is that a client belongs to the cluster it is in: text and value."""
-    each = row.get("posterior")
+def _posterior(row: ClientResult) -> tuple[str, float | None]:
+    """Probability that a client belongs to the cluster it is in: text and value."""
+    each = row.get(POSTERIOR)
     if each is None:
         return ABSENT, None
-    mine = each[row["cluster"]]
+    mine = each[row.cluster]
     # what rounds to certainty is not certain
     return ("> 0.999" if 0.9995 <= mine < 1 else f"{mine:.3f}"), mine
 
@@ -277,8 +312,8 @@ def trouble_rows(run: RunData) -> list[tuple[str, str, str]]:
     rounds: dict[str, list[int]] = {}
     clients: dict[str, set[str]] = {}
     for record in run.records:
-        for note in record.get("notes", ()):
-            rounds.setdefault(note["reason"], []).append(record["round"] + 1)
+        for note in record.notes:
+            rounds.setdefault(note["reason"], []).append(record.round + 1)
             clients.setdefault(note["reason"], set()).update(note["clients"])
     return [(reason, spans(seen), _some(clients[reason])) for reason, seen in rounds.items()]
 
@@ -311,12 +346,12 @@ def method_words(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
 def returned_rows(main: MethodRuns) -> Mapping[str, str]:
     """What clients sent back for this report, after the training: facts about single clients."""
     known = {key for row in main.first.clients for key in row} | (
-        {"sums", "curvature"} if main.first.metrics.get("regression") else set()
+        {"sums", "curvature"} if main.first.metrics.get(REGRESSION) else set()
     )
     meaning = {
-        "score": "how well its own model does on its data",
-        "loss": "the mean loss of its own model",
-        "finetuned": "how well the model does on its data that it made of its own one by steps of its own, and kept",
+        "score": "the score of its model on its data",
+        "loss": "the mean loss of its model on its data",
+        "finetuned": "the score of the model that it fine-tuned by local steps and kept",
         "losses": "the mean loss under every cluster's model",
         "margin": "by how many standard errors its own model beats the next best",
         "posterior": "its mean training loss under every cluster's model, from which its posterior follows",

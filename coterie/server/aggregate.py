@@ -1,8 +1,9 @@
-"""From the clients' sums to the next models."""
+"""From the replies of a round to the next models: mean changes first, then one function that applies them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,90 +13,127 @@ from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Reply, Slotted
 from coterie.core.regroup import Changes
 from coterie.core.shard import Positions
-from coterie.privacy.noise import SECRET, Noise
-from coterie.privacy.server import with_noise
+from coterie.server.averaging import Averaging
 from coterie.server.robust import robust_sums
-from coterie.server.solved_heads import solve_heads
-from coterie.tiers.method import Averaging, Method
 
 
-def aggregate(
-    method: Method,
-    clusters: Clusters,
-    reply: Reply,
-    sizes: np.ndarray,
-    answered: Positions,
-    rate: float,
-    round_: int = 0,
-    noise: Noise = SECRET,
-) -> Clusters:
-    """theta_k + server_lr * (sum of the members' weighted changes, or a robust one) / denominator.
+@dataclass(frozen=True)
+class RoundReplies:
+    """The replies of a round, and what the server needs to average them."""
 
-    A cluster that nobody contributed to keeps its parameters. sizes (m,) are those of all clients, `answered` where
-    the reply's stand. `rate` is the round's step size, which the server applies itself when clients sent gradients.
-    `noise` of the round hides single clients where the method wants the server to do so.
+    clusters: Clusters
+    """Models that the clients were sent."""
+    reply: Reply
+    sizes: np.ndarray
+    """(m,) n_i of all clients of the federation."""
+    answered: Positions
+    """Positions of the clients in the reply, in its order."""
+    averaging: Averaging = field(default_factory=Averaging)
+    add_noise: Callable[[Slotted], Slotted] | None = None
+    """Noise of the server on the clusters' sums, which hides single clients; None: no noise."""
+
+    @property
+    def client_mass(self) -> Tensor:
+        """(a,) what each client that answered counts: once or n_i times."""
+        by_samples = self.averaging.client_weight == "samples"
+        each = self.sizes[self.answered] if by_samples else np.ones(len(self.answered))
+        return torch.from_numpy(each).double()
+
+
+@dataclass(frozen=True)
+class Update:
+    """Mean changes of all models: by how much they move with a server learning rate of 1."""
+
+    params: Params
+    """Mean change of every cluster's own parameters, {name: (R K, ...)}; zeros where nobody contributed."""
+    reached: Tensor
+    """(R K,) whether somebody contributed to the cluster."""
+    body: Params = field(default_factory=dict)
+    """Mean change of the shared body, {name: (R, ...)}; empty where nothing is shared."""
+    overall: Params = field(default_factory=dict)
+    """Mean change of the overall model, {name: (R, ...)}; empty where there is none."""
+
+
+def mean_update(replies: RoundReplies, sums: Slotted) -> Update:
+    """Return the mean changes from the sums of the members' weighted changes of every cluster.
+
+    The shared body and the overall model are averaged over all who answered, whatever their cluster.
     """
-    step = method.server_lr * (rate if method.exchange == "gradient" else 1.0)
-    if method.weights.way == "personal":
-        return _from_models(clusters, reply, _counted(method, sizes, answered), step)
-    if "pooled" in reply.slotted:
-        return solve_heads(clusters, reply.slotted["pooled"], method.server_lr * rate)
-    if "change" in reply.rows:
-        changes = changes_of(method, clusters, reply, sizes, answered)
-        robust = method.combines_robustly
-        sums = robust_sums(method.averaging.combine, clusters, changes) if robust else _added_up(clusters, changes)
-    else:
-        sums = reply.slotted["clusters"]
+    clusters, reply = replies.clusters, replies.reply
     mass = torch.zeros(clusters.restarts * clusters.K, dtype=torch.float64)
     mass[sums.slots] = sums.arrays["mass"]
     by_restart = mass.reshape(clusters.restarts, clusters.K).sum(dim=1)
-    everybody = _everybody(method.averaging, by_restart, sizes)
-    if method.privacy is not None and not method.privacy.local:
-        sums = with_noise(sums, clusters, method.privacy, noise, round_, method.tells_choice)
+    everybody = _mass_of_all(replies, by_restart)
+    if replies.add_noise is not None:
+        sums = replies.add_noise(sums)
         mass = sums.arrays["mass"]
-    denominator = everybody.repeat_interleave(clusters.K) if method.averaging.over == "all" else mass
-    params = _moved(clusters.params, sums, denominator, step)
-    if clusters.overall:
-        overall = _moved(clusters.overall, reply.slotted["overall"], by_restart, step)
-        return replace(clusters, params=params, overall=overall)
-    if not clusters.shared:
-        return replace(clusters, params=params)
-    # the shared body is averaged over all who answered, whatever their cluster
-    return replace(clusters, params=params, body=_moved(clusters.shared, reply.slotted["body"], by_restart, step))
+    denominator = everybody.repeat_interleave(clusters.K) if replies.averaging.over == "all" else mass
+    return Update(
+        mean_changes(clusters.params, sums, denominator),
+        _reached(sums, denominator),
+        body=mean_changes(clusters.shared, reply.slotted["body"], by_restart) if clusters.shared else {},
+        overall=mean_changes(clusters.overall, reply.slotted["overall"], by_restart) if clusters.overall else {},
+    )
 
 
-def changes_of(method: Method, clusters: Clusters, reply: Reply, sizes: np.ndarray, answered: Positions) -> Changes:
-    """What clients changed, from rows: of the one model they trained, or of all. Who has a model of its own has made
-    that of every cluster's. One restart, unless each client has one cluster."""
-    own = method.weights.way == "personal"
-    vectors = _from_each(clusters, reply.rows["model"]) if own else reply.rows["change"]  # (a, T, P)
+def mean_changes(params: Params, sums: Slotted, denominator: Tensor) -> Params:
+    """Return summed changes divided by the denominator (S,), {name: (S, ...)}; zeros in slots without a sum."""
+    held = denominator[sums.slots]
+    scale = torch.where(held > 0, 1 / held.clamp_min(torch.finfo(held.dtype).tiny), 0.0)
+    found = {}
+    for name, p in params.items():
+        change = sums.arrays[f"change/{name}"]
+        shaped = scale.clamp_max(torch.finfo(change.dtype).max).to(change).reshape(-1, *(1,) * (change.dim() - 1))
+        mean = change * shaped
+        # with a sum in every slot, as where each client has its own cluster, no second copy is made
+        found[name] = mean if len(mean) == len(p) else torch.zeros_like(p).index_copy(0, sums.slots.to(p.device), mean)
+    return found
+
+
+def _reached(sums: Slotted, denominator: Tensor) -> Tensor:
+    """Return whether somebody contributed to each slot, (S,)."""
+    reached = torch.zeros(len(denominator), dtype=torch.bool)
+    reached[sums.slots] = (denominator[sums.slots] > 0) & (sums.counts > 0)
+    return reached
+
+
+def _mass_of_all(replies: RoundReplies, by_restart: Tensor) -> Tensor:
+    """Return the mass of all clients for each restart, (R,)."""
+    averaging = replies.averaging
+    if averaging.divide_by == "answered":
+        return by_restart
+    total = float(replies.sizes.sum()) if averaging.client_weight == "samples" else float(len(replies.sizes))
+    return torch.full_like(by_restart, total)
+
+
+# ---- changes of single clients, from rows -----------------------------------------------------------------------
+
+
+def changes_of_members(replies: RoundReplies) -> Changes:
+    """Return the changes of clients that are members of one cluster in each restart."""
+    clusters, reply = replies.clusters, replies.reply
+    vectors = reply.rows["change"]  # (a, R, P)
+    mass = replies.client_mass[:, None].expand(tuple(vectors.shape[:2]))
+    slots = reply.rows["cluster"].cpu() + torch.arange(clusters.restarts) * clusters.K
+    return Changes(clusters, reply.clients, slots, vectors, mass, mass)
+
+
+def changes_of_all(replies: RoundReplies, vectors: Tensor) -> Changes:
+    """Return the changes (a, K, P) of clients that change every cluster, weighted by their weights. One restart."""
+    clusters, reply = replies.clusters, replies.reply
     shape = tuple(vectors.shape[:2])
-    mass = _counted(method, sizes, answered)[:, None].expand(shape)
-    if method.weights.way in ("choose", "move"):
-        slots = reply.rows["cluster"].cpu() + torch.arange(clusters.restarts) * clusters.K
-        return Changes(clusters, reply.clients, slots, vectors, mass, mass)
+    mass = replies.client_mass[:, None].expand(shape)
     share = mass * reply.rows["weights"][:, 0]
     slots = torch.arange(clusters.K).expand(shape)
-    return Changes(clusters, reply.clients, slots, vectors, share if _by_share(method) else mass, share)
+    by_share = replies.averaging.over == "responsibility"
+    return Changes(clusters, reply.clients, slots, vectors, share if by_share else mass, share)
 
 
-def _counted(method: Method, sizes: np.ndarray, answered: Positions) -> Tensor:
-    """(a,) what each of those who answered counts: once or n_i times."""
-    each = sizes[answered] if method.averaging.client_weight == "samples" else np.ones(len(answered))
-    return torch.from_numpy(each).double()
-
-
-def _from_each(clusters: Clusters, models: Tensor) -> Tensor:
-    """How far the clients' own models (a, 1, P) are from every cluster's, (a, K, P)."""
-    return models - flat(clusters.params).to(models)
-
-
-def _by_share(method: Method) -> bool:
-    return method.averaging.over == "responsibility"
-
-
-def _added_up(clusters: Clusters, changes: Changes) -> Slotted:
-    """The rows as the sums that clients would have sent."""
+def sums_of_changes(replies: RoundReplies, changes: Changes) -> Slotted:
+    """Return the sums that clients would have sent instead of rows, or those of robust changes."""
+    clusters, combine = replies.clusters, replies.averaging.combine
+    if combine.robust:
+        return robust_sums(combine, clusters, changes)
     count = clusters.restarts * clusters.K
     slots, vectors = changes.slots.flatten(), changes.vectors.flatten(0, 1)
     weighted = vectors * changes.mass.flatten().to(vectors)[:, None]
@@ -105,39 +143,16 @@ def _added_up(clusters: Clusters, changes: Changes) -> Slotted:
     return Slotted(torch.arange(count), arrays | {"mass": held}, torch.bincount(slots, minlength=count))
 
 
-def _from_models(clusters: Clusters, reply: Reply, mass: Tensor, step: float) -> Clusters:
-    """theta_k + step * (mean of the clients' own models, by what cluster k counts for them - theta_k).
-
-    mass (answered,): what each client counts.
-    """
-    models, shares = reply.rows["model"], reply.rows["weights"]  # (answered, R, P), (answered, R, K)
+def update_from_models(replies: RoundReplies) -> Update:
+    """Return the changes to the means of the clients' own models, weighted by their weights of the clusters."""
+    clusters, reply, mass = replies.clusters, replies.reply, replies.client_mass
+    models, shares = reply.rows["model"], reply.rows["weights"]  # (a, R, P), (a, R, K)
     sound = models.isfinite().all(dim=2)
     weight = torch.where(sound[..., None], shares * mass[:, None, None], 0)
     total = weight.sum(dim=0).flatten()  # (R K,)
     sums = torch.einsum("mrk,mrp->rkp", weight.to(models), torch.where(sound[..., None], models, 0)).flatten(0, 1)
     before = flat(clusters.params)
     mean = sums / total.to(sums).clamp_min(torch.finfo(sums.dtype).tiny)[:, None]
-    after = before + step * torch.where((total > 0)[:, None], mean.to(before) - before, 0)
-    moved = replace(clusters, params=unflat(after, clusters.params))
-    if not clusters.shared:
-        return moved
-    return replace(moved, body=_moved(clusters.shared, reply.slotted["body"], mass.sum()[None], step))
-
-
-def _everybody(averaging: Averaging, by_restart: Tensor, sizes: np.ndarray) -> Tensor:
-    """The mass of all clients, for each restart."""
-    if averaging.divide_by == "answered":
-        return by_restart
-    total = float(sizes.sum()) if averaging.client_weight == "samples" else float(len(sizes))
-    return torch.full_like(by_restart, total)
-
-
-def _moved(params: Params, sums: Slotted, denominator: Tensor, step: float) -> Params:
-    held = denominator[sums.slots]
-    scale = torch.where(held > 0, step / held.clamp_min(torch.finfo(held.dtype).tiny), 0.0)
-    moved = {}
-    for name, p in params.items():
-        change = sums.arrays[f"change/{name}"]
-        shaped = scale.clamp_max(torch.finfo(change.dtype).max).to(change).reshape(-1, *(1,) * (change.dim() - 1))
-        moved[name] = p.index_add(0, sums.slots.to(p.device), change * shaped)
-    return moved
+    change = torch.where((total > 0)[:, None], mean.to(before) - before, 0)
+    body = mean_changes(clusters.shared, reply.slotted["body"], mass.sum()[None]) if clusters.shared else {}
+    return Update(unflat(change, clusters.params), total > 0, body)

@@ -24,11 +24,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.federation import Federation, Replies
-from coterie.core.messages import LOOKING, Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.data.arrays import from_arrays
 from coterie.engines.in_process import InProcess
 from coterie.engines.sequential import Sequential
@@ -37,13 +38,12 @@ from coterie.errors import ConfigError, InputError
 from coterie.learners import LearnerChoice
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.methods import find_method
-from coterie.server.before import BEFORE
-from coterie.training.fitting import begin_run, execute, fit, resume
+from coterie.methods.odcl import Solving
+from coterie.methods.run import BEFORE
+from coterie.training.fitting import execute, fit, initialize, initialize_run, resume
 from coterie.training.planning import Plan, prepare
 from coterie.training.result import Result
 from coterie.training.runs.folder import RunFolder
-from coterie.training.starting import begin
-from coterie.training.starts import MOMENT_DESCENT, ODCL
 
 ROUNDS = 4
 RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
@@ -104,7 +104,7 @@ class Case:
     @property
     def settings(self) -> dict[str, Any]:
         """Options for `fit`, cut down to what the method takes."""
-        accepted = {option.name for option in find_method(self.method).accepts}
+        accepted = {option.name for option in find_method(self.method).options()}
         wanted: dict[str, Any] = {
             "clusters": 2,
             "rounds": ROUNDS,
@@ -119,7 +119,7 @@ class Case:
         if "local_epochs" in self.options or self.options.get("exchange") == "gradient":
             del wanted["local_steps"]
         if self.learner != "linear":
-            wanted["start"] = "random"  # moment descent is for linear models
+            wanted["init"] = "random"  # moment descent is for linear models
         return {k: v for k, v in wanted.items() if k in accepted} | dict(self.options)
 
     def population(self, sizes: Sequence[int] | None = None, order: Sequence[int] | None = None) -> FederatedDataset:
@@ -127,14 +127,14 @@ class Case:
 
     def plan(self, data: ClientDirectory | None = None, **more: Any) -> Plan:
         settings = self.settings | more
-        return prepare(data or self.population(), self.method, LEARNERS[self.learner], None, settings)
+        return prepare(data or self.population(), self.method, LEARNERS[self.learner], settings)
 
-    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientGroup], Federation] | None = None) -> Result:
         plan = plan or self.plan()
         if federation is not None:
             assert isinstance(plan.federation, Simulated)
-            plan = replace(plan, federation=federation(plan.federation.side))
-        return execute(begin_run(plan), None, lambda record: None)
+            plan = replace(plan, run=replace(plan.run, federation=federation(plan.federation.group)))
+        return execute(initialize_run(plan), None)
 
 
 def _flat(result: Result) -> np.ndarray:
@@ -171,17 +171,23 @@ def check_seed(case: Case) -> None:
 
 def _draws_nothing(plan: Plan) -> bool:
     """Whether the run starts from exact solutions of the clients' own problems and goes on with all of the data."""
-    exact = isinstance(plan.learner, GeneralisedLinear) and plan.beginning_settings.get("solver") in (None, "exact")
-    noisy = plan.beginning != ODCL and plan.beginning_settings.get("noise", 1) > 0
-    steady = plan.method.participation == 1 and plan.method.work.full_batch_steps is not None
-    return exact and not noisy and (steady or plan.options.rounds == 0)
+    init = plan.method.initializer
+    exact = isinstance(plan.learner, GeneralisedLinear) and isinstance(init, Solving) and init.solver in (None, "exact")
+    noisy = getattr(init, "noise", 0.0) > 0
+    steady = plan.settings.participation == 1 and plan.tiers.local.full_batch_steps is not None
+    return exact and not noisy and (steady or plan.rounds == 0)
+
+
+def _has_anchors(plan: Plan) -> bool:
+    """Whether the run starts with moment descent, which asks a few clients more than others."""
+    return plan.method.initializer.name == "moment-descent"
 
 
 def check_client_order(case: Case) -> None:
     """The order in which clients are listed does not matter."""
     order = [4, 0, 8, 2, 6, 1, 7, 3, 5]
     plain, shuffled = case.run(), case.run(case.plan(case.population(order=order)))
-    if find_method(case.method).groups == "self":  # one model a client: compare by client
+    if find_method(case.method).groups.personal:  # one model a client: compare by client
         by_id = dict(zip(shuffled.assignments, shuffled.models, strict=True))
         models = [by_id[c] for c in plain.assignments]
         parameters = [{name: torch.from_numpy(a) for name, a in model.items()} for model in models]
@@ -202,7 +208,7 @@ def check_engines(case: Case) -> None:
     shares: tuple[float | None, ...] = (0.6,) if case.options else (1.0, 0.6)
     for share in shares if "participation" not in find_method(case.method).refuses else (None,):
         plan = case.plan(participation=share)
-        fast = case.run() if plan.options == case.plan().options else case.run(plan)
+        fast = case.run() if plan.config == case.plan().config else case.run(plan)
         slow = case.run(plan, Sequential)
         _assert_same(fast, slow, f"the sequential engine (participation {share})")
         for name in ("bytes_up", "bytes_down"):
@@ -216,42 +222,42 @@ def check_twin(case: Case) -> None:
         assert entry.no_twin, f"{case.method} declares neither a twin nor the reason why it has none"
         return
     data = replace(case.population(), truth=np.zeros(len(RAGGED), dtype=np.int64), group_names=("all",))
-    alone: dict[str, Any] = {"clusters": 1, "start": "random"}
-    if case.plan().method.adapts:
+    alone: dict[str, Any] = {"clusters": 1, "init": "random"}
+    if case.plan().tiers.adapts:
         alone["max_clusters"] = 1
     plan = case.plan(data, **{name: value for name, value in alone.items() if name not in entry.refuses})
-    plan = begin(plan).plan
-    accepted = {option.name for option in find_method(entry.twin).accepts}
-    options = {k: v for k, v in plan.options.flat().items() if k in accepted and k not in ("learner", "start")}
-    if plan.method.restarts > 1 or plan.method.resample is not None:
+    plan = initialize(plan).plan
+    accepted = {option.name for option in find_method(entry.twin).options()}
+    options = {k: v for k, v in plan.config.items() if k in accepted and k not in ("learner", "init")}
+    if plan.tiers.restarts > 1 or plan.tiers.resample:
         return  # the best of several starts has no single twin, nor has one that sees other samples in every round
-    work = plan.method.work
+    work = plan.tiers.local
     if work.implicit or (work.prox and entry.twin == "fedavg") or work.order == "heads-first":
         return  # the twin takes other local steps
-    if plan.method.weights.way == "personal":
+    if plan.tiers.assignment.personal:
         return  # its clients go on from models of their own
-    if plan.method.averaging.over == "all" and plan.method.averaging.divide_by == "federation":
-        assert plan.method.participation == 1.0, "dividing by the federation equals the twin only if all answer"
-    twin = prepare(data, entry.twin, LEARNERS[case.learner], "random", options)
+    if plan.tiers.averaging.over == "all" and plan.tiers.averaging.divide_by == "federation":
+        assert plan.settings.participation == 1.0, "dividing by the federation equals the twin only if all answer"
+    twin = prepare(data, entry.twin, LEARNERS[case.learner], {**options, "init": "random"})
     _assert_same(case.run(plan), case.run(twin), f"its twin {entry.twin}")
 
 
 def check_silent_client(case: Case) -> None:
     """A client that never answers changes nothing for the others, and gets no cluster."""
     silent = "site-3"
-    log = dict.fromkeys(range(BEFORE, case.plan().options.rounds), (silent,))
+    log = dict.fromkeys(range(BEFORE, case.plan().rounds), (silent,))
     with_silent = case.run(federation=partial(Simulated, missing=log))
     assert silent not in with_silent.assignments, "a client that never answered was given a cluster"
     plan = case.plan()
     method = plan.method
-    some = method.race is not None or method.participation < 1  # not everybody takes part in every round
+    some = method.race_rounds > 0 or plan.settings.participation < 1  # not everybody takes part in every round
     asked = [record["missing"] for record in with_silent.records if not some or record["missing"]]
     assert asked or not with_silent.records, "the silent client was never asked"
     assert all(missing == [silent] for missing in asked), "records do not name the missing client"
     # who is asked in a race or is an anchor, what is divided by or pooled, depends on how many clients there are
-    alone = find_method(case.method).groups == "self" or plan.beginning == "cluster-oracle"
-    counted = some or method.averaging.divide_by == "federation"
-    if alone or counted or plan.beginning == MOMENT_DESCENT:
+    alone = find_method(case.method).groups.personal or plan.method.initializer.name == "cluster-oracle"
+    counted = some or plan.tiers.averaging.divide_by == "federation"
+    if alone or counted or _has_anchors(plan):
         assert np.isfinite(_flat(with_silent)).all(), "a client that never answered broke the models"
         return
     without = case.run(case.plan(case.population(order=[0, 1, 2, 4, 5, 6, 7, 8])))
@@ -271,11 +277,11 @@ def check_weights(case: Case) -> None:
 class _Listening(InProcess):
     """A simulated federation that keeps what clients sent, by task."""
 
-    heard: list[tuple[str, Reply]] = field(default_factory=list)
+    heard: list[tuple[Task, Reply]] = field(default_factory=list)
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        replies = Simulated(self.side).ask(task, broadcast, asked)
-        self.heard.append((task.name, replies.reply))
+        replies = Simulated(self.group).ask(task, broadcast, asked)
+        self.heard.append((task, replies.reply))
         return replies
 
 
@@ -291,20 +297,20 @@ def check_replies(case: Case) -> None:
     """Nothing in a reply grows with the samples, and every row is declared."""
     shapes = []
     for size in (11, 22):
-        heard: list[tuple[str, Reply]] = []
+        heard: list[tuple[Task, Reply]] = []
         case.run(case.plan(case.population([size] * 6)), partial(_Listening, heard=heard))
-        shapes.append([(task, _shapes(reply)) for task, reply in heard])
+        shapes.append([(task.name, _shapes(reply)) for task, reply in heard])
         plan = case.plan()
-        declared = set(plan.entry.revealed(str(plan.start), plan.options.flat()))
+        declared = set(plan.method.reveals())
         for task, reply in heard:
-            if task not in LOOKING:
+            if not task.evaluates:
                 extra = set(reply.rows) - declared
                 assert not extra, f"clients send rows that {case.method} does not declare: {sorted(extra)}"
         axes = {length for _, found in shapes[-1] for shape in found.values() for length in shape}
         assert not axes & {size, 6 * size}, "something in a reply has a sample axis: it is as long as n_i"
     # replies grow with the anchors that are still on their way, and with the clusters that were found
-    found = "clusters" in case.plan().open or case.plan().method.adapts
-    if case.plan().beginning != MOMENT_DESCENT and not found:
+    found = "clusters" in case.plan().open or case.plan().tiers.adapts
+    if not _has_anchors(case.plan()) and not found:
         assert shapes[0] == shapes[1], "something in a reply has a sample axis: its shape changed with n_i"
 
 
@@ -313,12 +319,12 @@ def check_config(case: Case) -> None:
     with tempfile.TemporaryDirectory() as place:
         plan = case.plan()
         folder = RunFolder.create(Path(place) / "run", plan.config, plan.data.fingerprint())
-        read = {k: v for k, v in folder.config.items() if k not in ("scenario", "method", "learner", "start")}
-        accepted = {option.name for option in plan.entry.accepts}
+        read = {k: v for k, v in folder.config.items() if k not in ("scenario", "method", "learner")}
+        accepted = {option.name for option in type(plan.method).options()}
         known = {k: v for k, v in read.items() if k in accepted}
-        again = prepare(plan.data, case.method, LEARNERS[case.learner], folder.config.get("start"), known)
-    assert again.options == plan.options, f"options changed: {again.options} from {plan.options}"
-    assert again.method == plan.method, "the same options composed another method"
+        again = prepare(plan.data, case.method, LEARNERS[case.learner], known)
+    assert again.config == plan.config, f"options changed: {again.config} from {plan.config}"
+    assert again.tiers == plan.tiers, "the same options composed another method"
 
 
 class _KilledError(Exception):
@@ -339,7 +345,7 @@ def check_resume(case: Case) -> None:
         settings |= {"checkpoint_every": 2}
     with tempfile.TemporaryDirectory() as place:
         with suppress(_KilledError):
-            fit(data, case.method, learner=learner, out=Path(place) / "cut", on_round=kill, **settings)
+            fit(data, case.method, learner=learner, out=Path(place) / "cut", callbacks=[kill], **settings)
         cut = resume(Path(place) / "cut", data, learner=learner)
     whole = case.run()
     assert np.array_equal(_flat(whole), _flat(cut)), "the resumed run ended with other models"
@@ -427,12 +433,12 @@ class _Trial:
         """Fit with the method's defaults; where it refuses those, from random models or with a learner it is for."""
         entry = find_method(self.method)
         data = from_arrays(clients, truth=[str(index % 2) for index in range(len(clients))])
-        accepted = {option.name for option in entry.accepts}
+        accepted = {option.name for option in entry.options()}
         wanted = Case(self.method, "linear", {"rounds": 2, **self.options}).settings
         settings = {name: value for name, value in wanted.items() if name in accepted}
         learner = LEARNERS[entry.learners[0]] if entry.learners else "mlp:hidden=3"
         refusals: list[ConfigError] = []
-        for instead in ({}, {"start": "random"}, {"learner": learner}, {"learner": learner, "start": "random"}):
+        for instead in ({}, {"init": "random"}, {"learner": learner}, {"learner": learner, "init": "random"}):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about groups that so little data does not show
                 try:
@@ -444,7 +450,7 @@ class _Trial:
     def answers(self, result: Result, x: Any, y: Any) -> list[Any]:
         """Return what a result says of these samples of site-1: predictions, cluster and weights."""
         said: list[Any] = [result.predict(x, client="site-1"), result.predict(x, cluster=0), result.assign(x, y)]
-        if find_method(self.method).groups == "self":
+        if find_method(self.method).groups.personal:
             return said
         return [*said, result.predict(x, support=(x, y)), result.weigh(x, y)]
 

@@ -1,9 +1,68 @@
-"""The four choices that make a clustered method: objective, weights, procedure, distance.
+"""The four choices that make a clustered method: objective, assignment, procedure, distance. (Guo, Tang, Lin 2025)
 
-A member's methods start with the side they run on: `client_` beside the data, `server_` without it. `register` makes a
-member of one's own known.
+A member's methods start with the side they run on: `client_` next to the data, `server_` without it. A member of your
+own derives from `Objective`, `AssignmentRule`, `ProcedureStep` or `Distance` and is made known by `coterie.register`.
 """
 
-from coterie.tiers.members import register
+from coterie.tiers.assignment import (
+    Assigned,
+    AssignmentRule,
+    CountShares,
+    EMMixture,
+    LowestLoss,
+    NearestParameters,
+    PersonalEM,
+    SingleCluster,
+    SoftmaxLoss,
+)
+from coterie.tiers.distance import (
+    AnchorCosine,
+    Distance,
+    FeatureNorm,
+    LabelHistogram,
+    Parameters,
+    PrincipalAngles,
+    Prototypes,
+    UpdateCosine,
+)
+from coterie.tiers.objective import Conditional, Joint, Objective, Ratio
+from coterie.tiers.procedure import (
+    MergeAbove,
+    Procedure,
+    ProcedureStep,
+    RemoveUnclaimed,
+    SplitByGap,
+    SplitByNorm,
+    SplitBySpectrum,
+)
 
-__all__ = ["register"]
+__all__ = [
+    "AnchorCosine",
+    "Assigned",
+    "AssignmentRule",
+    "Conditional",
+    "CountShares",
+    "Distance",
+    "EMMixture",
+    "FeatureNorm",
+    "Joint",
+    "LabelHistogram",
+    "LowestLoss",
+    "MergeAbove",
+    "NearestParameters",
+    "Objective",
+    "Parameters",
+    "PersonalEM",
+    "PrincipalAngles",
+    "Procedure",
+    "ProcedureStep",
+    "Prototypes",
+    "Ratio",
+    "RemoveUnclaimed",
+    "SingleCluster",
+    "SoftmaxLoss",
+    "SplitByGap",
+    "SplitByNorm",
+    "SplitBySpectrum",
+    "UpdateCosine",
+]

@@ -1,64 +1,38 @@
-"""Tier 4: how far apart two clients are. Always a distance: symmetric, zero for a client and itself."""
+"""Tier 4: how far apart two clients are. The base class is in `client/interfaces.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coterie.client.interfaces import Distance as Distance
+from coterie.client.interfaces import Floats, Needs
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
+from coterie.core.expected import RunFacts, Spec, Specs
+from coterie.core.registry import register
 
-Floats = npt.NDArray[np.float64]
-Needs = Literal["updates", "features", "labels", "inputs", "anchor"]
 NO_DIRECTION = 1e-12
 """Eigenvalues of a Gram matrix below this share of the largest are rounding, and their directions arbitrary."""
 
 
-class Distance(Protocol):
-    """What a client tells for it, and what the server makes of that."""
+class _SentAnyway(Distance):
+    """Base of distances whose rows clients send anyway, or in another exchange."""
 
-    name: ClassVar[str]
-    needs: ClassVar[Needs]
-    """updates: each client's change is sent as a row; features: a body that all clusters share; labels: classes;
-    inputs: samples as they are, so that clients can be asked before anything is trained; anchor: what a client
-    makes of a model that nobody trains, told once."""
-    reveals: ClassVar[dict[str, str]]
-    """The rows it needs and what they tell the server about a client."""
-
-    @property
-    def weighted(self) -> bool:
-        """Whether a distance inside a cluster counts by what the cluster counts for both clients."""
-        ...
-
-    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
-        """Rows {name: (B, ...)}; features (B, n, d) under the body that all clusters share, if they share one."""
-        ...
-
-    def server_pairwise(self, rows: Params) -> Floats:
-        """Distances (a, a) from the rows of a clients."""
-        ...
-
-
-class _NothingOfItsOwn:
-    """What distances share whose rows clients send anyway, or in an exchange of its own."""
-
-    weighted: ClassVar[bool] = False
-
-    def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
+    def server_expects(self, run: RunFacts) -> Specs:
         return {}
 
 
+@register("update-cosine")
 @dataclass(frozen=True)
-class UpdateCosine(_NothingOfItsOwn):
+class UpdateCosine(_SentAnyway):
     """1 - cos of what two clients changed. (CFL)"""
 
-    name: ClassVar[str] = "update-cosine"
     needs: ClassVar[Needs] = "updates"
     reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
 
@@ -66,8 +40,9 @@ class UpdateCosine(_NothingOfItsOwn):
         return apart_by_angle(rows["own_change"])
 
 
+@register("prototypes")
 @dataclass(frozen=True)
-class Prototypes:
+class Prototypes(Distance):
     """1 - cos of the mean features of a class, the largest over classes that both clients have. (HCFL+)
 
     Under `cscp` that is all: clients are apart if p(y|x) differs. Under `ascp` the mean feature of all samples counts
@@ -79,7 +54,6 @@ class Prototypes:
     """Over common classes."""
     weighted: bool = True
     per_class: ClassVar[bool] = True
-    name: ClassVar[str] = "prototypes"
     needs: ClassVar[Needs] = "features"
     reveals: ClassVar[dict[str, str]] = {
         "prototypes": "the mean feature of each of its classes",
@@ -100,6 +74,13 @@ class Prototypes:
             "mean_feature": sums.sum(dim=1) / counts.sum(dim=1)[:, None],
         }
 
+    def server_expects(self, run: RunFacts) -> Specs:
+        return {
+            "prototypes": Spec((run.classes, None)),
+            "class_counts": Spec((run.classes,), low=0, total="samples"),
+            "mean_feature": Spec((None,)),
+        }
+
     def server_pairwise(self, rows: Params) -> Floats:
         means, counts = rows["prototypes"], rows["class_counts"]  # (a, C, d), (a, C)
         unit = torch.nn.functional.normalize(means, dim=2)
@@ -115,8 +96,9 @@ class Prototypes:
         return found
 
 
+@register("parameters")
 @dataclass(frozen=True)
-class Parameters(_NothingOfItsOwn):
+class Parameters(_SentAnyway):
     """|W_i - W_j|, of what two clients have made of the parameters of their cluster: the whole model, or its head where
     all clusters share the body.
 
@@ -124,7 +106,6 @@ class Parameters(_NothingOfItsOwn):
     depends on the model, the step size and the local work, so that a threshold made for another distance says nothing.
     """
 
-    name: ClassVar[str] = "parameters"
     needs: ClassVar[Needs] = "updates"
     reveals: ClassVar[dict[str, str]] = {
         "change": "how it changed the models it trained, and so its model, since the server knows what it began with"
@@ -135,8 +116,9 @@ class Parameters(_NothingOfItsOwn):
         return cleaned(torch.cdist(vectors, vectors), np.inf)
 
 
+@register("feature-norm")
 @dataclass(frozen=True)
-class FeatureNorm:
+class FeatureNorm(Distance):
     """The difference of the lengths of two clients' mean features, under the body that all clusters share.
 
     Lengths see how strongly features answer and nothing of their direction, so that clients whose classes are swapped
@@ -144,7 +126,6 @@ class FeatureNorm:
     """
 
     weighted: bool = True
-    name: ClassVar[str] = "feature-norm"
     needs: ClassVar[Needs] = "features"
     reveals: ClassVar[dict[str, str]] = {"feature_norm": "the length of the mean feature of all its samples"}
 
@@ -153,13 +134,17 @@ class FeatureNorm:
         assert features is not None, "checked when the method is built"
         return {"feature_norm": block.mean(features).double().norm(dim=1, keepdim=True)}
 
+    def server_expects(self, run: RunFacts) -> Specs:
+        return {"feature_norm": Spec((1,), low=0)}
+
     def server_pairwise(self, rows: Params) -> Floats:
         lengths = rows["feature_norm"]  # (a, 1)
         return cleaned((lengths - lengths.T).abs(), np.inf)
 
 
+@register("label-histogram")
 @dataclass(frozen=True)
-class LabelHistogram:
+class LabelHistogram(Distance):
     """Total variation of two clients' shares of the classes, sum_c |p_c - q_c| / 2: what part of one's labels would
     have to be others for the shares to be equal.
 
@@ -168,7 +153,6 @@ class LabelHistogram:
     """
 
     weighted: bool = True
-    name: ClassVar[str] = "label-histogram"
     needs: ClassVar[Needs] = "labels"
     reveals: ClassVar[dict[str, str]] = {"class_counts": "how many samples of each class it has"}
 
@@ -176,14 +160,18 @@ class LabelHistogram:
         """Row `class_counts`, (B, C)."""
         return {"class_counts": labels_of(block, classes).sum(dim=1)}
 
+    def server_expects(self, run: RunFacts) -> Specs:
+        return {"class_counts": Spec((run.classes,), low=0, total="samples")}
+
     def server_pairwise(self, rows: Params) -> Floats:
         counts = rows["class_counts"]  # (a, C)
         shares = counts / counts.sum(dim=1, keepdim=True)
         return cleaned(torch.cdist(shares, shares, p=1) / 2)
 
 
+@register("principal-angles")
 @dataclass(frozen=True)
-class PrincipalAngles:
+class PrincipalAngles(Distance):
     """Degrees between the subspaces that hold most of two clients' samples. (PACFL)
 
     Only p(x) counts: clients that label the same inputs in another way are in one place. Class by class, `least` takes
@@ -196,9 +184,7 @@ class PrincipalAngles:
     per_class: bool = False
     angle: Literal["least", "sum"] = "least"
     """The least principal angle, or the sum of all; class by class the mean of that over the classes of both."""
-    name: ClassVar[str] = "principal-angles"
     needs: ClassVar[Needs] = "inputs"
-    weighted: ClassVar[bool] = False
     reveals: ClassVar[dict[str, str]] = {
         "subspace": "the leading directions of its samples (of each class, with per_class): the first is nearly their "
         "mean, and what few samples look like can be read off"
@@ -212,6 +198,9 @@ class PrincipalAngles:
             parts = [own[labels == c] for c in range(classes or 0)] if self.per_class else [own]
             found.append(torch.stack([leading_directions(part, self.p) for part in parts]))
         return {"subspace": torch.stack(found).to(block.x.dtype)}
+
+    def server_expects(self, run: RunFacts) -> Specs:
+        return {"subspace": Spec((None, math.prod(run.features), None), None, low=-1.001, high=1.001)}
 
     def server_pairwise(self, rows: Params) -> Floats:
         bases = rows["subspace"].double().cpu()  # (a, G, d, p)
@@ -236,11 +225,11 @@ class PrincipalAngles:
         return torch.where(both > 0, sums.sum(dim=1) / both.clamp_min(1), 90.0 * self.p)
 
 
+@register("cosine-gaps")
 @dataclass(frozen=True)
-class CosineGaps(_NothingOfItsOwn):
+class CosineGaps(_SentAnyway):
     """Mean difference of two clients' update cosines with every third client. (FedGroup's MADC)"""
 
-    name: ClassVar[str] = "cosine-gaps"
     needs: ClassVar[Needs] = "updates"
     reveals: ClassVar[dict[str, str]] = {"change": "how it changed the models it trained"}
 
@@ -251,14 +240,14 @@ class CosineGaps(_NothingOfItsOwn):
         return cleaned(gaps / max(1, len(cosines) - 2))
 
 
+@register("anchor-cosine")
 @dataclass(frozen=True)
-class AnchorCosine(_NothingOfItsOwn):
+class AnchorCosine(_SentAnyway):
     """1 - cos of what one epoch of two clients makes of the same frozen model, told once. (StoCFL)
 
     Vectors of different rounds can be compared, which those of models in training cannot.
     """
 
-    name: ClassVar[str] = "anchor-cosine"
     needs: ClassVar[Needs] = "anchor"
     reveals: ClassVar[dict[str, str]] = {"anchor": "how one epoch of its own changes a model that nobody trains, once"}
 
@@ -316,18 +305,3 @@ def cleaned(apart: Tensor, most: float = 2.0) -> Floats:
     found = np.clip((found + found.T) / 2, 0, most)
     np.fill_diagonal(found, 0)
     return found
-
-
-DISTANCES: dict[str, Callable[..., Distance]] = {
-    m.name: m
-    for m in (
-        UpdateCosine,
-        Parameters,
-        Prototypes,
-        FeatureNorm,
-        LabelHistogram,
-        PrincipalAngles,
-        CosineGaps,
-        AnchorCosine,
-    )
-}

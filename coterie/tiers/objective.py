@@ -1,128 +1,48 @@
-"""Tier 1: what a cluster models, and so how well it explains a sample.
-
-A half on either side: the client turns losses into costs and may report counts, which the server keeps and combines
-into what everybody is told in the next round.
-
-Shapes: B clients, n samples, R restarts, K clusters; P components, K of them unless an objective has more, in which
-case the last K-th part of them belongs to each cluster in turn (component p to cluster p mod K).
-"""
+"""Tier 1: what a cluster models, and so how well it explains a sample. The base class is in `client/interfaces.py`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from coterie.client.interfaces import Objective as Objective
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
+from coterie.core.expected import RunFacts, Spec, Specs
 from coterie.core.keys import Purpose, generator, key_for
+from coterie.core.registry import register
+from coterie.core.state_array import Share, StateArray
 from coterie.learners.base import Learner, has_features
 
 
-class Objective(Protocol):
-    """How badly a cluster explains a sample."""
-
-    name: ClassVar[str]
-    counts: ClassVar[tuple[str, ...]]
-    """The names of what clients count for it."""
-    summed: ClassVar[bool]
-    """Whether these are only ever added up; else the server keeps each client's own."""
-
-    def client_see(self, learner: Learner, block: Block) -> Tensor | None:
-        """What it looks at besides the labels, (B, n, d), the same in every round; None: nothing."""
-        ...
-
-    def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
-        """From -log p_k(y|x), (B, n, R, K), to -log L_p, (B, n, R, P); the very same tensor where they agree."""
-        ...
-
-    def client_components(self, K: int) -> int:
-        """P."""
-        ...
-
-    def client_by_cluster(self, shares: Tensor, K: int) -> Tensor:
-        """Shares of components, (..., P), as shares of clusters, (..., K)."""
-        ...
-
-    def client_prior(self, weights: Tensor, z: Tensor | None, common: Params, K: int) -> Tensor:
-        """What each cluster counts before the label is known: (B, K), or (B, n, K) where z tells.
-
-        weights: (B, P) of one restart; z: what was seen of the samples to predict for; common: of that restart.
-        """
-        ...
-
-    def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
-        """{name: (B, ...)} for the server, from what each component counts for a sample, (B, n, R, P), 0 if padded."""
-        ...
-
-    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
-        """What is kept after a round, of counts {name: (answered, ...)}, or {name: (...)} added up, and from before."""
-        ...
-
-    def server_combine(self, kept: Params) -> Params:
-        """What everybody is told, {name: (R, ...)}; nothing before the first counts."""
-        ...
-
-    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
-        """What is kept once K has changed; flow (K old, K new): what part of a cluster goes where."""
-        ...
-
-
-class _OneComponentACluster:
-    """What objectives share that look at nothing but labels and have one component a cluster."""
-
-    counts: ClassVar[tuple[str, ...]] = ()
-    summed: ClassVar[bool] = False
-
-    def client_see(self, learner: Learner, block: Block) -> Tensor | None:
-        return None
-
-    def client_components(self, K: int) -> int:
-        return K
-
-    def client_by_cluster(self, shares: Tensor, K: int) -> Tensor:
-        return shares
-
-    def client_prior(self, weights: Tensor, z: Tensor | None, common: Params, K: int) -> Tensor:
-        return weights
-
-
+@register("conditional")
 @dataclass(frozen=True)
-class Conditional(_OneComponentACluster):
+class Conditional(Objective):
     """L_k = p_k(y|x): a cluster is as good as its predictions."""
-
-    name: ClassVar[str] = "conditional"
 
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         return losses
-
-    def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
-        return {}
-
-    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
-        return {}
-
-    def server_combine(self, kept: Params) -> Params:
-        return {}
-
-    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
-        return {}
 
 
 RAREST = 1e-8
 """The floor of a class in a cluster, before its shares are made to sum to one."""
 
 
+@register("ratio")
 @dataclass(frozen=True)
-class Ratio(_OneComponentACluster):
+class Ratio(Objective):
     """L_k = p_k(y|x) / P_k(y), with P_k the shares of the classes in cluster k: a cluster rich in a class is no better
     at it for that alone, so that clients are told apart by p(y|x) and not by their labels. (FedRC)
     """
 
-    name: ClassVar[str] = "ratio"
     counts: ClassVar[tuple[str, ...]] = ("labels",)
+    reveals: ClassVar[dict[str, str]] = {
+        "labels": "how many samples of each class it counts in each cluster: together its label counts"
+    }
 
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
         if "label_shares" not in common:  # before the first counts every class is as frequent as any other
@@ -134,11 +54,12 @@ class Ratio(_OneComponentACluster):
         one_hot = torch.nn.functional.one_hot(block.y, classes or 0).to(gamma)
         return {"labels": torch.einsum("bnrk,bnc->brkc", gamma, one_hot)}
 
-    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
         """The last counts of every client, zeros before it was heard, {name: (m, R, K, C)}."""
         rows = counts["labels"]
         before = kept.get("labels", rows.new_zeros(clients, *rows.shape[1:]))
-        return {"labels": before.index_copy(0, answered, rows)}
+        table = before.index_copy(0, answered, rows)
+        return {"labels": StateArray(table, ("client", "restart", "cluster", None), Share())}
 
     def server_combine(self, kept: Params) -> Params:
         if not kept:
@@ -146,8 +67,8 @@ class Ratio(_OneComponentACluster):
         counts = kept["labels"].sum(dim=0).clamp_min(RAREST)
         return {"label_shares": counts / counts.sum(dim=2, keepdim=True)}
 
-    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
-        return {name: torch.einsum("mrkc,kj->mrjc", value, flow.to(value)) for name, value in kept.items()}
+    def server_expects(self, restarts: int, K: int, run: RunFacts) -> Specs:
+        return {"labels": Spec((restarts, K, run.classes), None, low=0, total="samples", axes=1)}
 
 
 NARROWEST = 1e-3
@@ -158,8 +79,9 @@ SEEN_AS = ("auto", "inputs", "random", "start")
 """The embeddings that `joint` knows."""
 
 
+@register("joint")
 @dataclass(frozen=True)
-class Joint:
+class Joint(Objective):
     """L = N(z(x); mu_a, Sigma_a) p_b(y|x): a cluster also models what its samples look like. (FedGMM)
 
     z is an embedding that is never trained; the Sigma_a are diagonal. Without `gaussians` each cluster has one of its
@@ -173,9 +95,12 @@ class Joint:
     """G."""
     seed: int = 0
     """Of the run: what is drawn for the embedding is the same on every client."""
-    name: ClassVar[str] = "joint"
     counts: ClassVar[tuple[str, ...]] = ("moments",)
+    models_features: ClassVar[bool] = True
     summed: ClassVar[bool] = True
+
+    def server_with_seed(self, seed: int) -> Joint:
+        return replace(self, seed=seed)
 
     def client_see(self, learner: Learner, block: Block) -> Tensor | None:
         return block.recall(f"embedding {self.embedding}", lambda: self.client_embed(learner, block.x))
@@ -210,12 +135,13 @@ class Joint:
         seen = torch.cat([torch.ones_like(z[..., :1]), z, z**2], dim=-1)
         return {"moments": torch.einsum("bnrg,bnd->brgd", own.double(), seen)}
 
-    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Params:
+    def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
         """The moments of this round; a Gaussian that nothing belongs to keeps those it had."""
         new = counts["moments"]
-        if "moments" not in kept:
-            return {"moments": new}
-        return {"moments": torch.where(new[..., :1] > 0, new, kept["moments"])}
+        moments = torch.where(new[..., :1] > 0, new, kept["moments"]) if "moments" in kept else new
+        if self.gaussians is None:
+            return {"moments": StateArray(moments, ("restart", "cluster", None), Share())}
+        return {"moments": StateArray(moments, ("restart", None, None))}
 
     def server_combine(self, kept: Params) -> Params:
         """mu_a and the diagonal of Sigma_a, (R, G, d) each."""
@@ -233,10 +159,6 @@ class Joint:
             "means": torch.where(empty, pooled_mean, mean),
             "variances": torch.where(empty, pooled, torch.maximum(variance, floor)).clamp_min(1e-12),
         }
-
-    def server_regroup(self, kept: Params, flow: Tensor) -> Params:
-        assert self.gaussians is None, "checked when the method is built"
-        return {name: torch.einsum("rkd,kj->rjd", value, flow.to(value)) for name, value in kept.items()}
 
     def _apart(self, block: Block, z: Tensor, restarts: int) -> Tensor:
         """Before there are Gaussians: samples go by which of G random directions they lie in, from their client's mean.
@@ -278,6 +200,3 @@ def _gaussian(moments: Tensor, width: int) -> tuple[Tensor, Tensor]:
     count = moments[..., :1].clamp_min(torch.finfo(moments.dtype).tiny)
     mean = moments[..., 1 : 1 + width] / count
     return mean, (moments[..., 1 + width :] / count - mean**2).clamp_min(0)
-
-
-OBJECTIVES: dict[str, type[Objective]] = {m.name: m for m in (Conditional, Ratio, Joint)}

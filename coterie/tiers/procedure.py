@@ -3,64 +3,46 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.registry import Registered, register
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
 from coterie.tiers.landmarks import MOST, Floats
 from coterie.tiers.view import View, own_updates
 
 
-class Procedure(Protocol):
-    """Decides about K."""
+class ProcedureStep(Registered, ABC, family="procedure step"):
+    """One way to change the number of clusters."""
 
-    name: ClassVar[str]
-
-    @property
-    def K(self) -> int:
-        """The number of clusters to start with."""
-        ...
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """What is considered after every round, in this order; nothing: K stays."""
-        ...
-
-
-class Step(Protocol):
-    """One way to change K."""
-
-    name: ClassVar[str]
-    splits: ClassVar[bool]
+    splits: ClassVar[bool] = False
     """Whether it needs what each member made of its cluster's model."""
+    onboards: ClassVar[bool] = False
+    """Whether clients describe themselves before they first train, and are placed by that."""
 
+    @abstractmethod
     def server_propose(self, view: View) -> Regroup | None:
-        """The regroup to apply after a round, or None to leave the clusters as they are."""
-        ...
+        """Return the regroup to apply after a round, or None to leave the clusters as they are."""
+
+    def server_capped(self, most: int | None) -> ProcedureStep:
+        """Return the step with this largest number of clusters, unless it has one of its own or none to set."""
+        if most is None or getattr(self, "max_clusters", most) is not None:
+            return self
+        return replace(self, max_clusters=most)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """K is given and stays."""
+class Procedure:
+    """What is considered after every round, in this order; without steps the number of clusters is fixed."""
 
-    K: int
-    name: ClassVar[str] = "fixed"
-    steps: ClassVar[tuple[Step, ...]] = ()
-
-
-@dataclass(frozen=True)
-class Adaptive:
-    """K changes by these steps."""
-
-    K: int
-    steps: tuple[Step, ...]
-    name: ClassVar[str] = "adaptive"
+    steps: tuple[ProcedureStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,8 +83,9 @@ def bipartition(apart: Floats) -> tuple[Positions, Positions]:
     return np.flatnonzero(first), np.flatnonzero(~first)
 
 
+@register("split-by-norm")
 @dataclass(frozen=True)
-class SplitByNorm:
+class SplitByNorm(ProcedureStep):
     """CFL: a cluster whose mean update has become small while some member's has not is cut in two by complete linkage.
 
     Of update cosines that makes the largest similarity across as small as can be.
@@ -123,7 +106,6 @@ class SplitByNorm:
     hard: bool = True
     most: int = MOST
     """So many members of a cluster are compared; the others join the nearer part."""
-    name: ClassVar[str] = "split-by-norm"
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -149,8 +131,9 @@ class SplitByNorm:
         return Cut(k, view.with_the_rest(k, (compared[first], compared[second])), why)
 
 
+@register("split-by-gap")
 @dataclass(frozen=True)
-class SplitByGap:
+class SplitByGap(ProcedureStep):
     """HCFL+: the cluster with the largest distance inside is split if that is `rho` above the mean distance there."""
 
     rho: float
@@ -161,7 +144,6 @@ class SplitByGap:
     least: int = 2
     most: int = MOST
     """So many members of a cluster are compared; with `hard` the others join the nearer part, else they have none."""
-    name: ClassVar[str] = "split-by-gap"
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -180,11 +162,11 @@ class SplitByGap:
         return split(view, [Cut(k, view.with_the_rest(k, parts) if self.hard else parts, why)], self.hard)
 
 
+@register("remove-unclaimed")
 @dataclass(frozen=True)
-class RemoveUnclaimed:
+class RemoveUnclaimed(ProcedureStep):
     """A cluster that nobody ranks first is removed; never the last one."""
 
-    name: ClassVar[str] = "remove-unclaimed"
     splits: ClassVar[bool] = False
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -212,8 +194,9 @@ def two_means(points: Floats) -> tuple[Positions, Positions]:
     return np.flatnonzero(first), np.flatnonzero(~first)
 
 
+@register("split-by-spectrum")
 @dataclass(frozen=True)
-class SplitBySpectrum:
+class SplitBySpectrum(ProcedureStep):
     """ICFL: a cluster whose updates do not point one way is cut in two by the leading eigenvectors of their cosines.
 
     A_ij = cos of the updates of members i and j who answered, alpha = its largest eigenvalue / n: 1 if all point the
@@ -235,7 +218,6 @@ class SplitBySpectrum:
     hard: bool = True
     most: int = MOST
     """So many members of a cluster are compared, of whom alpha is then; the others join the nearer part."""
-    name: ClassVar[str] = "split-by-spectrum"
     splits: ClassVar[bool] = True
 
     def server_threshold(self, round_: int) -> float:
@@ -261,8 +243,9 @@ class SplitBySpectrum:
         return Cut(k, view.with_the_rest(k, (members[first], members[second])), why)
 
 
+@register("merge-above")
 @dataclass(frozen=True)
-class MergeAbove:
+class MergeAbove(ProcedureStep):
     """StoCFL: every client begins as a cluster of its own; clusters whose portraits are alike unite, and none splits.
 
     A portrait is the sum of what members introduced themselves with, which has the direction of their mean. Pairs with
@@ -272,8 +255,7 @@ class MergeAbove:
     """
 
     tau: float
-    name: ClassVar[str] = "merge-above"
-    splits: ClassVar[bool] = False
+    onboards: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
         if "anchor" not in view.rows:

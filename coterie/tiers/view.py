@@ -1,4 +1,4 @@
-"""What the server knows after a round, and members of tier 3 decide by."""
+"""The server's knowledge after a round, from which members of tier 3 decide."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from coterie.core.clusters import Clusters, Params
 from coterie.core.keys import Words, fold
 from coterie.core.regroup import Changes, Regroup, renormalised
 from coterie.core.shard import ClientId, Positions
+from coterie.core.state import TREE, ServerState
+from coterie.core.state_array import RegroupEvent
 from coterie.core.tree import with_splits
 from coterie.tiers.distance import Distance
 from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
@@ -20,88 +22,120 @@ from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
 
 @dataclass(frozen=True)
 class View:
-    """What the server knows after a round."""
+    """The server's knowledge after a round, from which members of tier 3 decide about the clusters."""
 
-    round: int
-    clusters: Clusters
-    """After the averaging."""
+    state: ServerState
+    """The state with the models after averaging; it has one restart."""
     clients: tuple[ClientId, ...]
-    """Everybody."""
-    choice: Tensor
-    """(m,) each one's cluster, the one that weighs most where it has several; -1: not known yet."""
+    """Ids of all clients."""
     answered: Positions
-    """(a,) who answered, as places in `clients`; rows, weights and changes are theirs."""
+    """Positions in `clients` of the clients that answered, (a,); `rows`, `weights` and `changes` are in this order."""
     hashes: Words
-    """(m,) of the clients' ids: the order in which they are looked at, so that no other order matters."""
+    """Hashes of the clients' ids, (m,): clients are considered in this order, so that no other order matters."""
     rows: Params = field(default_factory=dict)
+    """Rows of the clients' replies."""
     weights: Tensor | None = None
-    """(a, K) where clients belong to several clusters."""
+    """Weights of the clients over the clusters, (a, K), if clients belong to several clusters."""
     changes: Changes | None = None
+    """Changes that single clients made, if they send them."""
     distance: Distance | None = None
-    portraits: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
-    """(K, P) what the members of each cluster introduced themselves with, added up; empty where nobody has. Before a
-    round, those who answered with the row `anchor` have no cluster yet."""
-    tree: Params | None = None
-    """All splits so far (`core/tree.py`); None where nobody keeps them."""
+    """Distance between clients, tier 4."""
+    records_splits: bool = False
+    """Whether splits are added to the tree in the state (`core/tree.py`)."""
+
+    @property
+    def round(self) -> int:
+        """Index of the round."""
+        return self.state.round
+
+    @property
+    def clusters(self) -> Clusters:
+        """The models after averaging."""
+        return self.state.clusters
 
     @property
     def K(self) -> int:
-        return self.clusters.K
+        """Number of clusters."""
+        return self.state.clusters.K
+
+    @property
+    def choice(self) -> Tensor:
+        """Cluster of each client, (m,), the one of largest weight if it has several; -1: not known yet."""
+        return self.state.choice[:, 0]
+
+    @property
+    def portraits(self) -> Tensor:
+        """Sum of the onboarding rows of each cluster's members, (K, P); empty without onboarding.
+
+        Before a round, the clients that answered with the row `anchor` have no cluster yet.
+        """
+        return self.state.portraits
 
     def sizes(self) -> Tensor:
-        """(K,) the clients of each cluster."""
+        """Return the number of clients in each cluster, (K,)."""
         return torch.bincount(self.choice[self.choice >= 0], minlength=self.K)
 
     def shares_first_rank(self, k: int) -> bool:
-        """Whether somebody who answered gives k as much weight as any other: so do both parts of a soft split at first,
-        though `choice` names one."""
+        """Return whether a client that answered gives cluster k at least as much weight as any other cluster.
+
+        After a soft split this holds for both parts, although `choice` names only one of them.
+        """
         return self.weights is not None and bool((self.weights[:, k] == self.weights.amax(dim=1)).any())
 
     def members(self, k: int) -> Positions:
-        """Those of cluster k who answered, as places among them, in the order of their hashes."""
+        """Return the members of cluster k that answered, as places in `answered`, in the order of their hashes."""
         found = np.flatnonzero((self.choice[torch.from_numpy(self.answered)] == k).numpy())
         return found[np.argsort(self.hashes[self.answered[found]])]
 
     def after(self, regroup: Regroup) -> View:
-        """What is known once this is applied."""
-        weights = self.weights
-        if weights is not None:
-            flows = regroup.flows([self.clients[i] for i in self.answered], self.K)
-            weights = renormalised(torch.einsum("ak,akj->aj", weights.double(), flows))
-        choice = regroup.place(self.clients, self.choice)
-        clusters, tree = regroup.apply(self.clusters, self.sizes(), self.changes), self.tree
-        if tree is not None and self.changes is not None:
-            tree = with_splits(tree, regroup, self.changes.before, clusters)
+        """Return the view after a regroup."""
+        state = self.state.regrouped(RegroupEvent(regroup, self.clients, self.sizes()), self.changes)
+        state = self._with_placed(state)
+        if self.records_splits and self.changes is not None:
+            tree = with_splits(self.state.tree, regroup, self.changes.before, state.clusters)
+            state = state.with_arrays(tree, TREE)
         return replace(
             self,
-            clusters=clusters,
-            choice=choice,
-            weights=weights,
-            portraits=self._portraits_after(regroup, choice) if len(self.portraits) else self.portraits,
+            state=state,
+            weights=None if self.weights is None else self._weights_after(regroup, self.weights),
             changes=None if self.changes is None else self.changes.after(regroup),
-            tree=tree,
         )
 
-    def _portraits_after(self, regroup: Regroup, choice: Tensor) -> Tensor:
-        """Clusters that unite add theirs up, and so do clients placed only now; choice (m,) is the new one."""
-        after = regroup.flows([""], self.K)[0].to(self.portraits).T @ self.portraits
+    def _weights_after(self, regroup: Regroup, weights: Tensor) -> Tensor:
+        """Return the weights (a, K new) of the clients that answered."""
+        flows = regroup.flows([self.clients[i] for i in self.answered], self.K)
+        return renormalised(torch.einsum("ak,akj->aj", weights.double(), flows))
+
+    def _with_placed(self, state: ServerState) -> ServerState:
+        """Return the state with the rows of clients that have a cluster only now added to their clusters' portraits."""
+        if not len(self.portraits):
+            return state
         at = torch.from_numpy(self.answered)
-        placed = (self.choice[at] < 0) & (choice[at] >= 0)
-        return after.index_add(0, choice[at][placed], self.rows["anchor"][placed]) if bool(placed.any()) else after
+        choice = state.choice[at, 0]
+        placed = (self.choice[at] < 0) & (choice >= 0)
+        if not bool(placed.any()):
+            return state
+        return state.with_values(portraits=state.portraits.index_add(0, choice[placed], self.rows["anchor"][placed]))
 
     def ids(self, places: Sequence[int] | Positions) -> tuple[ClientId, ...]:
-        """Of some who answered."""
+        """Return the ids of clients that answered, given as places in `answered`."""
         return tuple(self.clients[self.answered[place]] for place in places)
 
     def pairwise(self, k: int, most: int = MOST) -> tuple[Positions, Floats]:
-        """The members of cluster k who answered, or `most` of them, others in every round; and their distances."""
+        """Return at most `most` members of cluster k that answered, and the distances between them, (n, n).
+
+        If there are more, they are drawn anew in every round.
+        """
         members = self.members(k)
         if len(members) > most:
             members = members[drawn(fold(self.hashes[self.answered[members]], self.round), most)]
         return members, self.apart(k, members)
 
     def apart(self, k: int, places: Positions) -> Floats:
-        """Distances (n, n) between some of cluster k who answered, weighed by what k counts for both."""
+        """Return the distances (n, n) between members of cluster k, given as places in `answered`.
+
+        A weighted distance is multiplied by the weights of cluster k for both clients.
+        """
         assert self.distance is not None, "checked when the method is built"
         at = torch.from_numpy(places)
         rows = {name: self.rows[name][at] for name in self.distance.reveals if name in self.rows}
@@ -114,12 +148,12 @@ class View:
         return apart
 
     def with_the_rest(self, k: int, parts: Sequence[Positions]) -> list[Positions]:
-        """Parts of those members of cluster k that were compared, with the others who answered."""
+        """Return the parts of the compared members of cluster k, joined by its other members that answered."""
         return with_the_rest(parts, self.members(k), lambda places: self.apart(k, places))
 
 
 def own_updates(changes: Changes, members: Positions, k: int) -> Tensor:
-    """What these clients changed of model k, (members, P)."""
+    """Return the changes that these clients made to model k, (members, P)."""
     rows = torch.from_numpy(members)
     column = (changes.slots[rows] == k).int().argmax(dim=1)
     return changes.vectors[rows, column]

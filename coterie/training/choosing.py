@@ -22,6 +22,7 @@ from coterie.core.keys import Purpose, key_for
 from coterie.core.numbers import finite
 from coterie.core.validation import hold_out
 from coterie.errors import ConfigError, DivergenceWarning, TrainingError
+from coterie.methods.base import TrialSettings
 from coterie.training.planning import Plan
 from coterie.training.result import Result
 from coterie.training.runs.journal import TrialLog
@@ -113,23 +114,29 @@ def choose(
         "bytes_down": trials.bytes_down,
         "exchanges": trials.exchanges,
     }
-    return plan.settled(clusters=K), told
+    return plan.decided(clusters=K), told
+
+
+def trial_settings(plan: Plan) -> TrialSettings:
+    """Return how trial runs choose the number of clusters."""
+    assert isinstance(plan.method, TrialSettings), "checked when the run is planned"
+    return plan.method
 
 
 def trial_rounds(plan: Plan) -> int:
     """Rounds of one trial run."""
-    given = plan.options.own["choose_rounds"]
-    return int(given) if given is not None else max(1, round(PART * plan.options.rounds))
+    given = trial_settings(plan).choose_rounds
+    return int(given) if given is not None else max(1, round(PART * plan.rounds))
 
 
 def most_clusters(plan: Plan) -> int:
     """The largest number of clusters that is tried: never more than there are clients."""
-    return min(int(plan.options.own["max_clusters"]), len(plan.data.clients))
+    return min(int(trial_settings(plan).max_clusters), len(plan.data.clients))
 
 
 def announcement(plan: Plan) -> str:
     """What is going to be done, for somebody who waits for it."""
-    most, seeds = most_clusters(plan), plan.options.own["choose_seeds"]
+    most, seeds = most_clusters(plan), trial_settings(plan).choose_seeds
     return f"{most * seeds} trial runs of {trial_rounds(plan)} rounds choose the number of clusters, 1 to {most}"
 
 
@@ -209,7 +216,7 @@ def _trials(
     plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
 ) -> Trials:
     data, rounds = _own_samples(plan), trial_rounds(plan)
-    shape = (most_clusters(plan), int(plan.options.own["choose_seeds"]), len(data.clients))
+    shape = (most_clusters(plan), int(trial_settings(plan).choose_seeds), len(data.clients))
     losses, clusters = np.empty(shape), np.empty(shape, dtype=np.int64)
     up = down = 0
     known = [] if log is None else log.read()
@@ -233,7 +240,7 @@ def _trials(
 
 def _own_samples(plan: Plan) -> ClientDirectory:
     """The samples that the run itself trains on and nothing else: no test data, no validation samples, no truth."""
-    share, seed, data = plan.options.validation, plan.options.seed, plan.data
+    share, seed, data = plan.settings.validation, plan.settings.seed, plan.data
     if share is None:
         return data.training_only()
     if not isinstance(data, FederatedDataset):
@@ -246,7 +253,7 @@ def _own_samples(plan: Plan) -> ClientDirectory:
 
 def _trial(plan: Plan, data: ClientDirectory, K: int, s: int, rounds: int) -> Plan:
     """The run with K clusters, seed number s and samples held out; always to its last round, and judged once."""
-    seed = key_for(plan.options.seed, Purpose.TRIAL, s) >> 1  # seeds have 63 bits
+    seed = key_for(plan.settings.seed, Purpose.TRIAL, s) >> 1  # seeds have 63 bits
     once = {"rounds": rounds, "evaluate_every": rounds, "patience": None, "finetune": None}
     return plan.on(data, clusters=K, seed=seed, validation=SHARE, **once)
 

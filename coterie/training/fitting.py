@@ -1,12 +1,12 @@
-"""From a plan to a result: begin, run the loop, look at what came out."""
+"""From a plan to a result: initialise, train with callbacks, evaluate."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,101 +14,160 @@ import numpy as np
 import torch
 
 from coterie.core.dataset import ClientDirectory
+from coterie.core.numbers import finite_numbers
+from coterie.core.state import ServerState
 from coterie.data import SCENARIOS, scenario
-from coterie.engines.in_process import InProcess
-from coterie.engines.remote import RemoteClients
 from coterie.errors import CoterieError, RunError, memory_failures
 from coterie.learners import LearnerChoice
-from coterie.privacy.budget import Spending
-from coterie.server.loop import Round, ServerState
-from coterie.server.race import rounds_with_race
+from coterie.methods.initializers import GivenModels
+from coterie.training.callbacks.base import Callback, Progress, TrainingRun
+from coterie.training.callbacks.functions import OnRound, as_callback
+from coterie.training.callbacks.internal import (
+    FolderWriter,
+    Patience,
+    PrivacyBudget,
+    StateRelease,
+    counts_questions,
+    write_clients,
+)
 from coterie.training.choosing import OnTrial, choose
-from coterie.training.composing import COMPOSED, Composition
 from coterie.training.concluding import conclude, has_stopped
 from coterie.training.divergence import overflow_refused
+from coterie.training.earlier import Earlier, check_schema, drifted
+from coterie.training.loop import train
 from coterie.training.measuring import record_of
-from coterie.training.planning import Plan, Start, prepare
+from coterie.training.planning import MethodChoice, Plan, prepare
+from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
-from coterie.training.runs.files import writing
-from coterie.training.runs.folder import Record, RunFolder, versions
+from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
-from coterie.training.starting import GIVEN, Begun, begin, begin_again, settled_options
+from coterie.training.stopping import Watch
 
-OnRound = Callable[[Record], bool | None]
-"""Called with each round's record before it is written; True ends the run after this round."""
+Callbacks = Sequence[Callback | OnRound]
+"""Callbacks, or functions that are called with the record of each round; True ends the run after this round."""
 
 
 def fit(
     data: ClientDirectory,
-    method: str | Composition = "ifca",
+    method: MethodChoice = "ifca",
     *,
     learner: LearnerChoice | None = None,
-    start: Start | None = None,
     out: str | Path | None = None,
-    on_round: OnRound | None = None,
+    callbacks: Callbacks = (),
     on_trial: OnTrial | None = None,
     **options: Any,
 ) -> Result:
-    """Find the groups and train a model for each.
+    """Find the groups among clients and train a model for each.
 
-    data: from `from_arrays` or `scenario`; or clients that live elsewhere, see docs/flower.md.
-    method: a name from `coterie methods`; its options follow as keywords (`coterie describe NAME` lists them). Or a
-        mix of one's own, from `compose`.
-    learner: a name with settings ("mlp:hidden=200") or a function that returns a torch.nn.Module.
-    start: a name with settings ("random", "odcl", "gaussian:sd=1"; `coterie.training.starts` has them all), a run
-        folder, an earlier result, or K models as dicts of named arrays; by default what the method begins with.
-    out: a folder to write the run to; it must not exist yet.
-    on_round: called with each round's record before it is written. If it returns True the run ends there, as one that
-        has reached its last round; if it raises, the folder can be resumed.
-    on_trial: called with the number of finished trial runs and the number of all, where trial runs choose the number
-        of clusters (`clusters="auto"`).
+    Args:
+        data: The clients, from `from_arrays`, `from_table` or `scenario`; or clients that live elsewhere
+            (docs/flower.md).
+        method: A typed method such as `IFCA(clusters=4)` from `coterie.methods`, or a name from `coterie methods`.
+        learner: Name of a model family with settings ("mlp:hidden=200"), or a function that returns a torch.nn.Module;
+            by default what suits the data.
+        out: Folder to write the run to; it must not exist yet.
+        callbacks: Callbacks (`coterie.callbacks`), or functions that are called with the record of each round. If one
+            returns True the run ends after this round; if it raises, the folder can be resumed.
+        on_trial: Called with the number of finished trial runs and the number of all, where trial runs choose the
+            number of clusters (`clusters="auto"`).
+        **options: Settings of the run (`rounds`, `seed`, `participation`, ...) and of the method by their short names
+            (`coterie describe NAME` lists them); they replace the fields of a typed method. `init` also takes a run
+            folder, an earlier result, or K models as dicts of named arrays.
+
+    Returns:
+        The models, the assignment of the clients and the records of all rounds.
+
+    Raises:
+        ConfigError: if an option is unknown or does not fit; nothing has been written then.
+        TrainingError: if no client replies or nothing can be trained.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import IFCA
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, IFCA(clusters=4), learner="logistic", rounds=2)
     """
-    if isinstance(method, Composition):
-        options = {**method.options, **options}
-        method = COMPOSED
-    return carry_out(prepare(data, method, learner, start, options), out, on_round, on_trial)
+    return carry_out(prepare(data, method, learner, options), out, callbacks, on_trial)
 
 
 def carry_out(
-    plan: Plan, out: str | Path | None = None, on_round: OnRound | None = None, on_trial: OnTrial | None = None
+    plan: Plan, out: str | Path | None = None, callbacks: Callbacks = (), on_trial: OnTrial | None = None
 ) -> Result:
     """Run a plan from its first round, in a new folder if one is named."""
-    on_round = on_round or _ignore
     if out is None:
-        return execute(begin_run(plan, on_trial=on_trial), None, on_round)
-    with RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), _counts_questions(plan)) as run:
+        return execute(initialize_run(plan, on_trial=on_trial), None, callbacks)
+    with RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), counts_questions(plan)) as folder:
         try:
-            begun = begin_run(plan, run.trials(), on_trial)
+            initialized = initialize_run(plan, folder.trials(), on_trial)
         except CoterieError:
-            run.abandon()  # a mistake that shows before the first round leaves no folder behind
+            folder.abandon()  # a mistake that shows before the first round leaves no folder behind
             raise
-        return execute(_begun_in(run, plan, begun), run, on_round)
+        return execute(_written_down(folder, plan, initialized), folder, callbacks)
+
+
+# ---- initialisation --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Initialized:
+    """A run before its first round, or one that resumes."""
+
+    plan: Plan
+    """With everything decided."""
+    state: ServerState
+    found: Mapping[str, Any] = field(default_factory=dict)
+    """What the initialisation found out and what it cost, ready for JSON."""
+
+
+def initialize(plan: Plan) -> Initialized:
+    """Decide what was left to the data, and make the first models."""
+    assert not plan.tries, "trial runs choose the number of clusters first (initialize_run)"
+    if plan.earlier is not None:
+        check_schema(plan.earlier, plan.data.schema)
+    with torch.no_grad():
+        initial = plan.method.initialize(plan.run)
+        found = dict(initial.found)
+        plan = plan.decided(initial.clusters, initial.lr)
+        if plan.earlier is not None:
+            before = plan.earlier.assignments
+            found["drift"] = drifted(plan.data, plan.federation, plan.learner, initial.state.clusters, before)
+    for note in initial.notes:
+        warnings.warn(note, stacklevel=4)
+    return Initialized(plan, initial.state, finite_numbers(found))
 
 
 @memory_failures()
 @overflow_refused()
-def begin_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None) -> Begun:
-    """`begin`, before it the choice of the number of clusters where trial runs decide it.
+def initialize_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial | None = None) -> Initialized:
+    """`initialize`, and before it the choice of the number of clusters where trial runs decide it.
 
-    trials: Keeps the results of trial runs; those that it has already are not run again.
+    Args:
+        plan: The run.
+        trials: Log of finished trial runs; those that it holds are not run again.
+        on_trial: Called after each trial run.
     """
     if not plan.tries:
-        return begin(plan)
+        return initialize(plan)
     clock = time.perf_counter()
-    plan, chosen = choose(plan, lambda trial: execute(begin(trial), None, _ignore), trials, on_trial)
+    plan, chosen = choose(plan, lambda trial: execute(initialize(trial), None), trials, on_trial)
     spent = time.perf_counter() - clock
     for caution in chosen["warnings"]:
         warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
-    begun = begin(plan)
-    seconds = round(spent + begun.told.get("beginning_seconds", 0), 6)
-    return replace(begun, told={**begun.told, "chosen": chosen, "beginning_seconds": seconds})
+    initialized = initialize(plan)
+    seconds = round(spent + initialized.found.get("beginning_seconds", 0), 6)
+    return replace(initialized, found={**initialized.found, "chosen": chosen, "beginning_seconds": seconds})
 
 
-def _begun_in(run: RunFolder, plan: Plan, begun: Begun) -> Begun:
-    """Write down how a run has begun; `plan` is the one before options were settled."""
-    _write_clients(plan, run)
-    run.begin(begun.told, settled_options(plan, begun.plan), begun.state)
-    return begun
+def _written_down(folder: RunFolder, plan: Plan, initialized: Initialized) -> Initialized:
+    """Write the initialisation to the folder; `plan` is the one before options were decided."""
+    write_clients(plan, folder)
+    before, after = plan.config, initialized.plan.config
+    decided = {name: value for name, value in after.items() if before.get(name) != value}
+    folder.begin(initialized.found, decided, initialized.state)
+    return initialized
+
+
+# ---- resuming --------------------------------------------------------------------------------------------------------
 
 
 def resume(
@@ -116,14 +175,19 @@ def resume(
     data: ClientDirectory | None = None,
     *,
     learner: LearnerChoice | None = None,
-    on_round: OnRound | None = None,
+    callbacks: Callbacks = (),
     on_trial: OnTrial | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Result:
-    """Go on with an interrupted run; it ends as if it had never stopped.
+    """Resume an interrupted run; it ends as if it had never stopped.
 
-    data: needed only for arrays of one's own and for clients that live elsewhere; checked against the digest stored
-        with the run.
+    Args:
+        folder: The run folder. A finished run is only loaded.
+        data: The same data again; needed only for arrays of one's own and for clients that live elsewhere.
+        learner: The same learner again, if it was a function.
+        callbacks: As in `fit`.
+        on_trial: As in `fit`.
+        warn: Called with warnings about the folder.
     """
     run = RunFolder.open(Path(folder))
     if run.finished:
@@ -132,49 +196,58 @@ def resume(
     data = _data_again(config, data, run.path)
     if data.fingerprint() != run.fingerprint:
         raise RunError(f"{folder}: the data is not that of the run: pass the same to coterie.resume(folder, data)")
-    elsewhere = {"scenario", "method", "learner", "start", *data.options}
-    options = {name: value for name, value in config.items() if name not in elsewhere}
+    given = {"scenario", "method", "learner", *data.options}
+    options = {name: value for name, value in config.items() if name not in given}
     chosen = config["learner"] if learner is None else learner
-    plan = prepare(data, config["method"], chosen, config.get("start", "random"), options)
-    return go_on(plan, run, on_round, warn, on_trial)
+    return go_on(prepare(data, config["method"], chosen, options), run, callbacks, warn, on_trial)
 
 
 def go_on(
     plan: Plan,
     run: RunFolder,
-    on_round: OnRound | None = None,
+    callbacks: Callbacks = (),
     warn: Callable[[str], None] = warnings.warn,
     on_trial: OnTrial | None = None,
 ) -> Result:
-    """Run a plan on from the last checkpoint of its folder, or from its beginning where there is none."""
+    """Continue a plan from the last checkpoint of its folder, or from its first round where there is none."""
     with run.alone(), _as_before(run.versions, warn):
         if run.finished:
             raise RunError(f"{run.path} was finished by another process meanwhile: read it with coterie.load")
         state, records, best = run.last_state(warn)
         if state is None:
-            if plan.start == GIVEN:
+            if plan.config.get("init") == GivenModels.name:
                 raise RunError(
-                    f"{run.path} has no checkpoint to go on from, and its first models were given in Python: run it "
+                    f"{run.path} has no checkpoint to resume from, and its first models were given in Python: run it "
                     "again with the same models"
                 )
-            begun = _begun_in(run, plan, begin_run(plan, run.trials(), on_trial))
+            initialized = _written_down(run, plan, initialize_run(plan, run.trials(), on_trial))
         else:
-            begun = begin_again(plan, state, run.beginning, run.settled)
-        return execute(begun, run, on_round or _ignore, records, best)
+            initialized = _resumed(plan, state, run.beginning, run.settled)
+        return execute(initialized, run, callbacks, records, best)
 
 
-def _ignore(record: Record) -> None:
-    """The callback of those who do not want to know."""
+def _resumed(plan: Plan, state: ServerState, found: Mapping[str, Any], decided: Mapping[str, Any]) -> Initialized:
+    """What `initialize` gave when the run was new."""
+    plan = plan.decided(**{name: decided[name] for name in ("clusters", "lr") if name in decided})
+    store = plan.federation.store
+    if store is not None and state.clients:
+        store.restore(state.clients)
+    if "drift" in found:
+        plan = replace(plan, earlier=Earlier(found["drift"]["before"]))
+    return Initialized(plan, state, found)
 
 
 @contextmanager
 def _as_before(before: Mapping[str, Any], warn: Callable[[str], None]) -> Iterator[None]:
-    """The number of threads the run began with, since sums depend on it; other versions can only be told."""
+    """Use the number of threads that the run was started with, since sums depend on it; warn of other versions."""
     now = versions()
     changed = [name for name in now if name in before and name != "threads" and now[name] != before[name]]
     if changed:
-        told = ", ".join(f"{name} {before[name]} is now {now[name]}" for name in changed)
-        warn(f"the run began elsewhere ({told}): it goes on, but may differ in the last digits")
+        named = ", ".join(f"{name} {before[name]} is now {now[name]}" for name in changed)
+        warn(
+            f"The run was started with different package versions ({named}): it continues, but may differ in the last "
+            "digits"
+        )
     torch.set_num_threads(int(before.get("threads", now["threads"])))
     try:
         yield
@@ -195,128 +268,105 @@ def _data_again(config: Mapping[str, Any], data: ClientDirectory | None, path: P
     return scenario(name, seed=config["seed"], **{k: v for k, v in config.items() if k in known})
 
 
-# ---- running -------------------------------------------------------------------------------------------------
+# ---- training --------------------------------------------------------------------------------------------------------
 
 
 @memory_failures()
 def execute(
-    begun: Begun,
+    initialized: Initialized,
     folder: RunFolder | None,
-    on_round: OnRound,
-    records: list[Record] | None = None,
+    callbacks: Callbacks = (),
+    records: Sequence[RoundRecord] = (),
     best: ServerState | None = None,
 ) -> Result:
-    """Run to the last round, or until it stops early; `records` are those of the rounds before the state.
+    """Train to the last round, or until the run stops early, and return the result.
 
-    `best` is the state with the least validation loss among them, where such a state is kept.
+    Args:
+        initialized: The run before its first round, or where it resumes.
+        folder: Where the run is written, if anywhere.
+        callbacks: The user's callbacks.
+        records: Records of the rounds before the state.
+        best: The state with the least validation loss among them, if such a state is kept.
     """
-    plan, state, records = begun.plan, begun.state, [] if records is None else records
-    options = plan.options
-    watch = plan.watch()
-    for record in records:
-        watch.see(record)
-    keeps_best = options.patience is not None and plan.validated is not None
-    spending = _spending(plan, folder, state.round)
-    over = has_stopped(records) or (spending is not None and not spending.allows(state.round))
-    if not over:
-        _ask(plan, spending, folder, state.round)
-    clock = time.perf_counter()
-    with torch.no_grad():
-        for done in () if over else _rounds(plan, state):
-            state = done.state
-            record = record_of(plan, done, time.perf_counter() - clock)
-            if spending is not None:
-                record["epsilon"] = spending.epsilon
-            if "start" not in record and records and "start" in records[-1]:
-                record["start"] = records[-1]["start"]  # a race is over: the start that won it goes on
-            if watch.see(record) and keeps_best:
-                best = _with_clients(plan, state)
-            # the mark is written with the record: a run killed after it does not go on when it is resumed
-            wanted = on_round(record)
-            last = state.round == options.rounds or done.diverged
-            if not last and (watch.exhausted or _is_true(wanted)):
-                record["stopped"], last = "patience" if watch.exhausted else "on_round", True
-            if not last and spending is not None and not spending.allows(state.round):
-                record["stopped"], last = "privacy", True
-            records.append(record)
-            if folder is not None:
-                folder.append(record)
-                if state.round % options.checkpoint_every == 0 or last:
-                    _checkpoint(plan, folder, _with_clients(plan, state), best)
-            _release(plan, folder, state, best)
-            if last:
-                break
-            _ask(plan, spending, folder, state.round)
-            clock = time.perf_counter()
-        if best is not None and plan.federation.shelf is not None:
-            plan.federation.shelf.restore(best.clients)
-        spent = None if spending is None else spending.epsilon
-        result = conclude(replace(begun, state=best or state), records, spent)
-    if folder is not None:
-        folder.finish(result.parameters, result.summary(), result.beside)
+    plan = initialized.plan
+    budget = None if plan.tiers.privacy is None else PrivacyBudget(plan, folder)
+    watchers = [*_patience(plan), *([] if budget is None else [budget]), *map(as_callback, callbacks)]
+    writers: list[Callback] = [*([] if folder is None else [FolderWriter(folder)]), StateRelease(folder)]
+    progress = Progress(plan, initialized.state, best)
+    path = None if folder is None else folder.path
+    run = TrainingRun(plan.config, path, initialized.state.round, plan.rounds, list(records), progress)
+    try:
+        for callback in (*watchers, *writers):
+            callback.on_start(run)
+        with torch.no_grad():
+            if not has_stopped(run.records) and (budget is None or budget.spending.allows(progress.state.round)):
+                _train(run, progress, watchers, writers, budget)
+            result = _concluded(initialized, run, progress, budget)
+        if folder is not None:
+            result = result.with_diagnostics()  # the data may be gone when they are asked for
+        for callback in (*writers, *watchers):
+            callback.on_end(run, result)
+    except BaseException as error:
+        for callback in (*watchers, *writers):
+            callback.on_error(run, error)
+        raise
     return result
 
 
-def _checkpoint(plan: Plan, folder: RunFolder, state: ServerState, best: ServerState | None = None) -> None:
-    """Write the state, and before it who of the clients elsewhere lives where."""
-    _write_clients(plan, folder)
-    folder.checkpoint(state, best)
+def _patience(plan: Plan) -> list[Callback]:
+    """The callback of the option `patience`."""
+    patience = plan.settings.patience
+    if patience is None:
+        return []
+    monitor = "loss" if plan.validated is None else "validation_loss"
+    return [Patience(Watch(monitor, patience, plan.race_rounds), keeps_best=plan.validated is not None)]
 
 
-def _write_clients(plan: Plan, folder: RunFolder) -> None:
-    """Write down who of the clients elsewhere lives where."""
-    if isinstance(plan.data, RemoteClients):
-        with writing(folder.path):
-            plan.data.write_down(folder.path)
+def _train(
+    run: TrainingRun,
+    progress: Progress,
+    watchers: Sequence[Callback],
+    writers: Sequence[Callback],
+    budget: PrivacyBudget | None,
+) -> None:
+    """Round by round: train, record, ask the callbacks whether to stop, write."""
+    plan = progress.plan
+    everyone = (*watchers, *writers)
+    clock = time.perf_counter()
 
+    def before_round(round_: int) -> None:
+        nonlocal clock
+        for callback in everyone:
+            callback.on_round_start(run, round_)
+        clock = time.perf_counter()
 
-def _counts_questions(plan: Plan) -> bool:
-    """Whether every question to the clients gives something away, so that a ledger counts them.
-
-    A simulation that goes on from a checkpoint gives the same answers again; clients elsewhere draw new noise, so that
-    their answers count again.
-    """
-    return plan.method.privacy is not None and not isinstance(plan.federation, InProcess)
-
-
-def _spending(plan: Plan, folder: RunFolder | None, done: int) -> Spending | None:
-    """What the clients of a private run have given away in the rounds so far, `done` of which counted."""
-    if plan.method.privacy is None:
-        return None
-    asked = folder.asked() if folder is not None and _counts_questions(plan) else range(done)
-    return Spending.of(plan.options, plan.data.clients, asked)
-
-
-def _ask(plan: Plan, spending: Spending | None, folder: RunFolder | None, round_: int) -> None:
-    """Count a round before anybody is asked."""
-    if spending is None or round_ >= plan.options.rounds:
-        return
-    spending.ask(round_)
-    if folder is not None and _counts_questions(plan):
-        folder.ask(round_)
-
-
-def _with_clients(plan: Plan, state: ServerState) -> ServerState:
-    """The state with a copy of what simulated clients keep, as a checkpoint holds it."""
-    shelf = plan.federation.shelf
-    return state if shelf is None else replace(state, clients=shelf.copy())
-
-
-def _release(plan: Plan, folder: RunFolder | None, state: ServerState, best: ServerState | None) -> None:
-    """Tell clients elsewhere behind which of their rounds this run will never go back."""
-    if not plan.method.weights.keeps or plan.federation.shelf is not None:
-        return
-    accepted = state.accepted if folder is None else folder.oldest_accepted()
-    if accepted is not None:
-        plan.federation.release(accepted if best is None else torch.minimum(accepted, best.accepted))
-
-
-def _rounds(plan: Plan, state: ServerState) -> Iterator[Round]:
-    seed, total = plan.options.seed, plan.options.rounds
     with overflow_refused():
-        yield from rounds_with_race(plan.method, plan.federation, state, total, seed, plan.groups, plan.noise)
+        for step in train(plan.method, plan.run, progress.state, before_round):
+            progress.state = step.state
+            epsilon = None if budget is None else budget.spending.epsilon
+            record = record_of(plan, step, time.perf_counter() - clock, run.records, epsilon)
+            stops = [callback for callback in watchers if _is_true(callback.on_round(run, record))]
+            progress.last = step.state.round == plan.rounds or step.diverged
+            if stops and not progress.last:
+                # the mark is written with the record: a run killed after it does not continue when it is resumed
+                record, progress.last = replace(record, stopped=stops[0].reason), True
+            run.records.append(record)
+            for callback in writers:
+                callback.on_round(run, record)
+            if progress.last:
+                return
+
+
+def _concluded(initialized: Initialized, run: TrainingRun, progress: Progress, budget: PrivacyBudget | None) -> Result:
+    """Evaluate the final models."""
+    store = progress.plan.federation.store
+    if progress.best is not None and store is not None:
+        store.restore(progress.best.clients)
+    epsilon = None if budget is None else budget.spending.epsilon
+    done = replace(initialized, state=progress.best or progress.state)
+    return conclude(done.plan, done.state, done.found, run.records, epsilon)
 
 
 def _is_true(answer: object) -> bool:
-    """Whether a callback said True, Python's or NumPy's; other values that happen to be true say nothing."""
+    """Whether a callback returned True, Python's or NumPy's; other values that happen to be true mean nothing."""
     return isinstance(answer, bool | np.bool_) and bool(answer)

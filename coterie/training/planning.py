@@ -1,23 +1,23 @@
-"""A run that is fully decided: options settled, everything checked, nothing touched yet."""
+"""A run that is fully decided: method, settings and learner built, everything checked, nothing touched yet."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.blocks import Memory
-from coterie.core.dataset import ClientDirectory, FederatedDataset, torch_dtype
+from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, torch_dtype
 from coterie.core.federation import Federation
 from coterie.core.shard import ClientId
 from coterie.core.validation import aside_sizes, check_hold_out
-from coterie.engines.attacks import LyingSide, ModelLie, liars, read_lie, with_false_labels
+from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
 from coterie.engines.in_process import InProcess
 from coterie.engines.remote import PLACES, RemoteClients
 from coterie.engines.sequential import Sequential
@@ -27,82 +27,87 @@ from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
 from coterie.learners.linear import Linear
-from coterie.learners.network import Network
-from coterie.methods import find_method
-from coterie.methods.base import Entry
-from coterie.options import AUTO, PRIVATE, Options, check_all, settle
-from coterie.privacy.budget import calibrated, privacy_of
-from coterie.privacy.noise import SECRET, Keyed, Noise
-from coterie.server.start import Model
-from coterie.tiers.compatibility import check_compatibility
-from coterie.tiers.method import Method
-from coterie.tiers.objective import Joint
-from coterie.training.result import Result
+from coterie.methods.base import Method, find_method
+from coterie.methods.initializers import GivenModels
+from coterie.methods.run import Initializer, Run
+from coterie.methods.settings import PRIVACY_OPTIONS, RUN_OPTIONS, RunSettings
+from coterie.options import AUTO, check_all, from_options, plain_options, to_options
+from coterie.privacy.noise import Keyed
+from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_body
+from coterie.tiers.composition import Tiers
+from coterie.training.budget import calibrated, privacy_of
+from coterie.training.earlier import Earlier, initializer_of
+from coterie.training.plugins import knows
 from coterie.training.runs.files import read_tensors
-from coterie.training.starts import GAUSSIAN, MOMENT_DESCENT, ODCL, PRINCIPAL_ANGLES, RANDOM, STARTS, read_start
-from coterie.training.stopping import Watch
-
-DRAWN = frozenset({RANDOM, GAUSSIAN, "near-truth", "cluster-oracle"})
-"""The starts that are drawn at random."""
-
-SHOWING = frozenset({MOMENT_DESCENT, ODCL, PRINCIPAL_ANGLES})
-"""The starts that show how many groups there are."""
-
-FREE = frozenset({RANDOM, GAUSSIAN})
-"""The starts that make any number of models, so that numbers of clusters can be tried."""
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
-"""Bytes that are kept of what is computed from samples alone: so many, or this part of the training features."""
+"""Bytes that are cached of what is computed from samples alone: this many, or this part of the training features."""
 
-Start = str | Sequence[Model] | Result
+MethodChoice = str | Method
+"""A method's name, or a typed value such as `IFCA(clusters=4)`."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """A run that is fully decided and has touched nothing yet."""
 
-    data: ClientDirectory
-    entry: Entry
-    options: Options
     method: Method
-    learner: Learner
-    federation: Federation
-    groups: Tensor | None
-    """(m,) the given cluster of each client, for assigned methods."""
-    start: Start
-    open: frozenset[str] = frozenset()
-    """Options that are decided when the run begins, from the data: clusters, lr."""
-    before: Mapping[ClientId, int] = field(default_factory=dict)
-    """Each client's cluster in the run that this one goes on from."""
+    run: Run
+    earlier: Earlier | None = None
+    """The run whose models this one starts from."""
 
     @property
-    def beginning(self) -> str:
-        """The name of the start; `given` for models, a result or a run folder."""
-        return beginning_of(self.start)
+    def data(self) -> ClientDirectory:
+        return self.run.data
 
     @property
-    def beginning_settings(self) -> dict[str, Any]:
-        """What the start was told, else the method's own options for it, else its defaults; by name."""
-        named = read_start(self.start) if isinstance(self.start, str) else None
-        if named is None:
-            return {}
-        options = STARTS[named[0]].options
-        # a method may have an option of the same name that means something else
-        own = {o.name: self.options.own.get(o.name) if o in self.entry.options else None for o in options}
-        return {o.name: o.default if own[o.name] is None else own[o.name] for o in options} | named[1]
+    def learner(self) -> Learner:
+        return self.run.learner
+
+    @property
+    def federation(self) -> Federation:
+        return self.run.federation
+
+    @property
+    def settings(self) -> RunSettings:
+        return self.run.settings
+
+    @property
+    def tiers(self) -> Tiers:
+        return self.run.tiers
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds; 0 for methods that consist of their initialisation."""
+        return self.run.rounds
+
+    @property
+    def open(self) -> frozenset[str]:
+        """Options that the initialisation has yet to decide: clusters, lr."""
+        K, lr = {"clusters"} if self.tiers.K is None else set(), {"lr"} if self.tiers.local.lr == AUTO else set()
+        return frozenset(K | lr)
+
+    @property
+    def before(self) -> Mapping[ClientId, int]:
+        """Each client's cluster in the run that this one starts from."""
+        return {} if self.earlier is None else self.earlier.assignments
 
     @property
     def config(self) -> dict[str, Any]:
         """What config.toml holds: enough to run it again. Options that are still left to the data are `auto`."""
-        unsaid = self.entry.refuses | (PLACES if isinstance(self.data, RemoteClients) else frozenset())
-        known = self.options.flat() | dict.fromkeys(self.open, AUTO)
-        settled = {k: v for k, v in known.items() if k not in unsaid}
-        return {"scenario": self.data.name, "method": self.entry.name, **self.data.options, **settled}
+        hidden = self.method.refuses | (PLACES if isinstance(self.data, RemoteClients) else frozenset())
+        options = self.method.to_options() | to_options(self.settings)
+        if "clusters" in self.method.own_names():
+            options["clusters"] = AUTO if self.tiers.K is None else self.tiers.K
+        if isinstance(self.method.initializer, GivenModels):
+            options["init"] = self.method.initializer.source
+        known = {name: value for name, value in options.items() if name not in hidden}
+        return {"scenario": self.data.name, "method": self.method.name, **self.data.options, **plain_options(known)}
 
     @property
     def validated(self) -> Tensor | None:
         """(m,) which clients have validation samples; None where no samples are held out."""
-        share = self.options.validation
+        share = self.settings.validation
         return None if share is None else torch.from_numpy(aside_sizes(self.data.sizes, share) > 0)
 
     @property
@@ -113,229 +118,234 @@ class Plan:
         return "training data" if self.validated is None else "validation samples"
 
     @property
-    def lying(self) -> Tensor:
-        """(m,) which clients lie, in a simulation of that: only for scores, nothing else knows."""
-        if self.options.poison is None:
+    def attacking(self) -> Tensor:
+        """(m,) which clients attack, in a simulation of that: only for scores, nothing else knows."""
+        if self.settings.poison is None:
             return torch.zeros(len(self.data.clients), dtype=torch.bool)
-        return torch.from_numpy(liars(read_lie(self.options.poison), self.options.seed, self.federation.hashes))
+        attack = read_attack(self.settings.poison)
+        return torch.from_numpy(attackers_of(attack, self.settings.seed, self.federation.hashes))
 
     @property
-    def noise(self) -> Noise:
-        """What the server hides clients with: what a seed gives only where all of it is a simulation."""
-        return Keyed(self.options.seed) if isinstance(self.federation, InProcess) else SECRET
+    def may_evaluate(self) -> bool:
+        """Whether clients may be asked for scores and losses without noise.
 
-    @property
-    def looks(self) -> bool:
-        """Whether clients may be asked for scores and losses as they are.
-
-        Where no server is trusted they may not. A simulation has the data, and looks; epsilon does not cover that.
+        Where the server is not trusted they may not. A simulation has the data and evaluates; epsilon does not cover
+        that.
         """
-        privacy = self.method.privacy
+        privacy = self.tiers.privacy
         return privacy is None or not privacy.local or isinstance(self.federation, InProcess)
 
     @property
     def tries(self) -> bool:
         """Whether trial runs have yet to choose the number of clusters."""
-        return "clusters" in self.open and self.beginning in FREE
+        return "clusters" in self.open and self.method.initializer.any_count
 
-    def watch(self) -> Watch:
-        """What decides whether the run may end early and which models are the best; rounds of a race do not count."""
-        race = self.method.race
-        first = race.rounds if race is not None and self.method.restarts > 1 else 0
-        return Watch("loss" if self.validated is None else "validation_loss", self.options.patience, first)
+    @property
+    def race_rounds(self) -> int:
+        """First rounds in which restarts compete on a share of the clients; they do not count for `patience`."""
+        return self.method.race_rounds
 
-    def settled(self, **values: Any) -> Plan:
-        """The same plan with these options decided."""
-        options = replace(self.options, **values)
-        method = composed(self.entry, options, self.learner)
-        return replace(self, options=options, method=method, open=self.open - values.keys())
+    def decided(self, clusters: int | None = None, lr: float | None = None) -> Plan:
+        """Return the same plan with what was left to the data decided."""
+        given = {name: value for name, value in (("clusters", clusters), ("lr", lr)) if value is not None}
+        method = self.method.with_options(given)
+        return replace(self, method=method, run=self.run.decided(clusters, lr))
 
-    def on(self, data: ClientDirectory, **values: Any) -> Plan:
-        """The same run on other data, with these options decided: a plan with clients of its own."""
-        options = replace(self.options, **values)
-        return _assembled(data, self.entry, options, self.learner, self.groups, self.start, self.open - values.keys())
+    def on(self, data: ClientDirectory, clusters: int, **settings: Any) -> Plan:
+        """Return the same run on other data, with this number of clusters and these settings."""
+        method = self.method.with_options({"clusters": clusters})
+        changed = replace(self.settings, **settings)
+        rounds = changed.rounds if method.trains else 0
+        return _assembled(method, data, self.learner, changed, rounds, self.earlier)
 
 
 def prepare(
-    data: ClientDirectory, method: str, learner: LearnerChoice | None, start: Start | None, given: Mapping[str, Any]
+    data: ClientDirectory, method: MethodChoice, learner: LearnerChoice | None, given: Mapping[str, Any]
 ) -> Plan:
-    """Check and settle everything; an error here has written nothing. Without `start` the method's own is taken."""
+    """Check and settle everything; an error here has written nothing.
+
+    Args:
+        data: The clients.
+        method: A method's name, or a typed value.
+        learner: Name or function that builds the learner; by default what the data recommends.
+        given: Options of the method and of the run by name. With a typed method they replace its fields.
+    """
     if not isinstance(data, ClientDirectory):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
-    _check_places(data, given)
     data = data.compact()
-    entry = find_method(method)
-    _check_start(start)
-    if isinstance(start, str) and start == "random" and "start" in entry.refuses:
-        start = None  # it begins in its own way, which nobody has to say
-    if start is not None:
-        given = {**given, "start": start if isinstance(start, str) else "given"}
-    said = check_all(_refused(entry, given), entry.accepts, f"method {entry.name}")
-    accepted = {option.name for option in entry.accepts}
-    recommended = {k: v for k, v in data.recommended.items() if k in accepted} | dict(entry.prefers(said))
-    values = settle(
-        said, recommended, {o.name: o.default for o in entry.options} | dict(entry.defaults({**recommended, **said}))
-    )
-    start = values["start"] if start is None else start
-    if values["privacy"] == "central" and "client_weight" not in said:
-        values["client_weight"] = "uniform"  # noise for one client hides no other weight
-    if values["privacy"] is not None and "restarts" not in said:
-        values["restarts"] = 1  # nobody tells the losses by which one would win
-    if not _draws(start) and "restarts" not in said:
-        values["restarts"] = 1  # several starts of the same models would be one
-    groups, K = _groups(entry, data, values)
-    chosen = values["learner"] if learner is None else learner
-    if chosen is None or (isinstance(chosen, str) and not chosen):
-        chosen = "linear" if data.profile.classes is None else "logistic"
-    built = make_learner(chosen, data.profile, read_tensors)
-    dtype = values["dtype"] or str(built.dtype).removeprefix("torch.")
-    if values["lr"] == AUTO and "lr" not in said and not isinstance(built, Linear):
-        values["lr"] = data.recommended.get("lr", 0.1)
-    undecided = _undecided(entry, values, built, start)
-    values |= {"clusters": K, "learner": built.spec, "dtype": dtype, "lr": 1.0 if "lr" in undecided else values["lr"]}
-    own = {option.name for option in entry.options}
-    options = Options(
-        **{name: value for name, value in values.items() if name not in own},
-        own={name: values.get(name) for name in own},
-    )
-    _check_memory(built, options.clusters * options.restarts, dtype)
-    _check_device(options.device)
-    _check_rates(options)
-    check_augmentation(options.augment, data.profile)
-    _check_private_beginning(options, undecided, start)
-    options = calibrated(options, composed(entry, replace(options, privacy=None), built), data.clients)
-    plan = _assembled(data, entry, options, built, groups, start, undecided)
+    if not isinstance(method, Method):
+        knows(Method, method)  # which loads installed plugins for a name that is not known yet
+    kind = type(method) if isinstance(method, Method) else find_method(method)
+    given = {name: value for name, value in given.items() if value is not None}
+    init, earlier = initializer_of(given.pop("init", None), kind)
+    if init is not None:
+        given["init"] = init
+    _check_names(kind, data, given)
+    options = _layered(kind, data, given, typed=isinstance(method, Method))
+    built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
+    settings: RunSettings = from_options(RunSettings, options)
+    chosen = make_learner(_learner_choice(learner, settings, data), data.profile, read_tensors)
+    settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
+    built = _with_rate(built, chosen, data, given).for_learner(chosen)
+    _check_open(built, chosen)
+    plan = _assembled(built, data, chosen, settings, settings.rounds if built.trains else 0, earlier)
     _check_trials(plan)
     return plan
 
 
-def _check_start(start: object) -> None:
-    if start is not None and not isinstance(start, str | Sequence | Result):
+def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]) -> None:
+    """Refuse options that this method, or a run of these clients, does not have."""
+    remote = sorted(PLACES & given.keys())
+    if remote and isinstance(data, RemoteClients):
+        raise ConfigError(f"{remote[0]} is for simulated clients, but these live elsewhere: leave it out")
+    for name in given:
+        if name in kind.refuses & PRIVACY_OPTIONS:
+            raise ConfigError(
+                f"{kind.name} does not support differential privacy: nothing leaves a client, so nothing needs hiding"
+                if not kind.exchanges
+                else f"{kind.name} does not support differential privacy: there is no noise for what its clients send "
+                "(docs/privacy.md lists the methods that support it)"
+            )
+        if name in kind.refuses or (name not in names_of(kind) and name in all_names()):
+            raise ConfigError(f"{name} means nothing to method {kind.name} ({kind.summary}): leave it out")
+
+
+def names_of(kind: type[Method]) -> frozenset[str]:
+    """Return the names of all options that a method takes."""
+    return frozenset(option.name for option in kind.options())
+
+
+def all_names() -> frozenset[str]:
+    """Return the names of all options of all methods and of runs."""
+    return frozenset().union(*(names_of(kind) for kind in Method.members.values()))
+
+
+def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any], typed: bool) -> dict[str, Any]:
+    """What the user gave, else what the method insists on, else what the data recommends, checked.
+
+    Recommendations for a method's own settings do not apply to a typed method: its fields say what they are.
+    """
+    checked = check_all(given, kind.options(), f"method {kind.name}")
+    if "local_steps" in checked and "local_epochs" in checked:
+        raise ConfigError("local_steps and local_epochs both say how long to train: give one of them")
+    usable = {option.name for option in RUN_OPTIONS} if typed else names_of(kind)
+    recommended = {name: value for name, value in data.recommended.items() if name in usable - kind.refuses}
+    insisted = {} if typed else dict(kind.preferred(checked))
+    layers = [recommended, insisted, checked]
+    values: dict[str, Any] = {}
+    for layer in layers:
+        # a layer that counts epochs overrules steps from the layers below it, and the other way round
+        if layer.get("local_epochs") is not None:
+            values.pop("local_steps", None)
+        elif layer.get("local_steps") is not None:
+            values.pop("local_epochs", None)
+        values |= layer
+    if values.get("exchange") == "gradient" and not {"local_steps", "local_epochs"} & checked.keys():
+        values["local_steps"] = 1
+        values.pop("local_epochs", None)
+    if values.get("privacy") == "central" and "client_weight" not in checked and "client_weight" in names_of(kind):
+        values["client_weight"] = "uniform"  # noise for one client hides no other weight
+    if "restarts" not in checked and (values.get("privacy") is not None or not _is_random(kind, values)):
+        values.pop("restarts", None)  # several starts of the same models would be one; private losses are not sent
+    return values
+
+
+def _is_random(kind: type[Method], values: Mapping[str, Any]) -> bool:
+    """Whether the first models are drawn at random."""
+    init = values.get("init")
+    return (init if isinstance(init, Initializer) else kind().initializer).random
+
+
+def _learner_choice(learner: LearnerChoice | None, settings: RunSettings, data: ClientDirectory) -> LearnerChoice:
+    chosen = settings.learner if learner is None else learner
+    if chosen is None or (isinstance(chosen, str) and not chosen):
+        return "linear" if data.profile.classes is None else "logistic"
+    return chosen
+
+
+def _with_rate(method: Method, learner: Learner, data: ClientDirectory, given: Mapping[str, Any]) -> Method:
+    """The method with a number for lr where `auto` was only its default and the learner has no such rule."""
+    lr = method.to_options().get("lr")
+    if lr != AUTO or "lr" in given or isinstance(learner, Linear):
+        return method
+    return method.with_options({"lr": data.recommended.get("lr", 0.1)})
+
+
+def _check_open(method: Method, learner: Learner) -> None:
+    """Refuse what is left to the data where the data cannot tell."""
+    init = method.initializer
+    init.check(learner)
+    if method.to_options().get("lr") == AUTO and not isinstance(learner, Linear):
         raise ConfigError(
-            f"start must be a name, a run folder, a result or a list of models, got {type(start).__name__}"
+            f"lr=auto: for learner linear only, but this run has {learner.spec}; give values, and init=random"
         )
-
-
-def _check_places(data: ClientDirectory, given: Mapping[str, Any]) -> None:
-    said = sorted(PLACES & {name for name, value in given.items() if value is not None})
-    if said and isinstance(data, RemoteClients):
-        raise ConfigError(f"{said[0]} is for simulated clients, but these live elsewhere: leave it out")
+    open_count = method.groups.found and method.tiers().K is None
+    if not open_count or init.finds_count or (init.any_count and method.tries_counts):
+        return
+    finders = "init=odcl, or for linear regression init=moment-descent, which find the number of clusters"
+    if method.tries_counts:
+        raise ConfigError(
+            f"clusters=auto cannot go with init={init.name}: take init=random, where trial runs decide, or {finders}"
+        )
+    raise ConfigError(f"clusters=auto needs {finders}; without them {method.name} needs a number")
 
 
 def _assembled(
+    method: Method,
     data: ClientDirectory,
-    entry: Entry,
-    options: Options,
     learner: Learner,
-    groups: Tensor | None,
-    start: Start,
-    undecided: frozenset[str],
+    settings: RunSettings,
+    rounds: int,
+    earlier: Earlier | None,
 ) -> Plan:
-    """The plan with its method and its clients."""
-    method = composed(entry, options, learner)
-    check_compatibility(method, learner)
-    _check_embedding(method, learner)
-    if options.validation is not None:
+    """The plan with its composition and its clients."""
+    tiers = with_shared_body(replace(method.tiers(), K=method.groups.count(data, method.tiers().K)), learner)
+    tiers = replace(tiers, objective=tiers.objective.server_with_seed(settings.seed))
+    tiers.check(method.name)
+    _check_memory(learner, (tiers.K or 1) * tiers.restarts, str(settings.dtype))
+    _check_device(settings.device)
+    _check_rates(tiers, settings)
+    check_augmentation(tiers.local.augment, data.profile)
+    settings = calibrated(settings, method, tiers, rounds, data.clients)
+    tiers = replace(tiers, privacy=privacy_of(settings))
+    check_compatibility(Mix(method.name, tiers, learner, settings.participation))
+    if settings.validation is not None:
         check_hold_out(data)
-    federation = _federation(data, learner, options, method)
-    _check_resampling(method, federation)
-    return Plan(data, entry, options, method, learner, federation, groups, start, undecided)
+    federation = _federation(data, learner, settings, tiers)
+    _check_resampling(tiers, rounds, federation)
+    noise = {"noise": Keyed(settings.seed)} if isinstance(federation, InProcess) else {}
+    run = Run(
+        data,
+        learner,
+        federation,
+        settings,
+        tiers,
+        rounds,
+        known_groups=method.groups.labels(data),
+        exchanges=method.exchanges,
+        **noise,
+    )
+    return Plan(method, run, earlier)
 
 
 BODY = "body"
 """In `shared`: everything but the head, the last layer."""
 
 
-def composed(entry: Entry, options: Options, learner: Learner) -> Method:
-    """The method, with the parameters named that a shared body has, and what hides its clients."""
-    method = replace(entry.compose(options), privacy=privacy_of(options))
-    if method.shared != (BODY,):
-        return method
-    if not has_features(learner):
-        raise ConfigError(
-            "a shared body needs a network whose outputs come from one fully connected layer with a bias, all of it "
-            f"trained, such as mlp or cnn or a module that ends in nn.Linear, but the learner is {learner.spec}"
-        )
-    if method.weights.way != "choose" and isinstance(learner, Network) and learner.l2 > 0:
-        raise ConfigError(
-            f"heads on a shared body are trained without a penalty, but the learner is {learner.spec}: leave l2 at 0"
-        )
+def with_shared_body(tiers: Tiers, learner: Learner) -> Tiers:
+    """Return the composition with the parameters named that a shared body has."""
+    if tiers.shared != (BODY,):
+        return tiers
+    check_shared_body(tiers, learner)
     names = learner.start([0], learner.dtype)
+    assert has_features(learner), "checked"
     body = tuple(name for name in names if not name.startswith(f"{learner.head}."))
     if not body:
         raise ConfigError(
             f"a shared body needs layers below the head that are trained, but the learner {learner.spec} has frozen "
             "them all: let some ask for a gradient"
         )
-    return replace(method, shared=body)
-
-
-def beginning_of(start: Start) -> str:
-    """The name of the start; `given` for models, a result or a run folder."""
-    named = read_start(start) if isinstance(start, str) else None
-    return "given" if named is None else named[0]
-
-
-def _draws(start: Start) -> bool:
-    """Whether another key gives other models, so that restarts make sense."""
-    return beginning_of(start) in DRAWN
-
-
-def _undecided(entry: Entry, values: Mapping[str, Any], learner: Learner, start: Start) -> frozenset[str]:
-    """Which options are left to the data; refused where it cannot tell."""
-    auto = frozenset(name for name in ("clusters", "lr") if values[name] == AUTO)
-    begins = beginning_of(start)
-    what = ["lr=auto"] * ("lr" in auto) + ["start=moment-descent"] * (begins == MOMENT_DESCENT)
-    if what and not isinstance(learner, Linear):
-        raise ConfigError(
-            f"{' and '.join(what)}: for learner linear only, but this run has {learner.spec}; give values, and "
-            "start=random"
-        )
-    if "clusters" in auto and begins not in SHOWING | (FREE if entry.tries else frozenset()):
-        raise ConfigError(_why_not_auto(entry, begins))
-    return auto
-
-
-def _why_not_auto(entry: Entry, begins: str) -> str:
-    shown = "start=odcl, or for linear regression start=moment-descent, which show how many groups there are"
-    if entry.tries:
-        return f"clusters=auto cannot go with start={begins}: take start=random, where trial runs decide, or {shown}"
-    return f"clusters=auto needs {shown}; without them {entry.name} needs a number"
-
-
-def _refused(entry: Entry, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name, value in given.items():
-        if name in entry.refuses & PRIVATE and value is not None:
-            raise ConfigError(
-                f"{entry.name} has no private form: nothing leaves a client, so nothing needs hiding"
-                if entry.groups == "self"
-                else f"{entry.name} has no private form: there is no noise here for what its clients send "
-                "(docs/privacy.md lists the methods that have one)"
-            )
-        if name in entry.refuses and value is not None:
-            raise ConfigError(f"{name} means nothing to method {entry.name} ({entry.summary}): leave it out")
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _groups(entry: Entry, data: ClientDirectory, values: Mapping[str, Any]) -> tuple[Tensor | None, int]:
-    """The given clusters, if any, and their number."""
-    m = len(data.clients)
-    if entry.groups == "self":
-        return torch.arange(m), m
-    if entry.groups == "one":
-        return None, 1
-    if entry.groups == "truth":
-        if data.truth is None:
-            raise ConfigError(
-                "oracle needs the true groups: pass truth= to from_arrays, or use a method that finds them"
-            )
-        return torch.from_numpy(data.truth), int(data.truth.max()) + 1
-    if values["clusters"] == AUTO:
-        return None, 1  # decided when the run begins
-    K = int(values["clusters"])
-    if m < K:
-        raise ConfigError(f"clusters={K} but there are only {m} clients: choose at most {m}")
-    return None, K
+    return replace(tiers, shared=body)
 
 
 def _check_device(name: str) -> None:
@@ -367,67 +377,40 @@ FEW_MODELS = 1000
 """Up to this many models are planned without asking for the machine's memory."""
 
 
-def _check_rates(options: Options) -> None:
-    """Step sizes are numbers of the training's own type, of which float32 holds the smaller ones only."""
-    most = torch.finfo(torch_dtype(options.dtype)).max
-    for name in ("lr", "server_lr"):
-        value = getattr(options, name)
+def _check_rates(tiers: Tiers, settings: RunSettings) -> None:
+    """Learning rates are numbers of the training's own type, of which float32 holds the smaller ones only."""
+    most = torch.finfo(torch_dtype(str(settings.dtype))).max
+    for name, value in (("lr", tiers.local.lr), ("server_lr", tiers.server.lr)):
         if isinstance(value, float) and value > most:
-            raise ConfigError(f"{name} must be at most {most:.3g} with dtype {options.dtype}, got {value:g}: lower it")
+            raise ConfigError(f"{name} must be at most {most:.3g} with dtype {settings.dtype}, got {value:g}: lower it")
 
 
-def _check_private_beginning(options: Options, undecided: frozenset[str], start: Start) -> None:
-    """Nothing is asked before the first round of a private run."""
-    if options.privacy is None:
-        return
-    if undecided:
-        raise ConfigError(
-            f"privacy={options.privacy}: {' and '.join(f'{name}=auto' for name in sorted(undecided))} would ask "
-            "clients for facts that are not noised: give values"
-        )
-    if beginning_of(start) not in FREE and (isinstance(start, str | Result)):
-        named = beginning_of(start) if isinstance(start, str) else "an earlier result"
-        raise ConfigError(
-            f"privacy={options.privacy}: start={named} would ask clients for facts that are not noised: take "
-            "start=random or gaussian, or give the models themselves"
-        )
-
-
-def _check_embedding(method: Method, learner: Learner) -> None:
-    objective = method.objective
-    if isinstance(objective, Joint) and objective.embedding == "start" and not has_features(learner):
-        raise ConfigError(
-            f"embedding=start needs a network that ends in one layer, such as mlp or cnn, but the learner is "
-            f"{learner.spec}: use embedding=inputs or random"
-        )
-
-
-def _federation(data: ClientDirectory, learner: Learner, options: Options, method: Method) -> Federation:
+def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers) -> Federation:
     """The clients as they can be asked, wherever they live."""
     if isinstance(data, RemoteClients):
-        return data.reach(options, method.weights.keeps)
+        return data.reach(settings, tiers)
     assert isinstance(data, FederatedDataset)
-    side = _client_side(data, learner, options, method)
-    return Sequential(side) if options.engine == "sequential" else Simulated(side)
+    clients = _clients(data, learner, settings, tiers)
+    return Sequential(clients) if settings.engine == "sequential" else Simulated(clients)
 
 
-def _client_side(data: FederatedDataset, learner: Learner, options: Options, method: Method) -> ClientSide:
-    dtype, device = torch_dtype(options.dtype), torch.device(options.device)
-    lie = None if options.poison is None else read_lie(options.poison)
-    if lie is not None and lie.in_data:
-        data = with_false_labels(data, liars(lie, options.seed, data.train.hashes))
-    side = ClientSide.of(data, learner, dtype, device, options.validation, options.seed, method.weights.keeps)
-    side = replace(
-        side, noise=Keyed(options.seed), memory=Memory(max(KEPT_AT_LEAST, side.train.x.nbytes // KEPT_SHARE))
-    )
-    if not isinstance(lie, ModelLie):
-        return side
-    if method.weights.way == "personal":
+def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, tiers: Tiers) -> ClientGroup:
+    dtype, device = torch_dtype(str(settings.dtype)), torch.device(settings.device)
+    attack: Attack | None = None if settings.poison is None else read_attack(settings.poison)
+    if attack is not None and attack.in_data:
+        data = with_false_labels(data, attackers_of(attack, settings.seed, data.train.hashes))
+    keeps = tiers.assignment.keeps
+    clients = ClientGroup.of(data, learner, dtype, device, settings.validation, settings.seed, keeps)
+    memory = Memory(max(KEPT_AT_LEAST, clients.train.x.nbytes // KEPT_SHARE))
+    clients = replace(clients, noise=Keyed(settings.seed), memory=memory)
+    if not isinstance(attack, ModelAttack):
+        return clients
+    if tiers.assignment.personal:
         raise ConfigError(
-            f"poison={lie.name} is a lie about changes of the clusters' models, but with weights {method.weights.name} "
-            "clients send models of their own: use poison=label-flip"
+            f"poison={attack.name} changes the updates of the clusters' models, but with assignment "
+            f"{tiers.assignment.name} clients send models of their own: use poison=label-flip"
         )
-    return LyingSide.among(side, lie, options.seed)
+    return AttackedGroup.among(clients, attack, settings.seed)
 
 
 def _check_trials(plan: Plan) -> None:
@@ -438,11 +421,11 @@ def _check_trials(plan: Plan) -> None:
         )
 
 
-def _check_resampling(method: Method, federation: Federation) -> None:
+def _check_resampling(tiers: Tiers, rounds: int, federation: Federation) -> None:
     """Every client must have a sample for each of the 2T subsets."""
     sizes = federation.sizes
-    if method.resample is not None and sizes.min() < 2 * method.resample:
+    if tiers.resample and sizes.min() < 2 * rounds:
         raise ConfigError(
-            f"resample cuts each client's samples into 2 x rounds = {2 * method.resample} subsets, but client "
+            f"resample cuts each client's samples into 2 x rounds = {2 * rounds} subsets, but client "
             f"{federation.clients[int(np.argmin(sizes))]!r} has {sizes.min()}: use fewer rounds or leave resample out"
         )

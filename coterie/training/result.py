@@ -1,11 +1,12 @@
-"""What a run found: the groups, their models, how sure each client is, and what it cost."""
+"""The result of a run: the groups, their models, the certainty of each client's assignment, and the costs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import torch
 from coterie.core.arrays import NUMBERS, as_array, tensor_of
 from coterie.core.clusters import Params, unflat
 from coterie.core.dataset import Profile, torch_dtype
-from coterie.core.messages import Plain
+from coterie.core.numbers import finite_numbers
+from coterie.core.plain import Plain, from_plain
 from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
 from coterie.data.columns import shown
@@ -25,13 +27,15 @@ from coterie.errors import InputError, RunError
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
-from coterie.learners.descent import LocalWork
 from coterie.learners.deviance import deviance
-from coterie.methods import find_method
-from coterie.methods.base import Entry
-from coterie.tiers.method import read_objective
+from coterie.methods.base import Method
+from coterie.methods.run import Initializer
+from coterie.options import from_options
+from coterie.tiers.objective import Objective
+from coterie.training.diagnostics import Diagnostics
+from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.runs.files import read_tensors
-from coterie.training.runs.folder import Record, RunFolder
+from coterie.training.runs.folder import RunFolder
 
 Samples = npt.ArrayLike | object
 """An array (n, ...), or for a run of a table its rows: a DataFrame, an Arrow table, a dict of columns or a path."""
@@ -42,6 +46,8 @@ Support = tuple[Samples, Labels] | object
 
 SPLITS = "splits/"
 """In `Result.beside`: what names of the tree of splits begin with."""
+REGRESSION, POSTERIOR = "regression", "posterior"
+"""Names of the stored diagnostics: in the metrics, and in the figures of each client."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,12 @@ class Result:
     learner: Learner
     parameters: Sequence[Params]
     """One dict of named tensors for each cluster."""
-    records: list[Record]
-    """One dict a round."""
-    metrics: dict[str, Any]
+    records: list[RoundRecord]
+    """The figures of each round."""
+    metrics: Metrics
     """The final figures."""
-    clients: list[dict[str, Any]]
-    """One dict for each client: id, n, cluster, score, and what else is known of it."""
+    clients: list[ClientResult]
+    """The final figures of each client that answered."""
     fingerprint: str = ""
     """Digest of the training data."""
     beside: Params = field(default_factory=dict)
@@ -69,18 +75,78 @@ class Result:
     """The objective of mixtures, as plain values."""
     schema: Schema = field(default_factory=Schema)
     """How raw values become features and classes: `predict`, `weigh`, `assign` and `losses` apply it."""
+    diagnostics: Diagnostics | None = field(default=None, repr=False, compare=False)
+    """Source of `coefficients` and `posterior` while the run is in memory; a run folder stores their values instead."""
 
     @property
     def assignments(self) -> dict[ClientId, int]:
         """The cluster of each client that answered."""
-        return {row["id"]: row["cluster"] for row in self.clients}
+        return {client.id: client.cluster for client in self.clients}
+
+    def coefficients(self) -> dict[str, Any]:
+        """Return the coefficients of linear models with confidence intervals, and the guides of the theory.
+
+        They are computed when they are first asked for, from sums that the clients return. A run that is written to a
+        folder (`fit(..., out=...)`, `save`, `coterie run`) computes and stores them at its end, since the data may be
+        gone later; `load` reads them from there.
+
+        Returns:
+            `names` of the coefficients, `level` of the intervals, one row for each of `clusters` (`estimate`,
+            `standard_errors`, `low`, `high`, `samples`, `clients`, ...), `sigma`, `separation`, `skewness`, `gamma`,
+            `kappa` and `floor`.
+
+        Raises:
+            InputError: if the run has none: the models are not linear or not shared, the training diverged or was
+                private, or the data is too large.
+        """
+        found: dict[str, Any] | None = self.metrics.get(REGRESSION)
+        if found is None and self.diagnostics is not None:
+            found = self.diagnostics.coefficients
+        if found is None:
+            raise InputError(
+                "this run has no intervals of coefficients: they are computed for linear models that clients share, if "
+                "the training did not diverge, was not private and the data is not too large"
+            )
+        return found
+
+    def posterior(self) -> npt.NDArray[np.float64]:
+        """Return the probability of each cluster for each client, (m, K), in the order of `clients`.
+
+        Noise is taken to be Gaussian. Like `coefficients`, it is computed when it is asked for and stored in a run
+        folder.
+
+        Raises:
+            InputError: if the run has none: the models are not linear, clients do not choose among several clusters, or
+                the training diverged.
+        """
+        found = None if self.diagnostics is None else self.diagnostics.posterior
+        if self.clients and all(POSTERIOR in client for client in self.clients):
+            found = np.array([client[POSTERIOR] for client in self.clients])
+        if found is None:
+            raise InputError(
+                "this run has no posterior probabilities: they are computed for linear models among which clients "
+                "choose, if the training did not diverge"
+            )
+        return found
+
+    def with_diagnostics(self) -> Result:
+        """Return the result as a run folder stores it: `coefficients` and `posterior` are computed and part of it."""
+        if self.diagnostics is None:
+            return self
+        metrics, clients = self.metrics, self.clients
+        if (coefficients := self.diagnostics.coefficients) is not None:
+            metrics = metrics | {REGRESSION: coefficients}
+        if (posterior := self.diagnostics.posterior) is not None:
+            shares = finite_numbers(posterior.tolist())
+            clients = [client | {POSTERIOR: each} for client, each in zip(clients, shares, strict=True)]
+        return replace(self, metrics=metrics, clients=clients, diagnostics=None)
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
         """How much of each client belongs to each cluster, (m, K); rows sum to one, in the order of `clients`."""
         if all("weights" in row for row in self.clients):
             return np.array([row["weights"] for row in self.clients])
-        chosen = np.array([row["cluster"] for row in self.clients])
+        chosen = np.array([row.cluster for row in self.clients])
         return np.asarray(np.eye(len(self.parameters))[chosen])
 
     @property
@@ -153,7 +219,7 @@ class Result:
     def _density(self) -> Density:
         common = {name: value[None] for name, value in self.beside.items()}
         usual = np.array([row.get("components", row["weights"]) for row in self.clients]).mean(axis=0)
-        return Density(read_objective(self.objective), common, torch.from_numpy(usual))
+        return Density(from_plain(Objective, self.objective), common, torch.from_numpy(usual))
 
     def _by_features(self, x: Samples, client: ClientId | None, support: Support | None) -> npt.NDArray[Any]:
         """By a joint density: every sample has shares of its own."""
@@ -195,7 +261,7 @@ class Result:
         samples look like (fedgmm). For a run of a table the labels may be a column of x.
         """
         y = self.labels_in(x) if y is None and self.schema.is_table else y
-        placing = self._shared().placing(self.config)
+        placing = self._shared().placing
         if self._knows_features:
             density = self._density()
             own = self._components(density, x, y)
@@ -210,21 +276,20 @@ class Result:
         return np.asarray(weigh(self.learner, losses, placing, self._usual_loss).numpy())
 
     def _tree(self) -> Tree:
-        told = self.config
-        work = LocalWork(told.get("local_steps"), told.get("local_epochs"), told.get("batch_size"))
+        local = self.method.tiers().local
         splits = {name.removeprefix(SPLITS): rows for name, rows in self.beside.items() if name.startswith(SPLITS)}
-        return Tree(splits, work, float(told["lr"]))
+        return Tree(splits, local, float(self.config["lr"]))
 
     def _weights_of(self, client: ClientId) -> npt.NDArray[np.float64]:
         """(K,) of a client that trained."""
         row = self._row_of(client)
-        return np.array(row["weights"]) if "weights" in row else self._alone(row["cluster"])
+        return np.array(row["weights"]) if "weights" in row else self._alone(row.cluster)
 
-    def _row_of(self, client: ClientId) -> dict[str, Any]:
-        """The row of a client that trained."""
-        row = next((row for row in self.clients if row["id"] == client), None)
+    def _row_of(self, client: ClientId) -> ClientResult:
+        """The figures of a client that trained."""
+        row = next((row for row in self.clients if row.id == client), None)
         if row is None:
-            near = get_close_matches(client, [row["id"] for row in self.clients], n=3, cutoff=0.5)
+            near = get_close_matches(client, [row.id for row in self.clients], n=3, cutoff=0.5)
             known = f" (near names: {', '.join(near)})" if near else ""
             raise InputError(
                 f"client {client!r} was not in the training{known}: for somebody new give a few labelled samples as "
@@ -238,15 +303,20 @@ class Result:
             raise InputError(f"cluster must be 0 to {len(self.parameters) - 1}, got {cluster}")
         return np.asarray(np.eye(1, len(self.parameters), int(cluster))[0])
 
-    def _shared(self) -> Entry:
+    @cached_property
+    def method(self) -> Method:
+        """The method of the run, with the settings that it was run with."""
+        return method_of(self.config)
+
+    def _shared(self) -> Method:
         """The method, if its models serve others than those who trained them."""
-        entry = find_method(self.config["method"])
-        if entry.groups == "self":
+        method = self.method
+        if method.groups.personal:
             raise InputError(
-                f"{entry.name} gives every client a model of its own, so somebody new has none: name a client or a "
+                f"{method.name} gives every client a model of its own, so a new client has none: name a client or a "
                 "cluster, or train with a method that shares models"
             )
-        return entry
+        return method
 
     def _only(self) -> int:
         """The one cluster that serves everybody."""
@@ -264,7 +334,7 @@ class Result:
         if not self.records:
             return math.inf
         record = self.records[self.metrics.get("best_rounds", len(self.records)) - 1]
-        loss = record["start_losses"][self.metrics["start"]] if "start_losses" in record else record["loss"]
+        loss = record["start_losses"][self.metrics["start"]] if "start_losses" in record else record.loss
         return math.inf if loss is None else float(loss)
 
     def _sample_losses(self, x: Samples, y: Labels) -> torch.Tensor:
@@ -334,21 +404,22 @@ class Result:
         with RunFolder.claim(Path(folder), self.config, self.fingerprint) as run:
             for record in self.records:
                 run.append(record)
-            run.finish(self.parameters, self.summary(), self.beside)
+            run.finish(self.parameters, self.with_diagnostics().summary(), self.beside)
             return run.path
 
     def report(self, path: str | Path) -> Path:
         """Write one self-contained HTML page."""
         from coterie.report.page import write_report  # the page is only built when asked for
-        from coterie.report.reading import run_from_parts
+        from coterie.report.reading import RunData
 
-        return write_report([run_from_parts(self.config, self.records, self.summary())], Path(path))
+        found = self.with_diagnostics()
+        return write_report([RunData(found.config, found.records, found.metrics, found.clients)], Path(path))
 
     def summary(self) -> dict[str, Any]:
-        """What result.json holds."""
+        """Return the figures of the run as plain values, as result.json holds them."""
         return {
-            "metrics": self.metrics,
-            "clients": self.clients,
+            "metrics": self.metrics.to_json(),
+            "clients": [client.to_json() for client in self.clients],
             "features": list(self.profile.features),
             "classes": self.profile.classes,
             "schema": self.schema.plain(),
@@ -390,6 +461,27 @@ def _schema(run: RunFolder) -> Schema:
     return Schema()
 
 
+def method_of(config: Mapping[str, Any]) -> Method:
+    """Return the method that a config.toml describes.
+
+    Raises:
+        RunError: if the method is not known here: it comes from a plugin, or was removed.
+    """
+    name = config["method"]
+    if name not in Method.members:
+        raise RunError(
+            f"the run was made with method {shown(name)}, which is not known here: load the plugin that defines it, or "
+            "use the version of Coterie that wrote the run"
+        )
+    kind: type[Method] = Method.members[name]
+    known = {key: value for key, value in config.items() if key in kind.own_names()}
+    init = known.get("init")
+    if (init["name"] if isinstance(init, Mapping) else init) not in Initializer.members:
+        known.pop("init", None)  # models that were given, or come from a run folder
+    built: Method = from_options(kind, known)
+    return built
+
+
 def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
     """Read a finished run folder. A learner of the user's own has to be passed again."""
     run = RunFolder.open(Path(folder))
@@ -402,8 +494,8 @@ def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
         learner=make_learner(config["learner"] if learner is None else learner, profile, read_tensors),
         parameters=[{name: p.to(dtype) for name, p in model.items()} for model in run.models()],
         records=run.records(),
-        metrics=result["metrics"],
-        clients=result["clients"],
+        metrics=Metrics.from_json(result["metrics"]),
+        clients=[ClientResult.from_json(client) for client in result["clients"]],
         fingerprint=run.fingerprint,
         beside=run.beside(),
         objective=result.get("objective"),

@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 TOLERANCE = 1e-4
-"""A figure counts as improved when it is lower than the best so far by more than this share of it."""
+"""Default fraction of the best value by which a lower value must differ to count as an improvement."""
 
 
 class Watch:
     """Follows one figure of the records, lower is better, and counts how often it was measured without improving."""
 
-    def __init__(self, figure: str, patience: int | None, first: int = 0) -> None:
+    def __init__(self, figure: str, patience: int | None, first: int = 0, tolerance: float = TOLERANCE) -> None:
         self.figure = figure
         self.patience = patience
         """Measurements in a row without improvement that end the run; None: it goes on whatever comes."""
         self.first = first
         """The first round that counts: those of a race come before it."""
+        self.tolerance = tolerance
+        """Fraction of the best value by which a lower value must differ to count as an improvement."""
         self.best = math.inf
         self.best_round: int | None = None
         self.waited = 0
@@ -28,7 +30,7 @@ class Watch:
         if self.figure not in record or record["round"] < self.first:
             return False
         value = math.inf if record[self.figure] is None else float(record[self.figure])
-        if not value < self.best - (TOLERANCE * abs(self.best) if math.isfinite(self.best) else 0):
+        if not value < self.best - (self.tolerance * abs(self.best) if math.isfinite(self.best) else 0):
             self.waited += 1
             return False
         self.best, self.best_round, self.waited = value, record["round"], 0

@@ -31,8 +31,8 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
+from coterie.training.records import RoundRecord
 from coterie.training.result import Result
-from coterie.training.runs.folder import Record
 from papers.hcfl.reference import SHOWN, best_and_last, count_range
 
 FAMILY = "hcfl-images"
@@ -216,7 +216,7 @@ def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
     return figures
 
 
-def at_best_rounds(records: Sequence[Record]) -> dict[str, float]:
+def at_best_rounds(records: Sequence[RoundRecord]) -> dict[str, float]:
     """Test in the round of the best Val and Val in that of the best Test, of rounds that have both; percent."""
     both = [(record["accuracy"], record["newcomers"]) for record in records if record.get("newcomers") is not None]
     if not both:

@@ -16,6 +16,7 @@ from coterie.cli import main as commands
 from coterie.cli.terminal import Terminal, on_one_line, visible
 from coterie.errors import StorageError, from_system
 from coterie.experiments.compare import run_job
+from coterie.training.records import RoundRecord
 from coterie.training.runs.outputs import check_output, write_output
 
 QUICK = ["mixed-regression", "--clients", "6", "--dimension", "2", "--rounds", "2", "--clusters", "2"]
@@ -246,13 +247,8 @@ def test_progress_on_a_narrow_terminal(width, capsys):
     console = Terminal(stderr=True, width=width)
     console._force_terminal = True
     with commands.run_progress(console, 3, "[/x]") as on_round:
-        on_round(
-            {
-                "round": 1,
-                "loss": 0.5,
-                "events": [{"kind": "split", "reason": "[/x]", "before": 1, "parents": [[0], [0]]}],
-            }
-        )
+        split = {"kind": "split", "reason": "[/x]", "before": 1, "parents": [[0], [0]]}
+        on_round(RoundRecord(round=1, loss=0.5, events=[split]))
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -4,14 +4,15 @@ import io
 import tomllib
 
 import pytest
+from coterie.tiers.members import TIERS
 from rich.console import Console
 
 from coterie.cli.progress import run_progress
 from coterie.cli.tiers import default_method, users_of_members
 from coterie.methods import METHODS
 from coterie.testing.checks import LEARNERS, learners_of, small_federation
-from coterie.tiers.members import TIERS
 from coterie.training.planning import prepare
+from coterie.training.records import RoundRecord
 
 
 def test_every_member_is_listed_with_its_settings_and_methods(coterie):
@@ -20,8 +21,8 @@ def test_every_member_is_listed_with_its_settings_and_methods(coterie):
     names = {line.split()[0] for line in out.splitlines() if line.strip()}
     for facts in TIERS.values():
         assert set(facts.members) <= names
-    about = out[out.index("\nsoft-by-em ") :]
-    assert about.index("settings: mu=0.0") < about.index("methods: fedem") < about.index("\nsoft-by-counts ")
+    about = out[out.index("\nem-mixture ") :]
+    assert about.index("settings: mu=0.0") < about.index("methods: fedem") < about.index("\ncount-shares ")
     assert "settings: rho=needed, hard=false" in out
 
 
@@ -29,7 +30,7 @@ def test_methods_are_listed_by_what_they_are_made_of():
     users = users_of_members()
     assert users["distance", "update-cosine"][:1] == ["cfl"]
     assert "fedrc" in users["objective", "ratio"]
-    assert "ifca" in users["weights", "hard-by-loss"]
+    assert "ifca" in users["weights", "lowest-loss"]
     assert "ifca" in users["procedure", "fixed"]
     assert {name for used in users.values() for name in used} == set(METHODS) - {"composed"}
 
@@ -71,5 +72,5 @@ def test_changes_are_told_as_they_happen_on_a_terminal(terminal):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
     event = {"kind": "split", "reason": "because", "before": 1, "parents": [[0], [0]]}
     with run_progress(console, 3, "cfl") as on_round:
-        on_round({"round": 1, "loss": 0.5, "events": [event]})
+        on_round(RoundRecord(round=1, loss=0.5, events=[event]))
     assert ("round 2: split, 1 to 2 clusters (because)" in console.file.getvalue()) == terminal

@@ -8,26 +8,27 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.client.evaluate import CERTAIN, evaluate, score
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
+from coterie.client.tasks import Evaluate, Score
+from coterie.client.tasks.evaluate import CERTAIN
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply
 from coterie.learners import make_learner
 from coterie.learners.cnn import SmallCNN
 from tests.core.make import class_data, make_shard, regression_data
 
 LINE = make_learner("linear", Profile((1,), None))
-MARGIN = Task("evaluate", {"margin": True})
+MARGIN = Evaluate(margin=True)
 
 
 def line_models(*slopes: float) -> Clusters:
     return Clusters({"weight": torch.tensor(slopes, dtype=torch.float64)[:, None]}, len(slopes))
 
 
-def measured(data: list, slopes: list[float], own: list[int], task: Task = MARGIN) -> Reply:
+def measured(data: list, slopes: list[float], own: list[int], task: Evaluate = MARGIN) -> Reply:
     shard = make_shard([(np.array(x, float)[:, None], np.array(y, float)) for x, y in data])
-    return evaluate(LINE, shard, task, Broadcast(0, line_models(*slopes), each={"own": torch.tensor(own)}))
+    return task.run(ClientGroup(LINE, shard), Broadcast(0, line_models(*slopes), each={"own": torch.tensor(own)}))
 
 
 def test_mean_squared_error_and_loss_by_hand():
@@ -49,7 +50,7 @@ def test_accuracy_by_hand():
     # model 0 says 1 for x > 0: right for 1, 2 and -1, wrong for -3 -> 3/4; model 1 says the opposite: 1/4
     one = (np.array([[1.0], [2.0], [-1.0], [-3.0]]), np.array([1, 1, 0, 1]))
     sent = Broadcast(0, models, each={"own": torch.tensor([0, 1])})
-    reply = evaluate(learner, make_shard([one, one]), Task("evaluate"), sent)
+    reply = Evaluate().run(ClientGroup(learner, make_shard([one, one])), sent)
     assert reply.rows["score"].tolist() == [0.75, 0.25]
     expected = np.log1p(np.exp(-np.array([1.0, 2.0, 1.0, -3.0]))).mean()
     assert reply.rows["loss"][0].item() == pytest.approx(expected)
@@ -91,7 +92,7 @@ def test_margins_of_ragged_clients_equal_plain_numpy():
     data = regression_data(sizes, 3)
     models = Clusters(learner.start(range(4), torch.float64), 4)
     own = torch.tensor([0, 1, 2, 3, 0])
-    reply = evaluate(learner, make_shard(data), MARGIN, Broadcast(0, models, each={"own": own}))
+    reply = MARGIN.run(ClientGroup(learner, make_shard(data)), Broadcast(0, models, each={"own": own}))
     for i, (x, y) in enumerate(data):
         losses = (x @ models.params["weight"].numpy().T - y[:, None]) ** 2 / 2
         gaps = np.delete(losses - losses[:, [int(own[i])]], int(own[i]), axis=1)
@@ -106,12 +107,12 @@ def test_clients_that_share_test_set_and_cluster_get_equal_rows():
     shared = replace(base, starts=np.array([0, 6, 0, 0]), stops=np.array([6, 12, 6, 6]))
     models = Clusters(learner.start([1, 2], torch.float64), 2)
     own = torch.tensor([1, 1, 1, 0])
-    reply = evaluate(learner, shared, MARGIN, Broadcast(0, models, each={"own": own}))
+    reply = MARGIN.run(ClientGroup(learner, shared), Broadcast(0, models, each={"own": own}))
     for name, rows in reply.rows.items():
         assert torch.equal(rows[0], rows[2]), name
         for i in range(4):  # each equals the client evaluated alone
-            alone = evaluate(
-                learner, shared.take(np.array([i])), MARGIN, Broadcast(0, models, each={"own": own[i : i + 1]})
+            alone = MARGIN.run(
+                ClientGroup(learner, shared.take(np.array([i]))), Broadcast(0, models, each={"own": own[i : i + 1]})
             )
             torch.testing.assert_close(rows[i], alone.rows[name][0])
     assert not torch.equal(reply.rows["loss"][0], reply.rows["loss"][1])
@@ -120,7 +121,7 @@ def test_clients_that_share_test_set_and_cluster_get_equal_rows():
 
 def test_training_losses_under_every_model_by_hand():
     shard = make_shard([(np.array([[1.0], [2.0]]), np.array([1.0, 5.0])), (np.array([[1.0]]), np.array([0.0]))])
-    reply = score(LINE, shard, Broadcast(0, line_models(0, 2)))
+    reply = Score().run(ClientGroup(LINE, shard), Broadcast(0, line_models(0, 2)))
     assert reply.rows["losses"].tolist() == [[6.5, 0.5], [0, 2]]
 
 
@@ -130,7 +131,7 @@ def test_a_told_client_reports_its_own_training_loss_only(parts):
     sent = Broadcast(0, line_models(0, 2, 3), only=torch.tensor([[1], [0], [1]]))
     shard = make_shard(data)
     for places in np.array_split(np.arange(3), parts):
-        rows = score(LINE, shard.take(places), sent.to(places)).rows["losses"]
+        rows = Score().run(ClientGroup(LINE, shard.take(places)), sent.to(places)).rows["losses"]
         assert rows.tolist() == [[[0.5], [6.5], [0.5]][i] for i in places]
 
 
@@ -138,13 +139,13 @@ def test_held_out_samples_are_used_where_there_are_any():
     train = make_shard([(np.array([[1.0]]), np.array([1.0]))])
     test = make_shard([(np.array([[1.0]]), np.array([4.0]))])
     sent = Broadcast(0, line_models(1), each={"own": torch.tensor([0])})
-    assert ClientSide(LINE, train, None).serve(Task("evaluate"), sent).rows["score"].tolist() == [0]
-    assert ClientSide(LINE, train, test).serve(Task("evaluate"), sent).rows["score"].tolist() == [9]
+    assert ClientGroup(LINE, train, None).serve(Evaluate(), sent).rows["score"].tolist() == [0]
+    assert ClientGroup(LINE, train, test).serve(Evaluate(), sent).rows["score"].tolist() == [9]
 
 
 def test_taking_clients_takes_training_and_test_together():
     train, test = make_shard(regression_data([2, 3, 4], 1)), make_shard(regression_data([5, 6, 7], 1))
-    part = ClientSide(LINE, train, test).take(np.array([2, 0]))
+    part = ClientGroup(LINE, train, test).take(np.array([2, 0]))
     assert part.train.sizes.tolist() == [4, 2]
     assert part.test is not None
     assert part.test.sizes.tolist() == [7, 5]
@@ -165,5 +166,5 @@ def test_one_pass_of_the_own_model_gives_score_and_loss(margin, passes, monkeypa
     real = SmallCNN.forward
     monkeypatch.setattr(SmallCNN, "forward", lambda self, x: (seen.append(len(x)), real(self, x))[1])
     sent = Broadcast(0, models, each={"own": torch.tensor([1])})
-    evaluate(learner, make_shard(class_data([5], (4, 4), 3)), Task("evaluate", {"margin": margin}), sent)
+    Evaluate(margin).run(ClientGroup(learner, make_shard(class_data([5], (4, 4), 3))), sent)
     assert seen == [5] * passes  # the own model once, and with a margin each of the three

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.client.moments import anchor_step, moment_product
+from coterie.client.group import ClientGroup
+from coterie.client.tasks import AnchorStep, MomentProduct
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
-from coterie.core.messages import Broadcast, Task
+from coterie.core.messages import Broadcast
 from coterie.data.arrays import stack_shard
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
@@ -34,8 +35,8 @@ def shard():
 def product(moments: str, turned: bool = False, copies: np.ndarray | None = None):
     params = {"basis": torch.from_numpy(BASIS)} | ({} if copies is not None else {"anchor": torch.from_numpy(THETA)})
     each = {} if copies is None else {"copies": torch.from_numpy(copies)}
-    task = Task("moment-product", {"moments": moments, "turned": turned})
-    return moment_product(Linear(P), shard(), task, Broadcast(-1, Clusters(params, A), each=each))
+    sent = Broadcast(-1, Clusters(params, A), each=each)
+    return MomentProduct(moments, turned).run(ClientGroup(Linear(P), shard()), sent)
 
 
 def gradients(x: np.ndarray, y: np.ndarray, theta: np.ndarray) -> np.ndarray:
@@ -88,10 +89,8 @@ def step(x: np.ndarray, y: np.ndarray, theta: np.ndarray, basis: np.ndarray, flo
     each = {"anchor": torch.from_numpy(theta[None]), "basis": torch.from_numpy(basis[None])}
     each["floor"] = torch.tensor([floor], dtype=torch.float64)
     part = stack_shard(["one"], x, y, [len(y)])
-    task = Task("anchor-step", {"fresh": fresh, "iteration": t})
-    rows = anchor_step(
-        Linear(x.shape[1]), part, task, Broadcast(-1, Clusters({}, 0), scalars={"step": 0.5}, each=each)
-    ).rows
+    sent = Broadcast(-1, Clusters({}, 0), scalars={"step": 0.5}, each=each)
+    rows = AnchorStep(fresh, t).run(ClientGroup(Linear(x.shape[1]), part), sent).rows
     return rows["anchor"][0].numpy(), float(rows["sigma"][0])
 
 
@@ -140,7 +139,8 @@ def test_fresh_samples_are_paired_halves_of_the_iterations_own():
 
 
 def test_another_learner_is_refused():
-    task = Task("moment-product", {"moments": "all-pairs", "turned": False})
     clusters = Clusters({"basis": torch.from_numpy(BASIS), "anchor": torch.from_numpy(THETA)}, A)
     with pytest.raises(ConfigError, match="linear regression"):
-        moment_product(make_learner("logistic", Profile((P,), 3)), shard(), task, Broadcast(-1, clusters))
+        MomentProduct("all-pairs").run(
+            ClientGroup(make_learner("logistic", Profile((P,), 3)), shard()), Broadcast(-1, clusters)
+        )

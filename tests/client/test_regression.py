@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.client.regression import curvature, meats, moments
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
+from coterie.client.tasks import Curvature, RegressionMeats, RegressionMoments
 from coterie.core.blocks import cut
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
@@ -24,6 +24,7 @@ SIZES = (1, 7, 23, 1, 20, 9, 21, 5, 40)
 OWN = (0, 2, 2, 3, 0, 2, 0, 3, 2)  # nobody is in cluster 1 of the four
 SPECS = ("linear", "linear:bias=true", "linear:bias=true,degree=2,half=false")
 D = 3
+NO_MODELS = Broadcast(0, Clusters({}, K=1))
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
@@ -75,8 +76,8 @@ def broadcast(spec: str) -> Broadcast:
 
 def both(reply_of) -> dict[str, np.ndarray]:
     merged = {}
-    for task in ("regression-moments", "regression-meats"):
-        reply: Reply = reply_of(Task(task))
+    for task in (RegressionMoments(), RegressionMeats()):
+        reply: Reply = reply_of(task)
         found = reply.slotted["clusters"]
         assert reply.sums == reply.rows == {}
         assert found.slots.tolist() == [0, 2, 3]
@@ -94,7 +95,7 @@ def test_every_sum_is_that_of_a_plain_loop(engine, spec):
     data = regression_data(SIZES, D)
     shard = make_shard(data)
     assert any(block.mask is not None for block in cut(shard, shard.hashes, 0)), "sizes 20, 21 and 23 share a block"
-    federation = ENGINES[engine](ClientSide(learner_of(spec), shard, None))
+    federation = ENGINES[engine](ClientGroup(learner_of(spec), shard, None))
     found = both(lambda task: federation.ask(task, broadcast(spec), np.arange(len(SIZES))).reply)
     expected = by_loop(data, models(spec), spec)
     for at, k in enumerate((0, 2, 3)):
@@ -109,7 +110,9 @@ def test_a_float32_run_has_float64_sums():
     narrow = models(spec)
     narrow = Clusters({name: value.float() for name, value in narrow.params.items()}, 4)
     own = torch.tensor(OWN)
-    reply = meats(learner_of(spec), shard, Broadcast(0, narrow, only=own[:, None], each={"own": own}))
+    reply = RegressionMeats().run(
+        ClientGroup(learner_of(spec), shard), Broadcast(0, narrow, only=own[:, None], each={"own": own})
+    )
     ranges = [slice(a, b) for a, b in zip(shard.starts, shard.stops, strict=True)]
     data = [(shard.x[rows].double().numpy(), shard.y[rows].double().numpy()) for rows in ranges]
     wide = Clusters({name: value.double() for name, value in narrow.params.items()}, 4)
@@ -122,7 +125,7 @@ def test_a_float32_run_has_float64_sums():
 @pytest.mark.parametrize("spec", SPECS)
 def test_curvature_is_the_squared_largest_singular_value_over_n(spec):
     data = regression_data(SIZES, D)
-    reply = curvature(learner_of(spec), make_shard(data))
+    reply = Curvature().run(ClientGroup(learner_of(spec), make_shard(data)), NO_MODELS)
     expected = [
         np.linalg.svd(np.stack([features(row, spec) for row in x]), compute_uv=False)[0] ** 2 / len(x) for x, _ in data
     ]
@@ -134,13 +137,14 @@ def test_curvature_by_hand():
     # one sample (3, 4): X X^T = 25, over 1. Two samples 1 and 2 of a feature: (1 + 4) / 2
     one, two = (np.array([[3.0, 4.0]]), np.zeros(1)), (np.array([[1.0, 0.0], [2.0, 0.0]]), np.zeros(2))
     line = make_learner("linear", Profile((2,), None))
-    assert curvature(line, make_shard([one, two])).rows["curvature"].tolist() == pytest.approx([25, 2.5], rel=1e-12)
+    found = Curvature().run(ClientGroup(line, make_shard([one, two])), NO_MODELS)
+    assert found.rows["curvature"].tolist() == pytest.approx([25, 2.5], rel=1e-12)
 
 
-@pytest.mark.parametrize("work", [moments, meats])
+@pytest.mark.parametrize("work", [RegressionMoments(), RegressionMeats()])
 def test_only_linear_models_have_them(work):
     shard = make_shard(regression_data((4,), D))
     other = make_learner("mlp", Profile((D,), None))
     sent = Broadcast(0, Clusters(other.start([1], torch.float32), 1), each={"own": torch.tensor([0])})
     with pytest.raises(ConfigError, match="about linear regression, but the learner is mlp"):
-        work(other, shard, sent)
+        work.run(ClientGroup(other, shard), sent)

@@ -11,49 +11,49 @@ from sklearn.metrics import adjusted_rand_score
 import coterie
 from coterie.core.keys import hash_ids
 from coterie.core.messages import Broadcast
-from coterie.engines.attacks import LabelFlip, Noise, Scale, SignFlip, liars, with_false_labels
+from coterie.engines.attacks import LabelFlip, Noise, Scale, SignFlip, attackers_of, with_false_labels
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
 from coterie.testing.checks import Case, small_federation
+from coterie.training.fitting import initialize
 from coterie.training.planning import prepare
 from coterie.training.result import Result
-from coterie.training.starting import begin
 
 SMALL = {"clusters": 2, "rounds": 3, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3}
 
 
 def plan_of(poison, **options):
-    return prepare(small_federation("linear"), "ifca", "linear", None, SMALL | {"poison": poison} | options)
+    return prepare(small_federation("linear"), "ifca", "linear", SMALL | {"poison": poison} | options)
 
 
 def names(plan):
-    return {client for client, lies in zip(plan.data.clients, plan.lying.tolist(), strict=True) if lies}
+    return {client for client, lies in zip(plan.data.clients, plan.attacking.tolist(), strict=True) if lies}
 
 
 def test_who_lies_is_drawn_by_id_and_seed_and_not_by_place():
     ids = [f"c{i}" for i in range(50)]
-    drawn = liars(SignFlip(0.3), 7, hash_ids(ids))
+    drawn = attackers_of(SignFlip(0.3), 7, hash_ids(ids))
     assert drawn.sum() == 15
-    backwards = liars(Scale(0.3), 7, hash_ids(ids[::-1]))
+    backwards = attackers_of(Scale(0.3), 7, hash_ids(ids[::-1]))
     assert np.array_equal(drawn, backwards[::-1])
-    assert not np.array_equal(drawn, liars(SignFlip(0.3), 8, hash_ids(ids)))
+    assert not np.array_equal(drawn, attackers_of(SignFlip(0.3), 8, hash_ids(ids)))
 
 
 def test_what_is_told_instead_of_a_change():
     change = torch.tensor([3.0, -4.0], dtype=torch.float64)
-    assert SignFlip(strength=2).tell(change, 1).tolist() == [-6.0, 8.0]
-    assert Scale(strength=3).tell(change, 1).tolist() == [9.0, -12.0]
-    noise = Noise(strength=10).tell(change, 1)
+    assert SignFlip(strength=2).falsify(change, 1).tolist() == [-6.0, 8.0]
+    assert Scale(strength=3).falsify(change, 1).tolist() == [9.0, -12.0]
+    noise = Noise(strength=10).falsify(change, 1)
     assert float(noise.norm()) == pytest.approx(50)  # ten times the length 5
-    assert torch.equal(noise, Noise(strength=10).tell(change, 1))
-    assert not torch.equal(noise, Noise(strength=10).tell(change, 2))
+    assert torch.equal(noise, Noise(strength=10).falsify(change, 1))
+    assert not torch.equal(noise, Noise(strength=10).falsify(change, 2))
 
 
-def test_false_labels_are_in_the_training_samples_of_liars_only():
+def test_false_labels_are_in_the_training_samples_of_attackers_only():
     for kind, flipped in (("mlp", lambda y: 2 - y), ("linear", lambda y: -y)):
         data = small_federation(kind)
-        lying = liars(LabelFlip(0.3), 3, data.train.hashes)
+        lying = attackers_of(LabelFlip(0.3), 3, data.train.hashes)
         false = with_false_labels(data, lying)
         assert torch.equal(false.test.y, data.test.y)
         for i, lies in enumerate(lying):
@@ -63,16 +63,16 @@ def test_false_labels_are_in_the_training_samples_of_liars_only():
 
 
 @pytest.mark.parametrize("each", [False, True])
-def test_only_what_a_liar_trained_is_false(each):
-    """Of an answer with 10 times the changes of liars, the sum is that of the truth and 9 times theirs."""
+def test_only_what_an_attacker_trained_is_false(each):
+    """Of an answer with 10 times the changes of attackers, the sum is that of the truth and 9 times theirs."""
     options = {"combine": "median"} if each else {}
     honest, poisoned = plan_of(None, **options), plan_of("scale:share=0.4,strength=10", **options)
-    everybody, state = np.arange(9), begin(honest).state
+    everybody, state = np.arange(9), initialize(honest).state
     broadcast = Broadcast(0, state.clusters, scalars={"lr": 0.05})
-    task = honest.method.task(3)
+    task = honest.tiers.task(3, honest.rounds)
     true, false = (plan.federation.ask(task, broadcast, everybody).reply for plan in (honest, poisoned))
-    alone = poisoned.federation.side.take(np.flatnonzero(poisoned.lying.numpy()))
-    lied = Simulated(replace(honest.federation.side, train=alone.train, test=None, memory=None)).ask(
+    alone = poisoned.federation.group.take(np.flatnonzero(poisoned.attacking.numpy()))
+    lied = Simulated(replace(honest.federation.group, train=alone.train, test=None, memory=None)).ask(
         task, broadcast.to(np.arange(len(alone.train))), np.arange(len(alone.train))
     )
     assert len(lied.reply.clients) == 4
@@ -105,11 +105,11 @@ def test_shards_engines_and_order_do_not_matter(combine):
     for other in others:
         for one, two in zip(plain.models, other.models, strict=True):
             assert np.abs(one["weight"] - two["weight"]).max() < 1e-9
-        assert _liars(other) == _liars(plain)
+        assert _attackers(other) == _attackers(plain)
     assert others[1].metrics["bytes_up"] == plain.metrics["bytes_up"]
 
 
-def _liars(result: Result) -> set[str]:
+def _attackers(result: Result) -> set[str]:
     return {row["id"] for row in result.clients if row.get("liar")}
 
 
@@ -118,13 +118,13 @@ def test_scores_and_agreement_are_those_of_honest_clients(tmp_path):
     result = coterie.fit(
         plan.data, "ifca", learner="linear", poison="sign-flip:share=0.3", out=tmp_path / "run", **SMALL
     )
-    assert _liars(result) == names(plan)
+    assert _attackers(result) == names(plan)
     assert result.metrics["liars"] == 3
     scores = [row["score"] for row in result.clients]
-    assert [score is None for score in scores] == plan.lying.tolist()
+    assert [score is None for score in scores] == plan.attacking.tolist()
     known = [score for score in scores if score is not None]
     assert result.metrics["rmse"] == pytest.approx(np.mean(known))
-    truth = plan.data.truth[~plan.lying.numpy()]
+    truth = plan.data.truth[~plan.attacking.numpy()]
     found = [row["cluster"] for row in result.clients if not row.get("liar")]
     assert result.metrics["ari"] == pytest.approx(adjusted_rand_score(truth, found))
     assert coterie.resume(tmp_path / "run", plan.data).config["poison"] == "sign-flip:share=0.3"
@@ -134,7 +134,7 @@ REFUSED = [
     ("ifca", "sign-flop", "did you mean 'sign-flip'"),
     ("ifca", "noise:share=1", "above 0 and below 1"),
     ("ifca", "noise:strength=0", "strength must be above 0"),
-    ("ifca", "noise:share=0.01", "some must lie"),
+    ("ifca", "noise:share=0.01", "some must attack"),
     ("fedsoft", "scale:share=0.3", "use poison=label-flip"),
     ("odcl", "label-flip", "means nothing to method odcl"),
 ]

@@ -9,23 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
-from coterie.core.messages import Broadcast, Reply, Task
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.task import Task
 from coterie.engines import simulated
 from coterie.engines.simulated import Simulated
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.testing.checks import CHECKS, Case
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.method import Averaging, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 from tests.core.make import make_shard, regression_data
 
 LINEAR = make_learner("linear", Profile((3,), None))
-TASK = Method("m", Conditional(), LowestLoss(), Fixed(2), LocalWork(2), Averaging()).task(0)
+TASK = Tiers(assignment=LowestLoss(), K=2, local=FullBatch(steps=2)).task(0, 1)
 
 
 @pytest.fixture
@@ -39,12 +38,12 @@ def two_threads(monkeypatch):
 
 
 @dataclass(frozen=True)
-class Watched(ClientSide):
+class Watched(ClientGroup):
     """Notes for every shard it is cut into: how many clients, how many models arrived, in how many threads it works."""
 
     seen: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def take(self, positions: np.ndarray, remember: bool = True) -> ClientSide:
+    def take(self, positions: np.ndarray, remember: bool = True) -> ClientGroup:
         return Watched(self.learner, self.train.take(positions), None, seen=self.seen)
 
     def serve(self, task: Task, broadcast: Broadcast) -> Reply:
@@ -66,7 +65,7 @@ def own_models(clients: int) -> Broadcast:
 def test_a_part_holds_only_the_models_of_its_own_clients(two_threads):
     federation = watched(7)
     reply = federation.ask(TASK, own_models(7), np.arange(7)).reply
-    assert sorted(federation.side.seen) == [(3, 3, 1), (4, 4, 1)]
+    assert sorted(federation.group.seen) == [(3, 3, 1), (4, 4, 1)]
     assert reply.slotted["clusters"].slots.tolist() == list(range(7))
     assert reply.clients == federation.clients
 
@@ -75,7 +74,7 @@ def test_one_client_is_served_by_one_thread(two_threads):
     federation = watched(5)
     sent = own_models(5)
     reply = federation.ask(TASK, Broadcast(0, sent.clusters, sent.only[3:4], sent.scalars), np.array([3])).reply
-    assert federation.side.seen == [(1, 1, 1)]
+    assert federation.group.seen == [(1, 1, 1)]
     assert reply.clients == ("c3",)
 
 
@@ -83,7 +82,7 @@ def test_little_work_is_done_by_one_thread(two_threads, monkeypatch):
     monkeypatch.setattr(simulated, "PART_BYTES", 1 << 20)
     federation = watched(6)
     federation.ask(TASK, own_models(6), np.arange(6))
-    assert federation.side.seen == [(6, 6, 1)]
+    assert federation.group.seen == [(6, 6, 1)]
 
 
 @pytest.mark.parametrize("check", ["seed", "client_order", "engines", "silent_client", "resume"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.engines.sequential import Sequential
@@ -26,7 +26,7 @@ ENGINES = [Simulated, Sequential, lambda side, **kw: Simulated(side, shards=2, *
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
 def test_scores_by_hand(engine):
-    federation = engine(ClientSide(LINE, make_shard(DATA), None))
+    federation = engine(ClientGroup(LINE, make_shard(DATA), None))
     found = scores(federation, MODELS, torch.tensor([0, 1, 2]), 0, regression=True)
     # mean squared errors 0, (0 + 4) / 2 = 2, (1 + 1) / 2 = 1
     assert found.score.tolist() == pytest.approx([0, 2**0.5, 1])
@@ -37,7 +37,7 @@ def test_scores_by_hand(engine):
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
 def test_only_clients_with_a_cluster_are_asked(engine):
-    federation = engine(ClientSide(LINE, make_shard(DATA), None))
+    federation = engine(ClientGroup(LINE, make_shard(DATA), None))
     found = scores(federation, MODELS, torch.tensor([-1, 1, 2]), 0, regression=True)
     assert found.positions.tolist() == [1, 2]
     assert found.loss.tolist() == [1, 0.5]
@@ -45,7 +45,7 @@ def test_only_clients_with_a_cluster_are_asked(engine):
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
 def test_margins_come_with_the_losses_of_all_models(engine):
-    federation = engine(ClientSide(LINE, make_shard(DATA), None))
+    federation = engine(ClientGroup(LINE, make_shard(DATA), None))
     found = scores(federation, MODELS, torch.tensor([0, 1, 2]), 0, regression=True, margin=True)
     assert found.losses is not None
     assert found.losses.tolist() == [[0, 0.5, 12.5], [2.5, 1, 5], [13, 8.5, 0.5]]
@@ -55,7 +55,7 @@ def test_margins_come_with_the_losses_of_all_models(engine):
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
 def test_training_losses_by_hand(engine):
-    federation = engine(ClientSide(LINE, make_shard(DATA), None))
+    federation = engine(ClientGroup(LINE, make_shard(DATA), None))
     positions, table = training_losses(federation, MODELS, None, 0)
     assert positions.tolist() == [0, 1, 2]
     assert table.tolist() == [[0, 0.5, 12.5], [2.5, 1, 5], [13, 8.5, 0.5]]
@@ -63,14 +63,14 @@ def test_training_losses_by_hand(engine):
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
 def test_training_losses_of_given_groups_are_the_own_ones(engine):
-    federation = engine(ClientSide(LINE, make_shard(DATA), None))
+    federation = engine(ClientGroup(LINE, make_shard(DATA), None))
     _, table = training_losses(federation, MODELS, torch.tensor([1, 1, 2]), 0)
     assert table.tolist() == [[0.5], [1], [0.5]]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
 def test_clients_that_do_not_answer_have_no_row(engine):
-    federation = engine(ClientSide(LINE, make_shard(DATA), None), missing={3: ["c1"]})
+    federation = engine(ClientGroup(LINE, make_shard(DATA), None), missing={3: ["c1"]})
     found = scores(federation, MODELS, torch.tensor([0, 1, 2]), 3, regression=True)
     assert found.positions.tolist() == [0, 2]
     assert training_losses(federation, MODELS, None, 3)[0].tolist() == [0, 2]
@@ -78,7 +78,7 @@ def test_clients_that_do_not_answer_have_no_row(engine):
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
 def test_nobody_answering_is_an_error_in_words(engine):
-    federation = engine(ClientSide(LINE, make_shard(DATA), None), missing={3: ["c0", "c1", "c2"]})
+    federation = engine(ClientGroup(LINE, make_shard(DATA), None), missing={3: ["c0", "c1", "c2"]})
     with pytest.raises(TrainingError):
         scores(federation, MODELS, torch.tensor([0, 1, 2]), 3, regression=True)
     with pytest.raises(TrainingError):

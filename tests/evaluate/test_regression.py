@@ -11,7 +11,7 @@ import statsmodels.api as sm
 import torch
 from scipy.stats import binom
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.engines.sequential import Sequential
@@ -65,7 +65,7 @@ def models(K: int, p: int = D, bias: bool = True, seed: int = 3) -> Clusters:
 
 def federation(data: list[Samples], spec: str = "linear:bias=true", engine=Simulated):
     shard = make_shard(data)
-    return engine(ClientSide(line(spec, shard.x.shape[1]), shard, None))
+    return engine(ClientGroup(line(spec, shard.x.shape[1]), shard, None))
 
 
 def pooled(data: list[Samples], own: list[int], k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -432,7 +432,7 @@ def test_a_client_that_answers_once_spoils_the_errors_of_its_cluster_only():
 
 def test_silence_is_an_error():
     data = mixture([4, 4], [0, 0])
-    ours = Simulated(ClientSide(line(), make_shard(data), None), missing={0: {"c0", "c1"}})
+    ours = Simulated(ClientGroup(line(), make_shard(data), None), missing={0: {"c0", "c1"}})
     for question in (lambda: pooled_fits(ours, models(1), torch.tensor([0, 0])), lambda: ask_curvature(ours)):
         with pytest.raises(TrainingError, match="none of the 2 clients answered"):
             question()

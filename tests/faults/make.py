@@ -17,14 +17,16 @@ import coterie
 from coterie.core.client_state import NEVER
 from coterie.core.dataset import FederatedDataset
 from coterie.core.federation import Replies
-from coterie.core.messages import Broadcast, Task
+from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
+from coterie.core.task import Task
 from coterie.engines.missing import Missing
 from coterie.engines.simulated import Simulated
 from coterie.flower.local.processes import LocalFederation, LocalRun
 from coterie.training.fitting import begin_run, execute
 from coterie.training.planning import prepare
-from coterie.training.runs.folder import Record, RunFolder
+from coterie.training.records import RoundRecord
+from coterie.training.runs.folder import RunFolder
 
 APP = Path(__file__).with_name("app")
 ATTACKS = Path(__file__).parents[1] / "flower" / "attacks.py"
@@ -76,7 +78,7 @@ class Faulty:
         path = self.orders / f"node-{node}.log"
         return path.read_text().splitlines() if path.is_file() else []
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RoundRecord]:
         return RunFolder(self.out).records() if self.out.is_dir() else []
 
     def submit(self, **settings: Any) -> LocalRun:
@@ -135,7 +137,7 @@ class Replayed(Simulated):
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         if task.name != "local-round":  # who was silent in the last round may well have answered afterwards
-            return Simulated(self.side).ask(task, broadcast, asked)
+            return Simulated(self.group).ask(task, broadcast, asked)
         gone = self.lost.get(broadcast.round, ())
         if gone:
             anew = torch.tensor([self.clients[i] in gone for i in asked])
@@ -144,23 +146,25 @@ class Replayed(Simulated):
         return super().ask(task, broadcast, asked)
 
 
-def replayed(data: FederatedDataset, method: str, records: Sequence[Record]) -> coterie.Result:
+def replayed(data: FederatedDataset, method: str, records: Sequence[RoundRecord]) -> coterie.Result:
     """The run that these records are of, simulated: the same clients answer, and begin anew, in the same rounds."""
     options = {name: value for name, value in OPTIONS.items() if name not in ("learner", "start")}
     plan = prepare(data, method, OPTIONS["learner"], OPTIONS["start"], {**options, "rounds": len(records)})
     assert isinstance(plan.federation, Simulated)
     silent = {record["round"]: [*record["missing"], *record["rejected"]] for record in records}
     lost = {record["round"]: lost_in(record) for record in records}
-    return execute(begin_run(replace(plan, federation=Replayed(plan.federation.side, silent, lost=lost))), None, ignore)
+    return execute(
+        begin_run(replace(plan, federation=Replayed(plan.federation.group, silent, lost=lost))), None, ignore
+    )
 
 
-def lost_in(record: Record) -> list[str]:
+def lost_in(record: RoundRecord) -> list[str]:
     """Who has begun anew in this round."""
     notes = [note for note in record.get("notes", ()) if note["reason"].endswith("they began anew")]
     return [client for note in notes for client in note["clients"]]
 
 
-def ignore(record: Record) -> None:
+def ignore(record: RoundRecord) -> None:
     """Nothing to say."""
 
 
@@ -173,5 +177,5 @@ def assert_as_replayed(ended: coterie.Result, data: FederatedDataset, method: st
     assert [record["answered"] for record in ended.records] == [record["answered"] for record in twin.records]
 
 
-def reasons(record: Record) -> str:
+def reasons(record: RoundRecord) -> str:
     return " | ".join(note["reason"] for note in record.get("notes", ()))

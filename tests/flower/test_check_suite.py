@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.dataset import ClientDirectory
 from coterie.core.federation import Federation
 from coterie.testing.checks import CHECKS, Case
@@ -35,7 +35,7 @@ class GridCase(Case):
         known = super().plan(data, **more)
         return super().plan(clients_behind_a_grid(known, self.folder, nodes=TWO), **more)
 
-    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientGroup], Federation] | None = None) -> Result:
         if plan is not None:
             return super().run(plan, federation)
         if not self.done:

@@ -1,17 +1,22 @@
 """Who may say how much: mass, losses and lengths of changes, beside what was asked and beside the other nodes."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 
+from coterie.client.group import ClientGroup
+from coterie.core.expected import Expected, Slots, Spec
 from coterie.core.messages import ALL, Broadcast, Reply, Slotted
+from coterie.core.registry import register
+from coterie.core.task import Task
+from coterie.engines.sequential import Sequential
+from coterie.engines.simulated import Simulated
 from coterie.flower.checks import Asked, Memory, sort_out
-from coterie.flower.expected import Expected, Slots, Spec, expected
 from coterie.flower.wire import Answer, answer_content
 from coterie.testing.checks import Case
-from coterie.training.starting import begin
 from tests.flower.make import at_node, edited, federation_of, with_change
 
 MODELS = {"w": torch.zeros(2, 3, dtype=torch.float64)}
@@ -23,9 +28,9 @@ FORM = Expected(
 SIZES = {"a": 3, "b": 5}
 
 
-def asked_of(models=MODELS, **options):
+def asked_of(models=MODELS, uniform=False, **options):
     clusters = replace(begin(PLAN).state.clusters, params=models)
-    return Asked("local-round", clusters, SIZES, FORM, **options)
+    return Asked("local-round", clusters, SIZES, replace(FORM, uniform=uniform), trains=True, **options)
 
 
 def reply_of(length: float, mass: float = 1.0) -> Answer:
@@ -135,7 +140,8 @@ def test_a_node_that_does_not_clip_is_refused():
 def scored(*values):
     answers = [Answer(Reply(("a", "b"), rows={"losses": torch.tensor(v, dtype=torch.float64)})) for v in values]
     asked = asked_of()
-    asked = replace(asked, task="score", expected=Expected(rows={"losses": Spec((2,), low=0, missing="shared")}))
+    form = Expected(rows={"losses": Spec((2,), low=0, missing="shared")})
+    asked = replace(asked, task="score", expected=form, trains=False)
     contents = {node: answer_content("score", answer) for node, answer in enumerate(answers)}
     return list(sort_out(contents, dict.fromkeys(contents, asked))[1])
 
@@ -152,9 +158,33 @@ def test_a_score_is_not_finite_only_where_most_are_so():
     assert scored([[INF, NAN], [1, 1]]) == []  # alone nobody can tell
 
 
-def test_every_task_but_those_of_somebodys_own_has_a_form():
-    from coterie.client.side import TASKS
-    from coterie.flower import expected as forms
+@register("answer-42")
+@dataclass(frozen=True)
+class Answer42(Task):
+    """A task of a user that declares no form of its reply."""
 
-    assert set(TASKS) == set(forms._TASKS) | {"local-round"}
-    assert expected(replace(PLAN.method.task(0), name="mine"), Broadcast(0, begin(PLAN).state.clusters), None) is None
+    value: float
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        return Reply(clients.train.ids, rows={"answer": torch.full((len(clients.train), 1), self.value)})
+
+
+def test_every_task_but_those_of_a_user_declares_the_form_of_its_reply():
+    declaring = {name for name, task in Task.members.items() if task.expected_reply is not Task.expected_reply}
+    assert {"local-round", "score", "evaluate", "summary"} <= declaring
+    own = {name for name, task in Task.members.items() if not task.__module__.startswith("coterie.")}
+    assert declaring == set(Task.members) - own
+    assert "answer-42" in own
+
+
+@pytest.mark.parametrize(("value", "answered"), [(42.0, 9), (float("nan"), 0)])
+def test_a_task_of_a_user_is_checked_for_finite_values_only(value, answered):
+    broadcast = Broadcast(0, begin(PLAN).state.clusters)
+    replies = federation_of(PLAN).ask(Answer42(value), broadcast, np.arange(9))
+    assert len(replies.reply.clients) == answered
+    assert all("not finite" in note.reason for note in replies.notes)
+    if answered:
+        assert replies.reply.rows["answer"].flatten().tolist() == [42] * 9
+        for engine in (Simulated, Sequential):
+            same = engine(PLAN.federation.group).ask(Answer42(value), broadcast, np.arange(9)).reply
+            assert torch.equal(same.rows["answer"], replies.reply.rows["answer"])

@@ -9,12 +9,14 @@ from time import time
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 from flwr.app import Error, Message, RecordDict
 
+from coterie.client.tasks import Evaluate
 from coterie.core.client_state import NEVER
 from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation, Replies
-from coterie.core.messages import Broadcast, Reply, Slotted, Task
+from coterie.core.messages import Broadcast, Reply, Slotted
 from coterie.core.shard import Positions
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, InputError, TrainingError
@@ -28,7 +30,6 @@ from coterie.flower.roll import Roll
 from coterie.flower.schema import Demanded
 from coterie.flower.wire import read_request, task_of
 from coterie.testing.checks import Case
-from coterie.training.starting import begin
 from tests.flower.make import (
     NODES,
     Clock,
@@ -60,7 +61,7 @@ def ask(federation: Federation, asked: Positions = EVERYBODY) -> Replies:
 
 def expected(without: Sequence[str]) -> Reply:
     """The same from a simulation in which these never answer."""
-    return ask(Simulated(PLAN.federation.side, missing={0: without})).reply
+    return ask(Simulated(PLAN.federation.group, missing={0: without})).reply
 
 
 def assert_same(reply: Reply, other: Reply) -> None:
@@ -331,7 +332,7 @@ def test_the_longest_change_by_hand():
 def test_an_answer_that_is_looked_at_may_be_infinite():
     clusters = begin(PLAN).state.clusters
     huge = replace(clusters, params={name: p + 1e200 for name, p in clusters.params.items()})
-    task, broadcast = Task("evaluate", {"margin": False}), Broadcast(0, huge, each={"own": torch.zeros(9, dtype=int)})
+    task, broadcast = Evaluate(), Broadcast(0, huge, each={"own": torch.zeros(9, dtype=int)})
     replies = federation_of(PLAN).ask(task, broadcast, EVERYBODY)
     assert replies.reply.clients == CLIENTS
     assert bool(replies.reply.rows["loss"].isinf().all())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from coterie import from_arrays
+from coterie.client.group import ClientGroup
+from coterie.client.tasks import Evaluate
 from coterie.core.clusters import Clusters
-from coterie.core.messages import Broadcast, Task
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.registry import register
+from coterie.core.task import Task
 from coterie.errors import ConfigError
 from coterie.flower.guard import FAILED, Guard
 from coterie.flower.in_process import InProcessGrid
@@ -20,6 +25,7 @@ from coterie.flower.node import make_client_app
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Request, request_content
 from coterie.testing.checks import Case
+from coterie.tiers.objective import Joint
 
 GUARD = Guard(noise=1.0, answers=10**6, choice=10.0)
 PLAN = Case("ifca", "logistic", {"privacy": "local", "privacy_noise": 2.0, "privacy_choice": 1.0, "rounds": 1}).plan()
@@ -43,7 +49,27 @@ DATA = {
 
 
 def settings(**changes):
-    return replace(GOOD, task=Task(TASK.name, {**TASK.settings, **changes}))
+    return replace(GOOD, task=replace(TASK, **changes))
+
+
+def plain_settings(**changes):
+    """The good request with other plain settings, which need not fit the task."""
+    content = request_content(GOOD)
+    header = json.loads(content["config"]["header"])
+    header["settings"] |= changes
+    content["config"]["header"] = json.dumps(header)
+    return content
+
+
+@register("counting-to")
+@dataclass(frozen=True)
+class CountingTo(Task):
+    """A task of a user with a list of numbers."""
+
+    numbers: tuple[int, ...]
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        raise NotImplementedError
 
 
 def models(**changes):
@@ -51,7 +77,7 @@ def models(**changes):
 
 
 def work(**changes):
-    return settings(work={**TASK.settings["work"], **changes})
+    return settings(work=replace(TASK.work, **changes))
 
 
 REQUESTS = {
@@ -68,13 +94,15 @@ REQUESTS = {
     "no weights": models(params={}),
     "K that is not so": models(K=3),
     "clients of nobody": replace(GOOD, clients=("a", "somebody")),
-    "an unknown objective": settings(objective={"name": "nonsense"}),
-    "an unknown setting": settings(work={"nonsense": 3}),
+    "an unknown objective": plain_settings(objective={"name": "nonsense"}),
+    "an unknown setting": plain_settings(work={"nonsense": 3}),
+    "a setting of another type": plain_settings(seed="three"),
+    "an unknown task": plain_settings(name="local-rund"),
     "a resampled round": settings(resample=1000),
     "validation": replace(GOOD, terms=replace(TERMS, validation=7.0)),
     "states": replace(GOOD, terms=replace(TERMS, keeps=True)),
     "no step size": replace(GOOD, broadcast=replace(GOOD.broadcast, scalars={})),
-    "another task": replace(GOOD, task=Task("evaluate", {"margin": True})),
+    "another task": replace(GOOD, task=Evaluate(margin=True)),
 }
 
 
@@ -125,9 +153,9 @@ TOO_MUCH = {
     "a wide layer": replace(GOOD, terms=replace(TERMS, learner="mlp:hidden=9999")),
     "two wide layers": replace(GOOD, terms=replace(TERMS, learner="mlp:hidden=100-100")),
     "a long learner": replace(GOOD, terms=replace(TERMS, learner="x" * 501)),
-    "gaussians": settings(objective={"name": "joint", "gaussians": 101}),
+    "gaussians": settings(objective=Joint(gaussians=101)),
     "many features": replace(GOOD, terms=replace(TERMS, features=(10**6, 10**6))),
-    "a setting in a list": settings(weights={"name": "x", "more": [1, 2, 10**9]}),
+    "a setting in a list": replace(GOOD, task=CountingTo((1, 2, 10**9))),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.core.messages import Task
+from coterie.client.tasks import Evaluate
 from coterie.errors import ConfigError, TrainingError
 from coterie.flower.guard import Guard
 from coterie.flower.node import make_client_app
@@ -103,4 +103,4 @@ def test_a_node_answers_no_question_that_is_less_private_than_it_wants(tmp_path,
         carry_out(guarded(plan_of(options), tmp_path, guard))
     assert not (tmp_path / "answers").exists()
     with pytest.raises(ConfigError, match="'evaluate' is none"):
-        guard.check(Task("evaluate"))
+        guard.check(Evaluate())

@@ -8,8 +8,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from coterie.client.tasks import LocalRound, Score
 from coterie.core.clusters import Clusters
-from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
+from coterie.core.messages import ALL, Broadcast, Reply, Slotted
 from coterie.errors import InputError
 from coterie.flower.in_process import through_bytes
 from coterie.flower.schema import DataSchema
@@ -26,6 +27,11 @@ from coterie.flower.wire import (
     read_request,
     request_content,
 )
+from coterie.learners.descent import LocalWork
+from coterie.privacy.mechanism import Privacy
+from coterie.tiers.assignment import SoftmaxLoss
+from coterie.tiers.distance import Prototypes
+from coterie.tiers.objective import Joint
 
 TERMS = Terms("r", "linear", (3,), None, "float64", 0.2, 2**63, True)
 ODD = {
@@ -75,7 +81,15 @@ def test_a_request_comes_back_as_it_was(only):
     )
     each = {"accepted": torch.tensor([-1, 4]), "own": torch.tensor([0, 1])}
     broadcast = Broadcast(7, clusters, only, {"lr": 0.1}, each, common=ODD).to(np.array([0, 1]))
-    task = Task("local-round", {"seed": 3, "work": {"steps": [1, 2.5, None, True, "x"]}})
+    task = LocalRound(
+        objective=Joint("inputs", gaussians=2, seed=3),
+        assignment=SoftmaxLoss(0.1),
+        work=LocalWork(None, 2, 16, prox=0.25),
+        client_weight="samples",
+        seed=2**62,
+        distance=Prototypes(reduce="mean", weighted=False),
+        privacy=Privacy("local", 1.0, 2.0, None),
+    )
     request = Request(TERMS, task, broadcast, ("a", "b/ü"), (-1, 3))
     found = read_request(through_bytes(request_content(request)))
     if only is not None and bool((only == ALL).any()):
@@ -127,7 +141,7 @@ MALFORMED = {
     "nothing": (RecordDict(), "must have a ConfigRecord named 'config', but this one has nothing"),
     "another record": (RecordDict({"config": MetricRecord({"a": 1})}), r"has 'config' \(MetricRecord\)"),
     "no arrays": (RecordDict({"config": answer_with()["config"]}), "must have an ArrayRecord named 'arrays'"),
-    "format": (answer_with(format=1), "have format 3, but this one has 1: install the same version"),
+    "format": (answer_with(format=1), "have format 4, but this one has 1: install the same version"),
     "task": (answer_with(task="u"), "for task 't' was expected, but one for 'u' has come"),
     "no text": (answer_with(header=3), "must name its task and have a header"),
     "no JSON": (answer_with(header="{"), "cannot be read: Expecting property name"),
@@ -184,7 +198,7 @@ def test_a_model_for_many_nodes_is_packed_once():
     clusters = Clusters({"w": torch.zeros(2, FEW_BYTES)}, K=2)
     packed = {}
     requests = [
-        Request(TERMS, Task("t"), Broadcast(0, part), ("a",), (-1,))
+        Request(TERMS, Score(), Broadcast(0, part), ("a",), (-1,))
         for part in (clusters, clusters, replace(clusters, params={"w": torch.ones(2, FEW_BYTES)}))
     ]
     one, two, other = (request_content(request, packed) for request in requests)

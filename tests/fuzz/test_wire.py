@@ -22,6 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from safetensors.torch import load, save
 
 from coterie.core.messages import merge
+from coterie.core.task import Task
 from coterie.flower.admission import Admission
 from coterie.flower.checks import Asked, Memory, sort_out
 from coterie.flower.in_process import at_once
@@ -98,10 +99,8 @@ def heard(tmp_path_factory):
 
 
 def test_the_runs_ask_for_every_task(heard):
-    from coterie.client.side import TASKS
-
     tasks = {one.task for one in heard[0]}
-    assert set(TASKS) - tasks <= {"weights"}, set(TASKS) - tasks
+    assert set(Task.members) - tasks <= {"weights"}, set(Task.members) - tasks
 
 
 # ---- mutations -------------------------------------------------------------------------------------------------------

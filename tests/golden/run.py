@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import coterie
-from coterie.methods import METHODS
+from coterie.methods import Method
 from coterie.testing.checks import LEARNERS, Case, learners_of, small_federation
 from coterie.training.result import Result
 
@@ -31,11 +31,11 @@ VARIANTS = (
     ("ifca", "linear", {"restarts": 3}),
     ("ifca", "mlp", {"batch_size": 4, "local_epochs": 2}),
     ("ifca", "mlp", {"shared": "layer0"}),
-    ("ifca", "linear", {"start": "odcl:clustering=gradient"}),
+    ("ifca", "linear", {"init": "odcl:clustering=gradient"}),
     ("ifca", "linear", {"averaging": "all", "client_weight": "samples", "server_lr": 0.7, "lr_decay": 0.9}),
     ("ifca", "linear", {"combine": "median"}),
-    ("two-phase", "linear", {"phase2": "fedprox", "start": "random"}),
-    ("two-phase", "linear", {"soft": 0.5, "start": "random"}),
+    ("two-phase", "linear", {"phase2": "fedprox", "init": "random"}),
+    ("two-phase", "linear", {"soft": 0.5, "init": "random"}),
     ("moment-descent", "linear", {"private_anchors": 0.1}),
     ("odcl", "linear", {"clustering": "spectral"}),
     ("odcl", "linear", {"clustering": "convex", "clusters": "auto"}),
@@ -58,6 +58,8 @@ VARIANTS = (
 """Methods with options that change their arithmetic."""
 
 
+RENAMED = {"composed": "tiered"}
+"""Methods that had another name when the file was written."""
 CONVOLVED = ("ifca", "fedem", "fedsoft", "hcfl+", "cfl", "odcl")
 """Methods that are run with a convolutional network; all others train it as one of these does."""
 
@@ -66,7 +68,7 @@ def all_cases() -> list[Case]:
     """Return every method with the learners that it supports, then the variants."""
     plain = [
         Case(method, learner)
-        for method in METHODS
+        for method in Method.members
         for learner in learners_of(method)
         if learner != "module" and (learner != "cnn" or method in CONVOLVED)
     ]
@@ -75,9 +77,10 @@ def all_cases() -> list[Case]:
 
 def run(method: str, learner: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the final models and the recorded figures of one small run, as JSON."""
+    given = {"init" if name == "start" else name: value for name, value in settings.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = coterie.fit(small_federation(learner), method, learner=LEARNERS[learner], **settings)
+        result = coterie.fit(small_federation(learner), RENAMED.get(method, method), learner=LEARNERS[learner], **given)
     return {"models": flat(result), "clusters": list(result.assignments.values()), "records": recorded(result)}
 
 

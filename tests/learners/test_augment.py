@@ -15,7 +15,8 @@ from coterie.core.dataset import Profile
 from coterie.core.keys import fold
 from coterie.learners import make_learner
 from coterie.learners.augment import augment, changes, check_augmentation, crop, flip
-from coterie.learners.descent import LocalWork, batches
+from coterie.learners.descent import batches
+from coterie.learners.local_training import FullBatch, MiniBatch
 from tests.core.make import class_data, make_block, make_shard
 
 KEYS = fold(3, np.arange(400, dtype=np.uint64).reshape(2, 200))
@@ -70,10 +71,9 @@ def images(sizes: list[int]) -> list:
     return class_data(sizes, (6, 5), 3)
 
 
-@pytest.mark.parametrize("size", [3, None], ids=["mini-batches", "full batches"])
-def test_the_images_of_a_step_do_not_depend_on_the_neighbours(size):
-    data = images([4, 7, 2])
-    work = LocalWork(None, 2, size, augment="flip,crop")
+@pytest.mark.parametrize("work", [MiniBatch(batch_size=3, epochs=2), FullBatch(steps=2)], ids=["mini", "full"])
+def test_the_images_of_a_step_do_not_depend_on_the_neighbours(work):
+    data, work = images([4, 7, 2]), replace(work, augment="flip,crop")
     together = list(batches(make_block(data), work))
     for client in range(3):
         own = make_block(data[client : client + 1], [f"c{client}"])
@@ -85,7 +85,7 @@ def test_the_images_of_a_step_do_not_depend_on_the_neighbours(size):
 
 def test_every_step_of_a_sample_draws_anew_and_the_key_decides():
     block = make_block(images([1]))
-    work = LocalWork(6, augment="flip,crop")
+    work = FullBatch(steps=6, augment="flip,crop")
     assert work.full_batch_steps is None
     first, again = ([b.x[0, 0] for b in batches(block, work)] for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
@@ -98,13 +98,13 @@ def test_labels_stay_with_their_images():
     """Sample j is all j + 1 and has the label j; a flip or a crop leaves such an image constant, but for the border."""
     x = np.broadcast_to(np.arange(1.0, 8.0)[:, None, None], (7, 9, 9))
     block = make_block([(x, np.arange(7))])
-    for batch in batches(block, LocalWork(None, 2, 3, augment="flip,crop")):
+    for batch in batches(block, MiniBatch(batch_size=3, epochs=2, augment="flip,crop")):
         real = batch.share[0] > 0
         assert torch.equal(batch.x[0, real].amax(dim=(1, 2)), batch.y[0, real].double() + 1)
 
 
 @pytest.mark.parametrize("spec", ["mlp:hidden=4", "logistic", "cnn:channels=2,hidden=3"])
-@pytest.mark.parametrize("work", [LocalWork(3), LocalWork(None, 2, 2)], ids=["full", "mini"])
+@pytest.mark.parametrize("work", [FullBatch(steps=3), MiniBatch(batch_size=2, epochs=2)], ids=["full", "mini"])
 def test_steps_on_changed_images_equal_plain_steps_on_the_images_seen(spec, work):
     """One client whose every batch is handed over as data: one full-batch step each."""
     learner = make_learner(spec, Profile((6, 5), 3))
@@ -114,7 +114,7 @@ def test_steps_on_changed_images_equal_plain_steps_on_the_images_seen(spec, work
     for batch in batches(block, work):
         real = batch.share[0] > 0
         seen = make_block([(batch.x[0, real].numpy(), batch.y[0, real].numpy())])
-        change = learner.descend(theta, seen, LocalWork(1), 0.3)
+        change = learner.descend(theta, seen, FullBatch(steps=1), 0.3)
         theta = {name: p + change[name] for name, p in theta.items()}
     found = learner.contribute(start, torch.tensor([[0]]), block, work, 0.3, torch.ones(1, 1), None)
     for name, p in theta.items():

@@ -8,8 +8,9 @@ import torch
 from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.contribution import all_finite, weigh
-from coterie.learners.descent import LocalWork, batches
+from coterie.learners.descent import batches
 from coterie.learners.linear import flat_sum_pays
+from coterie.learners.local_training import FullBatch, MiniBatch
 from coterie.learners.perceptron import contribute_by_gram, gram_pays
 from tests.core.make import class_data, make_block, regression_data
 
@@ -45,10 +46,10 @@ CASES = {
     "logistic": ("logistic:l2=0.1", class_data(SIZES, (20,), 3), (20,), 3),
 }
 WORK = {
-    "1 step": LocalWork(steps=1),
-    "5 steps": LocalWork(steps=5),
-    "proximal": LocalWork(steps=4, prox=0.3),
-    "batches": LocalWork(steps=None, epochs=2, batch_size=4),
+    "1 step": FullBatch(steps=1),
+    "5 steps": FullBatch(steps=5),
+    "proximal": FullBatch(steps=4, prox=0.3),
+    "batches": MiniBatch(batch_size=4, epochs=2),
 }
 
 
@@ -68,7 +69,7 @@ def test_a_contribution_is_the_weighted_sum_of_the_clients_own_changes(name, wor
 def test_the_gram_form_equals_autograd_also_where_it_does_not_pay(name):
     learner, block, models, rows, mass = case(*CASES[name])
     given = contribute_by_gram(models, rows, block, 6, 0.3, mass, None, learner.classes)
-    for key, value in slow(learner, models, rows, block, LocalWork(steps=6), 0.3, mass).items():
+    for key, value in slow(learner, models, rows, block, FullBatch(steps=6), 0.3, mass).items():
         torch.testing.assert_close(given.sums[key], value, rtol=1e-9, atol=1e-12)
 
 
@@ -85,7 +86,7 @@ def test_a_client_without_mass_or_with_wild_data_leaves_no_trace(name):
     block.x[1] = 1e200
     mass[2] = 0
     memo = learner.score(models, block).memo
-    given = learner.contribute(models, rows, block, LocalWork(steps=3), 1e150, mass, memo)
+    given = learner.contribute(models, rows, block, FullBatch(steps=3), 1e150, mass, memo)
     assert not given.finite[1].any()
     for value in given.sums.values():
         assert not value.isnan().any()
@@ -123,7 +124,7 @@ def test_the_flat_sum_is_used_where_it_pays():
 def test_the_flat_sum_equals_the_sum_of_the_changes(sizes, steps, monkeypatch):
     learner, block, models, rows, mass = case("linear:bias=true", regression_data(sizes, 20), (20,), None)
     mass[3, 1] = 0
-    work, memo = LocalWork(steps=steps, prox=0.2), learner.score(models, block).memo
+    work, memo = FullBatch(steps=steps, prox=0.2), learner.score(models, block).memo
     flat = learner.contribute(models, rows, block, work, 0.3, mass, memo)
     monkeypatch.setattr(import_module("coterie.learners.linear"), "flat_sum_pays", lambda *sizes: False)
     plain = learner.contribute(models, rows, block, work, 0.3, mass, memo)
@@ -136,11 +137,11 @@ def test_the_flat_sum_equals_the_sum_of_the_changes(sizes, steps, monkeypatch):
 
 def test_a_wild_client_is_found_where_the_sums_are_flat():
     learner, block, models, rows, mass = case("linear", regression_data([4] * 5, 20), (20,), None)
-    tame = learner.contribute(models, rows, block, LocalWork(steps=1), 0.3, mass, None)
+    tame = learner.contribute(models, rows, block, FullBatch(steps=1), 0.3, mass, None)
     without = torch.where(torch.arange(5)[:, None] == 1, 0, mass)
-    expected = learner.contribute(models, rows, block, LocalWork(steps=1), 0.3, without, None)
+    expected = learner.contribute(models, rows, block, FullBatch(steps=1), 0.3, without, None)
     block.x[1] = 1e200
-    given = learner.contribute(models, rows, block, LocalWork(steps=1), 0.3, mass, None)
+    given = learner.contribute(models, rows, block, FullBatch(steps=1), 0.3, mass, None)
     assert (tame.path, given.path) == ("closed-form-flat", "closed-form")
     assert given.finite.tolist() == [[True, True], [False, False], [True, True], [True, True], [True, True]]
     torch.testing.assert_close(given.sums["weight"], expected.sums["weight"], rtol=1e-9, atol=1e-12)
@@ -148,7 +149,7 @@ def test_a_wild_client_is_found_where_the_sums_are_flat():
 
 def test_starts_at_once_equal_starts_alone():
     learner, block, models, rows, mass = case("linear", regression_data([9] * 5, 20), (20,), None)
-    work = LocalWork(steps=3)
+    work = FullBatch(steps=3)
     together = learner.contribute(models, rows, block, work, 0.3, mass, learner.score(models, block).memo)
     for restart in range(2):
         own = {name: p[2 * restart : 2 * restart + 2] for name, p in models.items()}
@@ -164,7 +165,10 @@ def test_starts_at_once_equal_starts_alone():
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("work", [LocalWork(None, 2, 4), LocalWork(5, None, 4), LocalWork(3, None, 4, 0.3)])
+@pytest.mark.parametrize(
+    "work",
+    [MiniBatch(batch_size=4, epochs=2), MiniBatch(batch_size=4, steps=5), MiniBatch(batch_size=4, steps=3, prox=0.3)],
+)
 def test_the_loss_of_mini_batches_is_that_of_each_sample_when_it_is_stepped_on(name, work):
     """Client by client: the losses on a batch, then the step, by `losses` and autograd on that batch alone."""
     learner, block, models, rows, mass = case(*CASES[name])
@@ -193,19 +197,19 @@ def test_the_loss_of_mini_batches_is_that_of_each_sample_when_it_is_stepped_on(n
 @pytest.mark.parametrize("name", CASES)
 def test_full_batch_steps_leave_the_loss_to_the_scores(name):
     learner, block, models, rows, mass = case(*CASES[name])
-    assert learner.contribute(models, rows, block, LocalWork(steps=3), 0.3, mass, None).loss is None
+    assert learner.contribute(models, rows, block, FullBatch(steps=3), 0.3, mass, None).loss is None
 
 
 @pytest.mark.parametrize(
     ("name", "work", "path"),
     [
-        ("mlp", LocalWork(steps=5), "gram"),
-        ("mlp", LocalWork(None, 1, 4), "by-hand"),
-        ("mlp", LocalWork(steps=1), "autograd"),
-        ("mlp", LocalWork(steps=5, prox=0.1), "autograd"),
-        ("linear", LocalWork(steps=5), "closed-form-flat"),
-        ("linear", LocalWork(None, 1, 4), "autograd"),
-        ("logistic", LocalWork(steps=5), "autograd"),
+        ("mlp", FullBatch(steps=5), "gram"),
+        ("mlp", MiniBatch(batch_size=4, epochs=1), "by-hand"),
+        ("mlp", FullBatch(steps=1), "autograd"),
+        ("mlp", FullBatch(steps=5, prox=0.1), "autograd"),
+        ("linear", FullBatch(steps=5), "closed-form-flat"),
+        ("linear", MiniBatch(batch_size=4, epochs=1), "autograd"),
+        ("logistic", FullBatch(steps=5), "autograd"),
     ],
 )
 def test_a_contribution_names_the_way_it_was_made(name, work, path):
@@ -217,6 +221,6 @@ def test_an_infinite_loss_of_mini_batches_is_left_out():
     """Residuals of 1e200 have finite gradients but squares that are not."""
     learner, block, models, rows, mass = case("linear", regression_data([4] * 5, 20), (20,), None)
     block.y[2] = 1e200
-    given = learner.contribute(models, rows, block, LocalWork(None, 1, 4), 0.3, mass, None)
+    given = learner.contribute(models, rows, block, MiniBatch(batch_size=4, epochs=1), 0.3, mass, None)
     assert given.finite.all(dim=1).tolist() == [True, True, False, True, True]
     assert given.sums["weight"].abs().max() < 1e100

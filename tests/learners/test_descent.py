@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from coterie.core.blocks import Block
 from coterie.core.dataset import Profile
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork, batches
+from coterie.learners.descent import batches
+from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
 from tests.core.make import class_data, make_block, regression_data
 
 
@@ -23,7 +24,7 @@ def numbered_block(sizes: list[int], extra: int = 0) -> Block:
     return make_block(data, width=max(sizes) + extra)
 
 
-def visits(block: Block, work: LocalWork, client: int) -> list[list[int]]:
+def visits(block: Block, work: LocalTraining, client: int) -> list[list[int]]:
     """The client's samples in each step that it takes."""
     steps = []
     for batch in batches(block, work):
@@ -43,7 +44,7 @@ def visits(block: Block, work: LocalWork, client: int) -> list[list[int]]:
 def test_every_pass_visits_every_sample_once_and_ends_with_a_short_batch(sizes, size, epochs, extra):
     block = numbered_block(sizes, extra)
     for client, n in enumerate(sizes):
-        steps = visits(block, LocalWork(None, epochs, size), client)
+        steps = visits(block, MiniBatch(batch_size=size, epochs=epochs), client)
         lengths = [size] * (n // size) + ([n % size] if n % size else [])
         assert [len(s) for s in steps] == lengths * epochs
         flat = [v for s in steps for v in s]
@@ -53,7 +54,7 @@ def test_every_pass_visits_every_sample_once_and_ends_with_a_short_batch(sizes, 
 
 def test_steps_go_on_with_a_new_pass():
     block = numbered_block([5, 7])
-    steps = visits(block, LocalWork(steps=7, batch_size=2), 0)
+    steps = visits(block, MiniBatch(batch_size=2, steps=7), 0)
     assert [len(s) for s in steps] == [2, 2, 1, 2, 2, 1, 2]
     first, second = [v for s in steps[:3] for v in s], [v for s in steps[3:6] for v in s]
     assert sorted(first) == sorted(second) == list(range(5))
@@ -61,28 +62,28 @@ def test_steps_go_on_with_a_new_pass():
 
 
 def test_fewer_steps_than_a_pass_stop_early():
-    assert [len(s) for s in visits(numbered_block([9]), LocalWork(steps=2, batch_size=4), 0)] == [4, 4]
+    assert [len(s) for s in visits(numbered_block([9]), MiniBatch(batch_size=4, steps=2), 0)] == [4, 4]
 
 
 def test_full_batches_use_every_sample_each_step():
     block = numbered_block([3, 5])
-    assert [sorted(s) for s in visits(block, LocalWork(steps=2), 0)] == [[0, 1, 2]] * 2
+    assert [sorted(s) for s in visits(block, FullBatch(steps=2), 0)] == [[0, 1, 2]] * 2
 
 
 def test_full_batch_shares_are_exact_in_double_precision():
-    (batch,) = batches(numbered_block([3, 7]), LocalWork(steps=1))
+    (batch,) = batches(numbered_block([3, 7]), FullBatch(steps=1))
     assert batch.share[0, :3].tolist() == [1 / 3] * 3
     assert batch.share[1].tolist() == [1 / 7] * 7
 
 
 def test_clients_that_have_finished_take_no_step():
-    flags = [(b.counts > 0).tolist() for b in batches(numbered_block([2, 6]), LocalWork(None, 1, 2))]
+    flags = [(b.counts > 0).tolist() for b in batches(numbered_block([2, 6]), MiniBatch(batch_size=2, epochs=1))]
     assert flags == [[1, 1], [0, 1], [0, 1]]
 
 
 def test_keys_decide_the_order():
     block = numbered_block([12])
-    work = LocalWork(None, 1, 3)
+    work = MiniBatch(batch_size=3, epochs=1)
     other = replace(block, keys=block.keys + np.uint64(1))
     assert visits(block, work, 0) == visits(block, work, 0)
     assert visits(block, work, 0) != visits(other, work, 0)
@@ -93,7 +94,9 @@ def starts(learner, count: int) -> dict:
     return {n: p[:, None].expand(count, 1, *p.shape[1:]) for n, p in one.items()}
 
 
-@pytest.mark.parametrize("work", [LocalWork(4), LocalWork(None, 2, 3), LocalWork(5, None, 4, 0.3)])
+@pytest.mark.parametrize(
+    "work", [FullBatch(steps=4), MiniBatch(batch_size=3, epochs=2), MiniBatch(batch_size=4, steps=5, prox=0.3)]
+)
 @pytest.mark.parametrize("spec", ["linear:bias=true", "logistic:l2=0.1", "mlp:hidden=4", "cnn:channels=1,hidden=3"])
 def test_a_clients_result_does_not_depend_on_its_neighbours(spec, work):
     shape = (4, 4)
@@ -115,7 +118,7 @@ def test_mini_batch_steps_equal_a_plain_loop():
     sizes = [5, 7]
     data = regression_data(sizes, d)
     labelled = [(x, np.arange(len(y), dtype=float)) for x, y in data]  # to read the order off the batches
-    work = LocalWork(None, 2, 2, prox)
+    work = MiniBatch(batch_size=2, epochs=2, prox=prox)
     order = [visits_by_label(make_block(labelled), work, i) for i in range(2)]
     learner = make_learner("linear", Profile((d,), None))
     change = learner.descend(starts(learner, 2), make_block(data), work, lr)["weight"]
@@ -128,7 +131,7 @@ def test_mini_batch_steps_equal_a_plain_loop():
         np.testing.assert_allclose(change[i, 0].numpy(), w - start, rtol=1e-10, atol=1e-12)
 
 
-def visits_by_label(block: Block, work: LocalWork, client: int) -> list[list[int]]:
+def visits_by_label(block: Block, work: LocalTraining, client: int) -> list[list[int]]:
     return [[int(v) for v in b.y[client][b.share[client] > 0]] for b in batches(block, work) if b.counts[client]]
 
 
@@ -140,8 +143,8 @@ def test_after_one_step_the_change_is_the_rate_times_the_gradient(spec):
     leaves = {n: p[:, 0].clone().requires_grad_() for n, p in theta.items()}
     objective = block.mean(learner.losses(leaves, block.x, block.y)).sum()
     gradients = dict(zip(leaves, torch.autograd.grad(objective, list(leaves.values())), strict=True))
-    change = learner.descend(theta, block, LocalWork(steps=1), 0.5)
-    unit = learner.descend(theta, block, LocalWork(steps=1), 1.0)
+    change = learner.descend(theta, block, FullBatch(steps=1), 0.5)
+    unit = learner.descend(theta, block, FullBatch(steps=1), 1.0)
     for name, gradient in gradients.items():
         torch.testing.assert_close(change[name][:, 0], -0.5 * gradient, rtol=1e-12, atol=1e-14)
         assert torch.equal(change[name], 0.5 * unit[name])
@@ -152,11 +155,6 @@ def test_descend_works_without_gradients_enabled_and_leaves_theta_alone():
     theta = starts(learner, 1)
     before = {n: p.clone() for n, p in theta.items()}
     with torch.no_grad():
-        change = learner.descend(theta, make_block(regression_data([4], 3)), LocalWork(steps=2), 0.1)
+        change = learner.descend(theta, make_block(regression_data([4], 3)), FullBatch(steps=2), 0.1)
     assert all(torch.equal(theta[n], before[n]) for n in theta)
     assert not any(c.requires_grad for c in change.values())
-
-
-def test_settings_give_the_work_back():
-    work = LocalWork(None, 2, 16, 0.1)
-    assert LocalWork(**work.settings()) == work

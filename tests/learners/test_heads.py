@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from coterie.core.dataset import Profile
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork, batches, schedule
+from coterie.learners.descent import batches, plan_batches
 from coterie.learners.heads import (
     descend_body,
     descend_body_by_autograd,
@@ -19,6 +19,7 @@ from coterie.learners.heads import (
     head_losses,
     heads_of,
 )
+from coterie.learners.local_training import FullBatch, MiniBatch
 from tests.core.make import class_data, make_block, regression_data
 
 SIZES, K, LR = [3, 9, 1, 6, 12], 3, 0.3
@@ -28,8 +29,8 @@ CASES = {
     "mlp for numbers": ("mlp:hidden=7-5", regression_data(SIZES, 20), None),
 }
 WORK = {
-    "5 steps": LocalWork(steps=5),
-    "batches": LocalWork(steps=None, epochs=2, batch_size=4),
+    "5 steps": FullBatch(steps=5),
+    "batches": MiniBatch(batch_size=4, epochs=2),
 }
 
 
@@ -64,7 +65,7 @@ def test_the_body_stepped_by_hand_is_the_one_stepped_by_autograd(name, work):
 
 def test_what_cannot_be_stepped_by_hand_goes_by_autograd():
     learner, block, body, heads, gamma = case("mlp")
-    work = LocalWork(steps=4, prox=0.5)
+    work = FullBatch(steps=4, prox=0.5)
     assert learner.descend_body(body, heads, replace(block, shares=gamma), work, LR) is None
     pulled = descend_body(learner, body, heads, block, gamma, work, LR)
     free = descend_body(learner, body, heads, block, gamma, replace(work, prox=0.0), LR)
@@ -155,7 +156,7 @@ def test_a_step_knows_what_its_samples_count_for_each_head(work):
 def test_steps_planned_once_are_those_planned_twice():
     learner, block, body, heads, gamma = case("mlp")
     work, z = WORK["batches"], learner.features(body, block.x)
-    planned = schedule(for_heads(block, gamma), work)
+    planned = plan_batches(for_heads(block, gamma), work)
     once, twice = (descend_heads(learner, heads, z, block, gamma, work, LR, planned=plan) for plan in (planned, None))
     assert torch.equal(once.weight, twice.weight)
     once, twice = (descend_body(learner, body, heads, block, gamma, work, LR, plan) for plan in (planned, None))

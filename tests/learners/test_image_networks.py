@@ -18,7 +18,7 @@ from coterie import ConfigError, fit, load
 from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.base import has_features
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.learners.module import ModuleLearner
 from coterie.learners.networks.norms import NORMS, FrozenBatchNorm, scaled
 from coterie.testing.checks import LEARNERS, Case, check_engines, small_federation, small_module
@@ -272,7 +272,7 @@ def test_a_round_equals_a_plain_loop_over_clients(kind, tmp_path):
     data = class_data([3, 5, 4], (3, 8, 8), 4)
     models, rows = learner.start([1, 2], torch.float64), torch.tensor([[0], [1], [0]])
     mass = torch.tensor([[3.0], [5.0], [4.0]], dtype=torch.float64)
-    given = learner.contribute(models, rows, make_block(data), LocalWork(steps=2), 0.05, mass, None)
+    given = learner.contribute(models, rows, make_block(data), FullBatch(steps=2), 0.05, mass, None)
     expected = {name: torch.zeros_like(p) for name, p in models.items()}
     for (x, y), (row,), (weight,) in zip(data, rows.tolist(), mass.tolist(), strict=True):
         net = copy.deepcopy(learner.module).double()
@@ -288,7 +288,7 @@ def test_a_round_equals_a_plain_loop_over_clients(kind, tmp_path):
 def test_a_client_that_is_not_finite_leaves_no_trace_in_the_sums():
     learner = make_learner(NARROW["resnet18"], SMALL)
     data = class_data([3, 3], (3, 8, 8), 4)
-    models, work = learner.start([1], torch.float64), LocalWork(steps=1)
+    models, work = learner.start([1], torch.float64), FullBatch(steps=1)
     rows, mass = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1, dtype=torch.float64)
     alone = learner.contribute(models, rows[:1], make_block(data[:1]), work, 0.05, mass[:1], None)
     data[1][0][0, 0, 0, 0] = np.nan

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork
 from coterie.learners.linear import Linear, linear
+from coterie.learners.local_training import FullBatch, MiniBatch, ProximalStep
 from tests.core.make import make_block, regression_data
 
 
@@ -46,7 +46,7 @@ def check(learner: Linear, sizes: list[int], *, tracks: int, steps: int, lr: flo
     theta = {"weight": torch.from_numpy(start[..., : terms - learner.bias])}
     if learner.bias:
         theta["bias"] = torch.from_numpy(start[..., -1])
-    change = learner.descend(theta, block, LocalWork(steps=steps, prox=prox), lr)
+    change = learner.descend(theta, block, FullBatch(steps=steps, prox=prox), lr)
     weight = change["weight"].numpy()
     found = np.concatenate([weight, change["bias"].numpy()[..., None]], axis=2) if learner.bias else weight
     for i, (x, y) in enumerate(data):
@@ -93,7 +93,7 @@ def test_one_step_by_hand():
     # client: x = 1, 3 and y = 2, 1; theta = 1. Residuals 1-2 = -1 and 3-1 = 2; gradient (1*-1 + 3*2) / 2 = 2.5
     block = make_block([(np.array([[1.0], [3.0]]), np.array([2.0, 1.0]))])
     theta = {"weight": torch.ones(1, 1, 1, dtype=torch.float64)}
-    step = LocalWork(steps=1)
+    step = FullBatch(steps=1)
     assert Linear(1).descend(theta, block, step, 0.5)["weight"].item() == -1.25
     assert Linear(1, half=False).descend(theta, block, step, 0.5)["weight"].item() == -2.5
 
@@ -103,14 +103,7 @@ def test_two_steps_by_hand_with_a_proximal_term():
     # prox 1: -3.75 + (-0.25 - 1) = -5; change -1.25 + 0.5 * 5 = 1.25
     block = make_block([(np.array([[1.0], [3.0]]), np.array([2.0, 1.0]))])
     theta = {"weight": torch.ones(1, 1, 1, dtype=torch.float64)}
-    assert Linear(1).descend(theta, block, LocalWork(steps=2, prox=1.0), 0.5)["weight"].item() == 1.25
-
-
-def test_full_batch_epochs_are_steps():
-    block = make_block(regression_data([5, 3], 4))
-    theta = {"weight": torch.rand(2, 1, 4, dtype=torch.float64)}
-    by_steps = Linear(4).descend(theta, block, LocalWork(steps=3), 0.1)["weight"]
-    assert torch.equal(by_steps, Linear(4).descend(theta, block, LocalWork(None, 3), 0.1)["weight"])
+    assert Linear(1).descend(theta, block, FullBatch(steps=2, prox=1.0), 0.5)["weight"].item() == 1.25
 
 
 @pytest.mark.parametrize(("half", "factor"), [(True, 0.5), (False, 1.0)])
@@ -157,8 +150,8 @@ def test_a_start_is_random_scaled_and_without_bias():
 def test_mini_batches_of_everything_equal_the_closed_form():
     block = make_block(regression_data([6, 6], 3))
     theta = {"weight": torch.rand(2, 1, 3, dtype=torch.float64)}
-    closed = Linear(3).descend(theta, block, LocalWork(steps=3, prox=0.2), 0.1)["weight"]
-    batched = Linear(3).descend(theta, block, LocalWork(steps=3, batch_size=6, prox=0.2), 0.1)["weight"]
+    closed = Linear(3).descend(theta, block, FullBatch(steps=3, prox=0.2), 0.1)["weight"]
+    batched = Linear(3).descend(theta, block, MiniBatch(batch_size=6, steps=3, prox=0.2), 0.1)["weight"]
     torch.testing.assert_close(closed, batched, rtol=1e-10, atol=1e-10)
 
 
@@ -188,7 +181,7 @@ def test_the_proximal_step_is_solved(sizes, d, half):
     block = make_block(data, width=max(sizes) + 1)
     start = np.random.default_rng(4).standard_normal((len(sizes), 2, d + 1))
     theta = {"weight": torch.from_numpy(start[..., :-1]), "bias": torch.from_numpy(start[..., -1])}
-    change = learner.descend(theta, block, LocalWork(implicit=True), lr=0.7)
+    change = learner.descend(theta, block, ProximalStep(), lr=0.7)
     found = np.concatenate([change["weight"].numpy(), change["bias"].numpy()[..., None]], axis=2)
     for i, (x, y) in enumerate(data):
         for track in range(2):
@@ -199,7 +192,5 @@ def test_the_proximal_step_is_solved(sizes, d, half):
 def test_a_proximal_step_by_hand():
     # one sample x = 2, y = 4 at theta = 0 with eta = 1/2: minimise (4 - 2 t)^2 / 2 + t^2, so t = 8 / (4 + 2)
     block = make_block([(np.array([[2.0]]), np.array([4.0]))])
-    change = Linear(1).descend(
-        {"weight": torch.zeros(1, 1, 1, dtype=torch.float64)}, block, LocalWork(implicit=True), 0.5
-    )
+    change = Linear(1).descend({"weight": torch.zeros(1, 1, 1, dtype=torch.float64)}, block, ProximalStep(), 0.5)
     assert change["weight"].item() == pytest.approx(8 / 6)

@@ -8,11 +8,11 @@ import torch
 
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.learners.logistic import logistic
 from tests.core.make import class_data, make_block
 
-ONE = LocalWork(steps=1)
+ONE = FullBatch(steps=1)
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ def test_multinomial_steps_equal_a_plain_loop(sizes, l2, bias):
     data = class_data(sizes, (d,), classes)
     learner = logistic(Profile((d,), classes), l2=l2, bias=bias)
     theta = {n: p[:, None] for n, p in learner.start(range(len(sizes)), torch.float64).items()}
-    change = learner.descend(theta, make_block(data), LocalWork(steps=steps), lr)
+    change = learner.descend(theta, make_block(data), FullBatch(steps=steps), lr)
     for i, (x, y) in enumerate(data):
         w, b = theta["weight"][i, 0].numpy().copy(), np.zeros(classes)
         for _ in range(steps):
@@ -74,7 +74,7 @@ def test_binary_steps_equal_a_plain_loop(l2):
     data = class_data(sizes, (d,), 2)
     learner = logistic(Profile((d,), 2), l2=l2)
     theta = {n: p[:, None] for n, p in learner.start([3, 4], torch.float64).items()}
-    change = learner.descend(theta, make_block(data), LocalWork(steps=2), lr)
+    change = learner.descend(theta, make_block(data), FullBatch(steps=2), lr)
     for i, (x, y) in enumerate(data):
         w, b = theta["weight"][i, 0].numpy().copy(), 0.0
         for _ in range(2):

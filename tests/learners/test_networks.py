@@ -18,7 +18,8 @@ from coterie.core.dataset import Profile
 from coterie.learners import make_learner
 from coterie.learners.base import Learner
 from coterie.learners.cnn import PatchCNN, SmallCNN
-from coterie.learners.descent import Batch, LocalWork, descend_each_track
+from coterie.learners.descent import Batch, descend_each_track
+from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
 from coterie.testing.checks import small_module
 from tests.core.make import class_data, make_block, regression_data
 
@@ -45,7 +46,7 @@ def torch_loop(net: nn.Module, x: np.ndarray, y: np.ndarray, steps: int, lr: flo
     return {n: p.detach() - before[n] for n, p in net.named_parameters()}
 
 
-def check(learner: Learner, nets: list[nn.Module], data, work: LocalWork, lr: float, l2: float = 0.0, rename=str):
+def check(learner: Learner, nets: list[nn.Module], data, work: LocalTraining, lr: float, l2: float = 0.0, rename=str):
     """nets[t] is what every client starts track t from."""
     theta: dict = {}
     for name, _ in nets[0].named_parameters():
@@ -76,14 +77,14 @@ def test_mlp_steps_equal_a_plain_torch_loop(sizes):
     learner = make_learner("mlp:hidden=5-4,l2=0.1", Profile((2, 3), 3))
     torch.manual_seed(0)
     nets = [sequential(6, 5, 4, 3), sequential(6, 5, 4, 3)]
-    work = LocalWork(steps=3, prox=0.4)
+    work = FullBatch(steps=3, prox=0.4)
     check(learner, nets, class_data(sizes, (2, 3), 3), work, 0.3, l2=0.1, rename=mlp_name)
 
 
 def test_mlp_regression_equals_a_plain_torch_loop():
     torch.manual_seed(1)
     learner = make_learner("mlp:hidden=5", Profile((3,), None))
-    check(learner, [sequential(3, 5, 1)], regression_data([8, 4], 3), LocalWork(steps=2), 0.1, rename=mlp_name)
+    check(learner, [sequential(3, 5, 1)], regression_data([8, 4], 3), FullBatch(steps=2), 0.1, rename=mlp_name)
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (2, 8, 4)])
@@ -93,7 +94,7 @@ def test_cnn_steps_equal_a_plain_torch_loop(shape, kernel, network):
     full = shape if len(shape) == 3 else (1, *shape)
     net = network(*full, channels=2, hidden=6, outputs=3).double()
     learner = make_learner(f"cnn:channels=2,hidden=6,kernel={kernel}", Profile(shape, 3))
-    check(learner, [net], class_data([4, 8], shape, 3), LocalWork(steps=2, prox=0.5), 0.2)
+    check(learner, [net], class_data([4, 8], shape, 3), FullBatch(steps=2, prox=0.5), 0.2)
 
 
 def test_squares_side_by_side_are_convolutions_with_stride_two():
@@ -132,7 +133,7 @@ class Odd(nn.Module):
 def test_a_module_with_buffers_and_tied_weights_equals_a_plain_torch_loop():
     torch.manual_seed(3)
     learner = make_learner(Odd, Profile((3,), None))
-    check(learner, [Odd().double()], regression_data([4, 2], 3), LocalWork(steps=3), 0.1)
+    check(learner, [Odd().double()], regression_data([4, 2], 3), FullBatch(steps=3), 0.1)
 
 
 def test_a_frozen_batchnorm_is_used_as_it_is():
@@ -142,7 +143,7 @@ def test_a_frozen_batchnorm_is_used_as_it_is():
         return nn.Sequential(norm, nn.Linear(3, 2)).eval()
 
     learner = make_learner(factory, Profile((3,), 2))
-    check(learner, [factory().double()], class_data([4, 8], (3,), 2), LocalWork(steps=2), 0.1)
+    check(learner, [factory().double()], class_data([4, 8], (3,), 2), FullBatch(steps=2), 0.1)
 
 
 class Spare(nn.Module):
@@ -160,7 +161,7 @@ class Spare(nn.Module):
 def test_an_unused_parameter_stays_as_it_was():
     learner = make_learner(Spare, Profile((3,), 2))
     theta = {n: p[:, None] for n, p in learner.start([1, 2], torch.float64).items()}
-    change = learner.descend(theta, make_block(class_data([4, 4], (3,), 2)), LocalWork(steps=2), 0.1)
+    change = learner.descend(theta, make_block(class_data([4, 4], (3,), 2)), FullBatch(steps=2), 0.1)
     assert float(change["spare.weight"].abs().max()) == 0
     assert float(change["used.weight"].abs().max()) > 0
 
@@ -174,7 +175,7 @@ def half_frozen() -> nn.Module:
 def test_a_parameter_that_asks_for_no_gradient_stays_as_it_was():
     learner = make_learner(half_frozen, Profile((3,), 2))
     theta = {n: p[:, None] for n, p in learner.start([1], torch.float64).items()}
-    change = learner.descend(theta, make_block(class_data([4], (3,), 2)), LocalWork(steps=2), 0.1)
+    change = learner.descend(theta, make_block(class_data([4], (3,), 2)), FullBatch(steps=2), 0.1)
     assert float(change["1.weight"].abs().max()) > 0
     assert float(change.get("0.weight", torch.zeros(1)).abs().max()) == 0
 
@@ -220,7 +221,9 @@ def test_one_client_after_the_other_equals_all_at_once(shape):
     torch.testing.assert_close(learner.outputs(theta, block.x), by_vmap(learner, theta, block.x), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("work", [LocalWork(3, prox=0.2), LocalWork(None, 2, 4)], ids=["full", "mini"])
+@pytest.mark.parametrize(
+    "work", [FullBatch(steps=3, prox=0.2), MiniBatch(batch_size=4, epochs=2)], ids=["full", "mini"]
+)
 def test_steps_of_one_client_after_the_other_equal_those_of_all_at_once(work):
     learner = make_learner("cnn:channels=2,hidden=5", Profile((8, 8), 3))
     block = make_block(class_data([9, 5, 7], (8, 8), 3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -14,11 +13,10 @@ import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.errors import ConfigError
 from coterie.testing.checks import small_federation
-from coterie.tiers.assignment import ASSIGNMENTS, EMMixture
-from coterie.training.fitting import execute
-from coterie.training.measuring import _who_is_dying
+from coterie.tiers.assignment import AssignmentRule, EMMixture
+from coterie.training.fitting import execute, initialize
+from coterie.training.measures import dying
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 
 ROUNDS, LR, STEPS, K = 4, 0.2, 3, 2
 Model = dict[str, np.ndarray]
@@ -50,7 +48,7 @@ def stepped(model: Model, x: np.ndarray, y: np.ndarray, focus: np.ndarray, pull:
     return moved
 
 
-def begun_with(data: FederatedDataset, method: str, **options: object):
+def initialized_with(data: FederatedDataset, method: str, **options: object):
     plan = prepare(
         data,
         method,
@@ -58,8 +56,10 @@ def begun_with(data: FederatedDataset, method: str, **options: object):
         None,
         {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1} | options,
     )
-    begun = begin(plan)
-    return begun, [{name: v.numpy() for name, v in model.items()} for model in begun.state.clusters.models()]
+    initialized = initialize(plan)
+    return initialized, [
+        {name: v.numpy() for name, v in model.items()} for model in initialized.state.clusters.models()
+    ]
 
 
 def assert_models(found: list[Model], expected: list[Model]) -> None:
@@ -75,9 +75,9 @@ def normal(z: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> float:
 @pytest.mark.parametrize("gaussians", [None, 3])
 def test_fedgmm_against_a_plain_loop(gaussians: int | None):
     data = small_federation("logistic")
-    begun, models = begun_with(data, "fedgmm", gaussians=gaussians)
-    objective = begun.plan.method.objective
-    result = execute(begun, None, lambda record: None)
+    initialized, models = initialized_with(data, "fedgmm", gaussians=gaussians)
+    objective = initialized.plan.method.objective
+    result = execute(initialized, None)
     clients = clients_of(data)
     pairs = [(k, k) for k in range(K)] if gaussians is None else [(a, b) for a in range(gaussians) for b in range(K)]
     G = gaussians or K
@@ -149,8 +149,8 @@ def first_direction(objective, x: np.ndarray) -> np.ndarray:
 def test_fedsoft_against_a_plain_loop(every: int):
     lam, sigma = 0.3, 1e-2
     data = small_federation("logistic")
-    begun, centres = begun_with(data, "fedsoft", lam=lam, least_share=sigma, count_every=every)
-    result = execute(begun, None, lambda record: None)
+    initialized, centres = initialized_with(data, "fedsoft", lam=lam, least_share=sigma, count_every=every)
+    result = execute(initialized, None)
     clients = clients_of(data)
     own: list[Model | None] = [None] * len(clients)
     u = np.zeros((len(clients), K))
@@ -192,17 +192,17 @@ class AllOrNothing(EMMixture):
 
 
 def test_fedem_with_responsibilities_of_zero_and_one_is_ifca_step_by_step(monkeypatch):
-    monkeypatch.setitem(ASSIGNMENTS, "all-or-nothing", AllOrNothing)
+    monkeypatch.setitem(AssignmentRule.members, "all-or-nothing", AllOrNothing)
     data = small_federation(
         "logistic", sizes=(6, 6, 6, 6, 6, 6, 6, 6, 6)
     )  # a mean over padding would not be the client's
     options = {"clusters": 3, "rounds": 1, "lr": LR, "local_steps": STEPS, "seed": 2, "client_weight": "samples"}
     models = None
     for _ in range(4):
-        hard = coterie.fit(data, "ifca", learner="logistic", averaging="members", start=models, **options)
+        hard = coterie.fit(data, "ifca", learner="logistic", averaging="members", init=models, **options)
         plan = prepare(data, "fedem", "logistic", models, options | {"averaging": "responsibility"})
         plan = replace(plan, method=replace(plan.method, weights=AllOrNothing()))
-        soft = execute(begin(plan), None, lambda record: None)
+        soft = execute(initialize(plan), None)
         assert_models(soft.models, hard.models)
         assert soft.records[0]["assignments"] == hard.records[0]["assignments"]
         models = hard.models
@@ -249,8 +249,8 @@ def test_an_embedding_that_the_learner_does_not_have_is_refused():
 
 def test_a_cluster_below_a_tenth_of_its_equal_share_is_dying():
     # K = 4: equal shares of 1/4, a tenth of that is 0.025
-    assert _who_is_dying(torch.tensor([0.5, 0.451, 0.025, 0.024])) == {"shares": ANY, "dying": [3]}
-    assert "dying" not in _who_is_dying(torch.tensor([0.5, 0.5]))
+    assert dying(torch.tensor([0.5, 0.451, 0.025, 0.024])) == [3]
+    assert dying(torch.tensor([0.5, 0.5])) == []
 
 
 def test_what_part_each_cluster_has_is_in_the_records():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from coterie.server.sampling import choose
 
 import coterie
 from coterie.client.kept import KEPT_CLUSTER, kept_clusters
@@ -14,10 +15,9 @@ from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.messages import Broadcast, Reply
-from coterie.core.sampling import choose
 from coterie.errors import ConfigError
 from coterie.methods import find_method
-from coterie.server.aggregate import changes_of
+from coterie.server.aggregate import RoundReplies
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import NearestParameters
 from coterie.training.planning import prepare
@@ -225,7 +225,7 @@ def test_a_client_that_was_away_is_in_what_its_cluster_has_become():
     told = {"accepted": torch.tensor([7, 7, 7, 7, -1]), "flow": flow}
     losses = torch.tensor([[0.3, 0.1, 0.0, 0.2]], dtype=torch.float64).expand(5, 1, 4)
     broadcast = Broadcast(9, Clusters({}, K=4), each=told)
-    found = kept_clusters(states, np.arange(5), broadcast, losses, NearestParameters().client_begin)
+    found = kept_clusters(states, np.arange(5), broadcast, losses, NearestParameters().client_first)
     assert found.flatten().tolist() == [3, 1, 3, 2, 2]
 
 
@@ -303,8 +303,8 @@ NEVER_SPLIT = {"hcfl+": {"rho": 1e9, "remove": False}, "hcfl": {"warmup": 99}}
     [
         ("hcfl", "fesem", "fesem", {}),
         ("hcfl", "fedsoft", "fedsoft", {}),
-        ("hcfl+", "fesem", "composed", {"weights": "hard-by-distance", "shared": "body", "order": "heads-first"}),
-        ("hcfl+", "fedsoft", "composed", {"weights": "personal-by-em", "shared": "body", "order": "heads-first"}),
+        ("hcfl+", "fesem", "tiered", {"assignment": "nearest-parameters", "shared": "body", "order": "heads-first"}),
+        ("hcfl+", "fedsoft", "tiered", {"assignment": "personal-em", "shared": "body", "order": "heads-first"}),
     ],
 )
 def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: str, options: dict[str, object]):
@@ -320,11 +320,13 @@ def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: st
 
 def test_a_model_of_ones_own_is_a_change_of_every_clusters():
     """Models 1 and 4, of 1 and 3 samples; weights (1, 0) and (1/4, 3/4); clusters at 0 and 2."""
-    method = prepare(small_federation("mlp"), "fedsoft", "mlp:hidden=6", None, {"clusters": 2}).method
+    method = prepare(small_federation("mlp"), "fedsoft", "mlp:hidden=6", {"clusters": 2}).method
     clusters = Clusters({"w": torch.tensor([[0.0], [2.0]], dtype=torch.float64)}, K=2)
     weights = torch.tensor([[[1.0, 0.0]], [[0.25, 0.75]]], dtype=torch.float64)
     rows = {"model": torch.tensor([[[1.0]], [[4.0]]], dtype=torch.float64), "weights": weights}
-    found = changes_of(method, clusters, Reply(("a", "b"), rows=rows), np.array([1, 3]), np.arange(2))
+    reply = Reply(("a", "b"), rows=rows)
+    replies = RoundReplies(clusters, reply, np.array([1, 3]), np.arange(2), method.averaging)
+    found = method.weights.server_changes(replies)
     assert found.vectors[..., 0].tolist() == [[1, -1], [4, 2]]
     # (1 1 + 3/4 4) / (1 + 3/4), and all of the second client's own
     assert found.mean(0, ("a", "b"))["w"].item() == pytest.approx(4 / 1.75)

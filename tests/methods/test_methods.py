@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from coterie.client.side import ClientSide
+from coterie.client.group import ClientGroup
 from coterie.core.federation import Federation
 from coterie.methods import METHODS
 from coterie.testing.checks import CHECKS, LAYOUTS, LEARNERS, TASKS, Case, check_task, learners_of
@@ -32,11 +32,11 @@ VARIANTS = {
     "fedprox": [{"mu": 0.5, "batch_size": 5, "local_epochs": 1}],
     "local": [{"batch_size": 5, "local_epochs": 1}],
     "two-phase": [
-        {"phase2": "fedprox", "start": "random"},
-        {"averaging": "members", "start": "random"},
-        {"soft": 0.5, "start": "random"},
-        {"soft": 0.5, "start": "random", "restarts": 2, "averaging": "members"},
-        {"soft": 0.5, "start": "random", "batch_size": 4, "local_epochs": 2},
+        {"phase2": "fedprox", "init": "random"},
+        {"averaging": "members", "init": "random"},
+        {"soft": 0.5, "init": "random"},
+        {"soft": 0.5, "init": "random", "restarts": 2, "averaging": "members"},
+        {"soft": 0.5, "init": "random", "batch_size": 4, "local_epochs": 2},
     ],
 }
 SHARED = [("mlp", {"shared": "layer0"}), ("cnn", {"shared": "conv1,conv2"}), ("module", {"shared": "1."})]
@@ -62,7 +62,7 @@ CASES += [
     Case("moment-descent", "linear", {"private_anchors": 0.1}),
     Case("moment-descent", "linear", {"clusters": "auto", "delta": 1.0, "anchors": 3}),
     Case("moment-descent", "linear", {"moments": "two-points", "iterations": 2, "anchors": 4}),
-    Case("ifca", "linear", {"start": "moment-descent"}),
+    Case("ifca", "linear", {"init": "moment-descent"}),
 ]
 SGD = {"solver": "sgd", "sgd_steps": 50, "sgd_radius": 3.0, "sgd_mu": 0.5}
 CASES += [
@@ -83,11 +83,11 @@ CASES += [
     Case("odcl", "mlp", {"batch_size": 4, "local_epochs": 2}),
     Case("one-shot", "linear", {"then": "fedprox", "mu": 0.3, "clustering": "spectral"}),
     Case("one-shot", "linear", {"participation": 0.6, "batch_size": 4, "local_epochs": 2}),
-    Case("ifca", "linear", {"start": "odcl:clustering=gradient"}),
-    Case("ifca", "mlp", {"start": "odcl"}),
-    Case("ifca", "logistic", {"start": "odcl", "clusters": "auto"}),
-    Case("ifca", "linear", {"start": "gaussian:sd=2", "restarts": 2}),
-    Case("ifca", "logistic", {"start": "cluster-oracle:noise=0.5"}),
+    Case("ifca", "linear", {"init": "odcl:clustering=gradient"}),
+    Case("ifca", "mlp", {"init": "odcl"}),
+    Case("ifca", "logistic", {"init": "odcl", "clusters": "auto"}),
+    Case("ifca", "linear", {"init": "gaussian:sd=2", "restarts": 2}),
+    Case("ifca", "logistic", {"init": "cluster-oracle:noise=0.5"}),
 ]
 CASES += [Case("ifca", "linear", {"clusters": "auto", "max_clusters": 2, "choose_seeds": 2})]
 CASES += [Case("ifca", learner, {"augment": "flip,crop"}) for learner in ("mlp", "cnn")]
@@ -135,7 +135,7 @@ CASES += [
         {"then": "fedprox", "mu": 0.3, "participation": 0.6},
     )
 ]
-CASES += [Case("ifca", "mlp", {"start": "decomposed-cosine:pretrain_steps=3"})]
+CASES += [Case("ifca", "mlp", {"init": "fedgroup:pretrain_steps=3"})]
 
 
 class Kept(Case):
@@ -143,7 +143,7 @@ class Kept(Case):
 
     last: ClassVar[dict[str, Result]] = {}
 
-    def run(self, plan: Plan | None = None, federation: Callable[[ClientSide], Federation] | None = None) -> Result:
+    def run(self, plan: Plan | None = None, federation: Callable[[ClientGroup], Federation] | None = None) -> Result:
         if plan is not None or federation is not None:
             return super().run(plan, federation)
         if repr(self) not in self.last:
@@ -184,10 +184,10 @@ CASES += [Case("stocfl", "logistic", {"tau": 0.5, "participation": 0.6, "client_
 GROWING = {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1", "distance": "update-cosine", "clusters": 1}
 HALVED = GROWING | {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1,hard=false + remove-unclaimed"}
 CASES += [
-    Case("composed", "logistic", HALVED | {"objective": "joint", "max_clusters": 4}),
-    Case("composed", "module", HALVED | {"objective": "ratio", "weights": "soft-by-em:mu=0.3", "max_clusters": 3}),
-    Case("composed", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
-    Case("composed", "mlp", {"weights": "soft-by-counts"}),
+    Case("tiered", "logistic", HALVED | {"objective": "joint", "max_clusters": 4}),
+    Case("tiered", "module", HALVED | {"objective": "ratio", "assignment": "em-mixture:mu=0.3", "max_clusters": 3}),
+    Case("tiered", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
+    Case("tiered", "mlp", {"assignment": "count-shares"}),
 ]
 
 

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 import coterie
 from coterie.cli.main import cli
 from coterie.core.blocks import cut
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, InputError
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork
 from coterie.learners.linear import Linear
+from coterie.learners.local_training import FullBatch, MiniBatch
 from coterie.testing.checks import small_federation
 
 HARD = {"clients": 150, "samples": "5-60", "dimension": 15, "noise": "0.2", "separation": 1.2, "test_samples": 20}
@@ -57,7 +57,7 @@ def test_phase_two_against_a_plain_loop_over_clients(phase2, steps, averaging):
     data = coterie.scenario("mixed-regression", clients=20, samples="1-12", dimension=6, groups=2, test_samples=1)
     start = np.random.default_rng(0).standard_normal((2, 6))
     options = {"phase2": phase2, "local_steps": steps, "averaging": averaging, "lr": 0.05, "rounds": 4, "clusters": 2}
-    result = coterie.fit(data, "two-phase", start=[{"weight": s} for s in start], **options)
+    result = coterie.fit(data, "two-phase", init=[{"weight": s} for s in start], **options)
     theta = start.copy()
     x, y = data.train.x.numpy(), data.train.y.numpy()
     clients = [(x[a:b], y[a:b]) for a, b in zip(data.train.starts, data.train.stops, strict=True)]
@@ -86,7 +86,7 @@ def test_soft_weights_against_a_plain_loop_over_clients(steps, averaging):
     data = coterie.scenario("mixed-regression", clients=15, samples="1-12", dimension=5, groups=2, test_samples=1)
     start = np.random.default_rng(1).standard_normal((2, 5))
     options = {"soft": 0.7, "local_steps": steps, "averaging": averaging, "lr": 0.05, "rounds": 3, "clusters": 2}
-    result = coterie.fit(data, "two-phase", start=[{"weight": s} for s in start], **options)
+    result = coterie.fit(data, "two-phase", init=[{"weight": s} for s in start], **options)
     theta = start.copy()
     x, y = data.train.x.numpy(), data.train.y.numpy()
     clients = [(x[a:b], y[a:b]) for a, b in zip(data.train.starts, data.train.stops, strict=True)]
@@ -108,8 +108,8 @@ def test_soft_weights_against_a_plain_loop_over_clients(steps, averaging):
 
 
 @pytest.mark.parametrize("learner", ["logistic", "mlp:hidden=5", "cnn:channels=2,hidden=4"])
-@pytest.mark.parametrize("work", [{"local_steps": 3}, {"local_epochs": 1, "batch_size": 4}, {"local_steps": 1}])
-def test_focus_scales_every_learners_gradient(learner, work):
+@pytest.mark.parametrize("local", [FullBatch(steps=3), MiniBatch(batch_size=4), FullBatch(steps=1)])
+def test_focus_scales_every_learners_gradient(learner, local):
     """Samples that count half train as samples of half the loss: for one step, half the change."""
     data = small_federation("mlp" if learner != "logistic" else "logistic", [6, 9])
     built = make_learner(learner, data.profile)
@@ -119,7 +119,6 @@ def test_focus_scales_every_learners_gradient(learner, work):
         name: p[None].repeat(len(block.positions), *(1,) * p.dim())
         for name, p in built.start([1], torch.float64).items()
     }
-    local = LocalWork(**({"steps": None} | {k.removeprefix("local_"): v for k, v in work.items()}))
     whole = built.descend(theta, block, local, 0.1)
     half = built.descend(theta, replace(block, focus=torch.full_like(block.y, 0.5, dtype=torch.float64)), local, 0.2)
     for name in whole:  # half the gradient with twice the step is the same way
@@ -138,7 +137,7 @@ def test_moment_descent_before_another_method_and_alone():
     coarse = coterie.fit(data, "moment-descent", clusters=3)
     assert coarse.metrics["rounds"] == 0
     assert coarse.metrics["parameter_error"] < 0.6  # half the separation
-    result = coterie.fit(data, "ifca", clusters=3, start="moment-descent", rounds=40)
+    result = coterie.fit(data, "ifca", clusters=3, init="moment-descent", rounds=40)
     assert result.metrics["ari"] == 1.0
     assert result.metrics["parameter_error"] < coarse.metrics["parameter_error"]
 
@@ -151,7 +150,7 @@ def test_a_run_killed_in_phase_two_keeps_what_phase_one_found(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        coterie.fit(data, "two-phase", clusters="auto", rounds=6, out=tmp_path / "run", on_round=kill)
+        coterie.fit(data, "two-phase", clusters="auto", rounds=6, out=tmp_path / "run", callbacks=[kill])
     resumed = coterie.resume(tmp_path / "run")
     whole = coterie.fit(data, "two-phase", clusters="auto", rounds=6)
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(resumed.models, whole.models, strict=True))
@@ -170,7 +169,7 @@ def test_anchors_that_show_fewer_groups_are_told():
     ("options", "message"),
     [
         ({"learner": "mlp"}, "for learner linear only, but this run has mlp"),
-        ({"start": "random", "clusters": "auto"}, "clusters=auto needs start=odcl"),
+        ({"init": "random", "clusters": "auto"}, "clusters=auto needs start=odcl"),
         ({"restarts": 3}, "restarts=3 needs random starts"),
         ({"anchors": 1, "clusters": 3}, "anchors=1 cannot show clusters=3"),
         ({"phase2": "sgd"}, "phase2"),
@@ -187,7 +186,7 @@ def test_another_learner_runs_phase_two_from_a_random_start():
     data = coterie.scenario("mixed-regression", clients=12, samples="8", dimension=4, groups=2, test_samples=5)
     for phase2 in ("fedavg", "fedprox"):
         result = coterie.fit(
-            data, "two-phase", learner="mlp:hidden=4", start="random", clusters=2, rounds=2, phase2=phase2
+            data, "two-phase", learner="mlp:hidden=4", init="random", clusters=2, rounds=2, phase2=phase2
         )
         assert np.isfinite(result.metrics["loss"])
 
@@ -245,7 +244,11 @@ def test_learner_counts_its_coefficients():
 
 def test_intervals_that_would_take_long_are_left_out_and_it_is_said(monkeypatch):
     data = coterie.scenario("mixed-regression", clients=12, samples="8", dimension=4, groups=2, test_samples=5)
-    assert "regression" in coterie.fit(data, "ifca", clusters=2, rounds=1).metrics
-    monkeypatch.setattr("coterie.training.concluding.MOST_PRODUCTS", 12 * 8 * 4**2 - 1)
+    result = coterie.fit(data, "ifca", clusters=2, rounds=1)
+    assert "regression" in result.with_diagnostics().metrics
+    monkeypatch.setattr("coterie.training.diagnostics.MOST_PRODUCTS", 12 * 8 * 4**2 - 1)
+    result = coterie.fit(data, "ifca", clusters=2, rounds=1)
     with pytest.warns(UserWarning, match="intervals of the coefficients are left out"):
-        assert "regression" not in coterie.fit(data, "ifca", clusters=2, rounds=1).metrics
+        assert "regression" not in result.with_diagnostics().metrics
+    with pytest.raises(InputError, match="has no intervals of coefficients"):
+        result.coefficients()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from coterie.privacy.budget import Spending
 
 from coterie import fit, from_arrays
 from coterie.core.clusters import Clusters
@@ -17,8 +18,7 @@ from coterie.core.messages import Broadcast, Reply, Slotted
 from coterie.errors import ConfigError
 from coterie.methods import METHODS
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
-from coterie.privacy.budget import Spending
-from coterie.privacy.client import clipped, made_private, said
+from coterie.privacy.client import clipped, made_private, randomised_choice
 from coterie.privacy.mechanism import Privacy, truthful
 from coterie.privacy.noise import FromSystem, Keyed
 from coterie.privacy.server import believed, with_noise
@@ -74,7 +74,7 @@ def test_a_cluster_is_said_as_often_as_its_epsilon_allows():
     K, eps = 3, 1.0
     keep = math.e / (math.e + 2)  # 0.576
     chosen = torch.tensor([0, 1, 2]).repeat(10_000)
-    told = said(chosen, K, eps, Keyed(0).uniforms(1, NAMES))
+    told = randomised_choice(chosen, K, eps, Keyed(0).uniforms(1, NAMES))
     share = np.array([[float((told[chosen == c] == k).double().mean()) for k in range(K)] for c in range(K)])
     assert truthful(eps, K) == pytest.approx(keep)
     # a share of 10 000 has a standard error of at most 0.5 %
@@ -168,7 +168,7 @@ def answer_of(plan, seed: int = 0) -> tuple[Reply, Clusters]:
     """What the first client says in a round, without noise, to models far from each other."""
     K = plan.method.procedure.K
     clusters = Clusters({"weight": torch.from_numpy(np.random.default_rng(seed).normal(size=(K, 3)))}, K)
-    side = replace(plan.federation.side, noise=Silent()).take(np.array([0]), remember=False)
+    side = replace(plan.federation.group, noise=Silent()).take(np.array([0]), remember=False)
     told = None if not plan.method.weights.assigned else torch.zeros(1, 1, dtype=torch.int64)
     broadcast = Broadcast(0, clusters, only=told, scalars={"lr": plan.method.rate(0)})
     with torch.no_grad():
@@ -227,7 +227,7 @@ def test_clients_refuse_a_round_that_could_not_be_private_whoever_asks():
     soft = prepare(plan.data, "fedem", "linear", "random", {"rounds": 3, "clusters": 2})
     nosy = replace(soft.method, privacy=plan.method.privacy)
     honest = replace(plan.method, privacy=replace(plan.method.privacy, choice=None))
-    for method, why in ((nosy, "soft-by-em"), (honest, "which cluster they chose as it is")):
+    for method, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):
         with pytest.raises(ConfigError, match=why):
             answer_of(replace(plan, method=method))
 
@@ -343,7 +343,7 @@ def test_the_report_says_what_the_server_saw_in_a_private_run(tmp_path):
 
 
 REFUSED = [
-    ("fedem", {}, "soft-by-em"),
+    ("fedem", {}, "em-mixture"),
     ("fesem", {}, "a cluster that follows from the model they trained"),
     ("fedsoft", {}, "models of their own"),
     ("stocfl", {}, "anchor-cosine"),

@@ -140,8 +140,8 @@ def test_hostile_names_stay_text(tmp_path, make_run):
 
 def test_the_posterior_is_a_column_of_the_clients(tmp_path, make_run):
     run = make_run(score="rmse", metrics={"regression": TWO})
-    for client, own in zip(run.clients, (1.0, 0.9999, 0.75, 0.5), strict=True):
-        client["posterior"] = [own, 1 - own] if client["cluster"] == 0 else [1 - own, own]
+    for place, own in enumerate((1.0, 0.9999, 0.75, 0.5)):
+        run.clients[place] |= {"posterior": [own, 1 - own] if run.clients[place].cluster == 0 else [1 - own, own]}
     text = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
     cells = re.findall(r'data-value="[\d.]+">(1\.000|&gt; 0\.999|0\.750|0\.500)<', text)
     assert cells == ["1.000", "&gt; 0.999", "0.750", "0.500"]

@@ -11,10 +11,11 @@ from coterie.report.figures.family import Life, family_figure, rows_of
 from coterie.report.page import render
 from coterie.report.reading import run_from_parts
 from coterie.testing.checks import small_federation
+from coterie.training.records import RoundRecord
 
 
 def record(round_, K, sizes, *events):
-    return {"round": round_, "K": K, "sizes": sizes} | ({"events": list(events)} if events else {})
+    return RoundRecord(round=round_, events=list(events), measures={"K": K, "sizes": sizes})
 
 
 def event(kind, before, parents, reason="because"):

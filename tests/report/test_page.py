@@ -12,6 +12,7 @@ import pytest
 import coterie
 from coterie.report.page import embedded, write_report
 from coterie.report.reading import run_from_parts
+from tests.records import without
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 OPTIONAL = ("sizes", "assignments", "start", "start_losses", "accuracy", "worst_tenth", "ari")
@@ -104,9 +105,7 @@ def test_embedded_json_reads_back():
 def test_keys_may_be_absent(tmp_path, make_run, absent):
     runs = full(make_run)
     for run in runs:
-        for record in run.records:
-            for key in absent:
-                record.pop(key, None)
+        run.records[:] = [without(record, *absent) for record in run.records]
     text = page(tmp_path, runs)
     assert not Elements(text).unbalanced
     if "assignments" in absent and "sizes" in absent:
@@ -150,8 +149,7 @@ def test_many_clients_show_sizes_only(tmp_path, make_run):
     clusters = tuple(i % 3 for i in range(m))
     runs = [make_run("ifca", scores=(0.9,) * m, clusters=clusters, margins=(9.0,) * m)]
     runs.append(make_run("fedavg", scores=tuple(0.8 + 0.0002 * i for i in range(m)), clusters=(0,) * m))
-    for record in runs[0].records:
-        del record["assignments"]
+    runs[0].records[:] = [without(record, "assignments") for record in runs[0].records]
     text = page(tmp_path, runs)
     assert "too many\n        clients to show each as a row" in text
     assert len(text) < 3_000_000
@@ -170,9 +168,9 @@ def test_own_arrays_from_training_to_page(tmp_path):
 def test_what_went_wrong_on_the_way_is_told_once_with_its_rounds(tmp_path, make_run):
     run = make_run(ids=("a", "b", HOSTILE, "d"))
     late = {"node": "7", "clients": ["b", HOSTILE], "reason": "node 7 has not answered within 5 s"}
-    for record in run.records:
-        record["notes"] = [late]
-    run.records[1]["notes"] = [late, {"node": "3", "clients": ["d"], "reason": "node 3 has values that are not finite"}]
+    run.records[:] = [record | {"notes": [late]} for record in run.records]
+    odd = {"node": "3", "clients": ["d"], "reason": "node 3 has values that are not finite"}
+    run.records[1] |= {"notes": [late, odd]}
     text = page(tmp_path, [run])
     assert "<td>node 7 has not answered within 5 s</td><td>1-3</td><td>&lt;/script&gt;" in text
     assert "<td>node 3 has values that are not finite</td><td>2</td><td>d</td>" in text

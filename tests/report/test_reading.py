@@ -9,12 +9,17 @@ from coterie.report.reading import count_unfinished, read_run, read_runs
 from coterie.training.runs.folder import RunFolder
 
 
+def _summary(run):
+    clients = [client.to_json() for client in run.clients]
+    return {"metrics": run.metrics.to_json(), "clients": clients, "features": [2], "classes": 2}
+
+
 def _write(path, run, finished=True):
     folder = RunFolder.create(path, run.config, "digest")
     for record in run.records:
         folder.append(record)
     if finished:
-        folder.finish([], {"metrics": run.metrics, "clients": run.clients, "features": [2], "classes": 2})
+        folder.finish([], _summary(run))
     return path
 
 

@@ -9,7 +9,7 @@ from coterie.report.comparison import compare
 from coterie.report.figures.strip import leaders, story
 from coterie.report.formats import ABSENT, MINUS, like, listed, natural, plain, score
 from coterie.report.sentences import gain_caption, headline, notes, restarts_words, support
-from coterie.report.tables import cell, method_rows, tiles
+from coterie.report.tables import cell, method_columns, method_rows, tiles
 
 SURE = (9.0, 9.0, 9.0, 1.0)
 
@@ -94,8 +94,8 @@ def test_missing_baselines_name_the_command(make_run):
 
 def test_trouble_and_unfinished_runs_are_told(make_run):
     run = make_run()
-    run.records[0]["missing"] = ["client-0"]
-    run.records[1]["rejected"] = ["client-0", "client-1"]
+    run.records[0] |= {"missing": ["client-0"]}
+    run.records[1] |= {"rejected": ["client-0", "client-1"]}
     texts = [note.text for note in notes(compare([run]), unfinished=2) if note.caution]
     assert texts == [
         "2 runs of this comparison are not finished and left out here.",
@@ -124,10 +124,13 @@ def test_tiles_and_table_give_the_spread_only_with_seeds(make_run):
     alone = compare([make_run(scores=(0.9,) * 4)])
     assert (tiles(alone)[0].value.text, tiles(alone)[0].value.spread) == ("90.0 %", "")
     found = compare([make_run(seed=0, scores=(0.9,) * 4), make_run(seed=1, scores=(0.8,) * 4)])
-    (row,) = method_rows(found)
-    assert (row["score"].text, row["score"].spread) == ("85.0 %", "± 7.1")  # 0.1 / sqrt(2) = 0.0707
-    assert (row["up"].text, row["up"].spread) == ("3.00", "")  # every seed sent the same
-    assert row["ari"].text == ABSENT
+    (row,) = method_rows(found, method_columns(found))
+    cells = row["cells"]
+    assert (cells["score"].text, cells["score"].spread) == ("85.0 %", "± 7.1")  # 0.1 / sqrt(2) = 0.0707
+    assert (cells["up"].text, cells["up"].spread) == ("3.00", "")  # every seed sent the same
+    assert "ari" not in cells, "no method has it"
+    both = compare([make_run(truth=("a", "a", "b", "b")), make_run("fedavg")])
+    assert [each["cells"]["ari"].text for each in method_rows(both, method_columns(both))] == [ABSENT, "1.00"]
 
 
 def test_the_command_runs_it_again(make_run):
@@ -165,8 +168,7 @@ def test_arrays_are_run_again_in_python(make_run):
 
 def test_leading_starts_and_a_client_story(make_run):
     run = make_run()
-    for record, start in zip(run.records, (1, 0, 0), strict=True):
-        record["start"] = start
+    run.records[:] = [record | {"start": start} for record, start in zip(run.records, (1, 0, 0), strict=True)]
     assert leaders(run) == [(1, 1, 1), (2, 3, 0)]
     assert story((2, 2, 0)) == "rounds 1 to 2: cluster 2\nround 3: cluster 0"
     assert story((-1, 0, 0), (1, 0, 0)) == "round 1: not heard yet\nrounds 2 to 3: cluster 0 of start 0"

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply, Slotted
-from coterie.learners.descent import LocalWork
-from coterie.server.aggregate import aggregate
+from coterie.server.aggregate import Averaging, RoundReplies, aggregate, apply_update
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.method import Averaging, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
 
-METHOD = Method("m", Conditional(), LowestLoss(), Fixed(3), LocalWork(1), Averaging())
+MEMBERS = Averaging()
 SIZES = np.array([2, 6, 4, 8])  # four clients, 20 samples
 EVERYBODY = np.arange(len(SIZES))
 # models 10, 20, 30; clients 0 and 1 chose model 0 with changes 1 and 3, client 2 chose model 2 with change 8;
@@ -37,9 +31,19 @@ UNIFORM = reply([1 + 3, 8], [2, 1])
 SAMPLES = reply([2 * 1 + 6 * 3, 4 * 8], [8, 4])
 
 
+def averaged(
+    old: Clusters,
+    message: Reply,
+    averaging: Averaging = MEMBERS,
+    server_lr: float = 1.0,
+    exchange: str = "model",
+) -> Clusters:
+    replies = RoundReplies(old, message, SIZES, EVERYBODY, averaging)
+    return aggregate(LowestLoss(), replies, server_lr, rate=0.5, exchange=exchange)
+
+
 def moved(averaging: Averaging, message: Reply, **options) -> list[float]:
-    method = replace(METHOD, averaging=averaging, **options)
-    return aggregate(method, OLD, message, SIZES, EVERYBODY, rate=0.5).params["w"].flatten().tolist()
+    return averaged(OLD, message, averaging, **options).params["w"].flatten().tolist()
 
 
 def test_members_counted_once():
@@ -100,7 +104,7 @@ def test_parameters_of_any_shape_are_scaled_alike():
         "mass": torch.tensor([3.0], dtype=torch.float64),
     }
     message = Reply(("x", "y", "z"), slotted={"clusters": Slotted(torch.tensor([1]), arrays, torch.tensor([3]))})
-    new = aggregate(METHOD, old, message, SIZES, EVERYBODY, 1.0).params
+    new = averaged(old, message).params
     assert new["a"].tolist() == [[[0] * 3] * 2, [[2] * 3] * 2]
     assert new["b"].tolist() == [0, 1]
     assert new["a"].dtype == torch.float32
@@ -115,9 +119,9 @@ def test_lanes_are_averaged_apart():
     }
     slotted = Slotted(torch.tensor([0, 1, 3]), arrays, torch.tensor([2, 1, 2]))
     message = Reply(("a", "b", "c"), slotted={"clusters": slotted})
-    members = aggregate(METHOD, old, message, SIZES, EVERYBODY, 1.0)
+    members = averaged(old, message)
     assert members.params["w"].flatten().tolist() == [2, 6, 0, 5]
-    everybody = aggregate(replace(METHOD, averaging=Averaging("all")), old, message, SIZES, EVERYBODY, 1.0)
+    everybody = averaged(old, message, Averaging("all"))
     # restart 0 has mass 3: 4/3 and 6/3; restart 1 has mass 2: nothing and 10/2
     assert everybody.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 5])
 
@@ -141,7 +145,7 @@ def with_body(counts: list[int], changes: list[float], slots: list[int], masses:
             "body": Slotted(torch.tensor([0, 1]), body, torch.tensor(counts)),
         },
     )
-    return aggregate(METHOD, old, message, SIZES, EVERYBODY, 1.0)
+    return averaged(old, message)
 
 
 def test_the_shared_body_is_averaged_over_all_clusters_of_its_lane():
@@ -153,3 +157,12 @@ def test_the_shared_body_is_averaged_over_all_clusters_of_its_lane():
 def test_the_body_of_a_lane_without_contributions_stays():
     new = with_body([3, 0], [6, 0], [0, 1], [2, 1])
     assert new.shared["base"].flatten().tolist() == [102, 200]
+
+
+def test_the_mean_change_is_separate_from_its_application():
+    # models 10, 20, 30 move by 2, nothing and 8 with a learning rate of 1; nobody reached model 1
+    update = LowestLoss().server_aggregate(RoundReplies(OLD, UNIFORM, SIZES, EVERYBODY))
+    assert update.params["w"].flatten().tolist() == [2, 0, 8]
+    assert update.reached.tolist() == [True, False, True]
+    assert update.body == update.overall == {}
+    assert apply_update(OLD, update, 0.25).params["w"].flatten().tolist() == [10.5, 20, 32]

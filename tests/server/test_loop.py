@@ -8,20 +8,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from coterie.server.loop import UNKNOWN, Round, ServerState, rounds, settle
+from coterie.tiers.method import Groups, Method
 
 from coterie.core.clusters import Clusters
 from coterie.core.federation import Replies
 from coterie.core.keys import hash_ids
-from coterie.core.messages import ALL, Broadcast, Reply, Slotted, Task
+from coterie.core.messages import ALL, Broadcast, Reply, Slotted
+from coterie.core.task import Task
 from coterie.errors import TrainingError
-from coterie.learners.descent import LocalWork
-from coterie.server.loop import UNKNOWN, Round, ServerState, rounds, settle
+from coterie.learners.local_training import FullBatch
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import Assigned, LowestLoss
-from coterie.tiers.method import Averaging, Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 
-METHOD = Method("m", Conditional(), LowestLoss(), Fixed(2), LocalWork(2), Averaging(), lr=0.5, lr_decay=0.5)
+METHOD = Method("m", Conditional(), LowestLoss(), Fixed(2), FullBatch(steps=2), Averaging(), lr=0.5, lr_decay=0.5)
 IDS = ("a", "b", "c")
 
 
@@ -101,7 +103,7 @@ def test_the_step_size_decays_on_its_way_to_the_clients():
 
 
 def test_with_gradients_the_server_applies_the_step_size():
-    method = replace(METHOD, exchange="gradient", work=LocalWork(1))
+    method = replace(METHOD, exchange="gradient", work=FullBatch(steps=1))
     federation, done = play(always({"a": 0, "b": 1, "c": 1}), 2, method)
     assert [b.scalars["lr"] for _, b, _ in federation.asked] == [1.0, 1.0]
     # 0.5 * 1, then 0.25 * 1 more

@@ -8,16 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from coterie.server.anchors import choose_anchors, group_anchors, groups_shown, how_many
+from coterie.server.moment_descent import Coarse, Cost, MomentSettings, _Server, moment_descent
 
 import coterie
-from coterie.client import moments
+from coterie.client.tasks import anchor_step
 from coterie.core.dataset import FederatedDataset
 from coterie.data.arrays import stack_shard
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.metrics import parameter_error
-from coterie.server.anchors import choose_anchors, group_anchors, groups_shown, how_many
-from coterie.server.moment_descent import Coarse, Cost, MomentSettings, _Server, moment_descent
 from coterie.training.planning import prepare
 
 
@@ -99,14 +99,14 @@ def test_other_features_and_unbalanced_sizes(options):
 
 
 def test_without_the_sign_the_anchors_lose_their_way(monkeypatch):
-    plain = moments._leading
+    plain = anchor_step._leading
 
     def unsigned(matrix, towards):
         return plain(matrix, torch.zeros_like(towards))
 
     data = population()
     before = parameter_error(data.true_models, descend(data).centres.numpy())
-    monkeypatch.setattr(moments, "_leading", unsigned)
+    monkeypatch.setattr(anchor_step, "_leading", unsigned)
     assert parameter_error(data.true_models, descend(data).centres.numpy()) > 2 * before
 
 
@@ -118,7 +118,7 @@ def test_private_anchors_cost_a_little_and_show_no_estimate():
             heard.append((task.name, broadcast))
             return super().ask(task, broadcast, asked)
 
-    found = descend(data, federation=Listening(federation_of(data).side), private_anchors=0.3, iterations=4)
+    found = descend(data, federation=Listening(federation_of(data).group), private_anchors=0.3, iterations=4)
     assert parameter_error(data.true_models, found.centres.numpy()) < 0.5
     products = [b for name, b in heard if name == "moment-product"]
     assert all(set(b.clusters.params) == {"basis"} for b in products), "an unperturbed estimate was sent"
@@ -156,7 +156,7 @@ def test_an_anchor_that_never_answers_is_left_out():
     data = population()
     plain = descend(data)
     silent = data.clients[int(plain.anchors[0])]
-    found = descend(data, federation=Simulated(federation_of(data).side, missing={-1: (silent,)}))
+    found = descend(data, federation=Simulated(federation_of(data).group, missing={-1: (silent,)}))
     assert int(plain.anchors[0]) not in found.anchors
     assert len(found.anchors) == len(plain.anchors) - 1
 
@@ -175,7 +175,7 @@ def test_what_cannot_work_is_refused_in_a_sentence():
         descend(population(samples="8"), moments="two-points", anchor_samples=2)
     nobody = {-1: population().clients}
     with pytest.raises(TrainingError, match="none of the 150 clients"):
-        descend(population(), federation=Simulated(federation_of(population()).side, missing=nobody))
+        descend(population(), federation=Simulated(federation_of(population()).group, missing=nobody))
 
 
 @pytest.mark.parametrize("kind", ["constant", "collinear"])

@@ -9,15 +9,11 @@ from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply
 from coterie.core.regroup import Changes
 from coterie.errors import ConfigError
-from coterie.learners.descent import LocalWork
-from coterie.server.aggregate import aggregate
-from coterie.server.robust import krum, krum_scores, median, robust_sums, too_few, trimmed_mean
+from coterie.server.aggregate import Averaging, RoundReplies, aggregate
+from coterie.server.combine import Krum, Median, Trimmed, krum, krum_scores, median, read_combine, trimmed_mean
+from coterie.server.robust import robust_sums, too_few
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.combine import Krum, Median, Trimmed, read_combine
-from coterie.tiers.method import Averaging, Method
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
 
 
 def column(*values):
@@ -90,17 +86,10 @@ PLAIN = {
 LANES, K, P, M = 2, 2, 5, 24
 
 
-def method_with(combine, restarts=LANES, **averaging):
-    return Method(
-        "own",
-        Conditional(),
-        LowestLoss(),
-        Fixed(K),
-        LocalWork(steps=1),
-        Averaging(combine=read_combine(combine), **averaging),
-        restarts=restarts,
-        server_lr=0.5,
-    )
+def averaged(clusters, reply, answered, combine, **averaging):
+    by = Averaging(combine=read_combine(combine), **averaging)
+    replies = RoundReplies(clusters, reply, np.full(M, 3), answered, by)
+    return aggregate(LowestLoss(), replies, server_lr=0.5, rate=0.1, exchange="model")
 
 
 def some_round(order=None):
@@ -121,7 +110,7 @@ def some_round(order=None):
 @pytest.mark.parametrize("combine", PLAIN)
 def test_every_cluster_of_every_lane_moves_as_a_plain_loop_says(combine, over):
     clusters, reply, vectors, chosen = some_round()
-    moved = aggregate(method_with(combine, over=over), clusters, reply, np.full(M, 3), np.arange(M), rate=0.1)
+    moved = averaged(clusters, reply, np.arange(M), combine, over=over)
     for restart in range(LANES):
         for k in range(K):
             members = vectors[chosen[:, restart] == k, restart]
@@ -139,7 +128,7 @@ def test_the_order_of_clients_does_not_matter_at_all(combine):
     for order in (None, np.random.default_rng(1).permutation(M)):
         clusters, reply, _, _ = some_round(order)
         answered = np.arange(M) if order is None else order
-        found.append(aggregate(method_with(combine), clusters, reply, np.full(M, 3), answered, rate=0.1))
+        found.append(averaged(clusters, reply, answered, combine))
     assert all(torch.equal(found[0].params[name], found[1].params[name]) for name in ("a", "b"))
 
 
@@ -217,13 +206,13 @@ REFUSED = [
         {"combine": "median", "learner": "mlp:hidden=4", "shared": "layer0"},
         "a shared body would still be a mean",
     ),
-    ("two-phase", {"combine": "median", "soft": 0.5, "start": "random"}, "members of one cluster each"),
-    ("composed", {"combine": "median"}, "members of one cluster each"),
+    ("two-phase", {"combine": "median", "soft": 0.5, "init": "random"}, "members of one cluster each"),
+    ("tiered", {"combine": "median"}, "members of one cluster each"),
     (
-        "composed",
+        "tiered",
         {
             "combine": "median",
-            "weights": "assigned",
+            "assignment": "assigned",
             "procedure": "split-by-norm:eps1=1,eps2=1",
             "distance": "update-cosine",
         },

@@ -7,18 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from coterie.server.start import given_start, random_start
+from coterie.tiers.method import Groups, Method
 
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork
-from coterie.server.start import given_start, random_start
+from coterie.learners.local_training import FullBatch
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import Assigned, LowestLoss
-from coterie.tiers.method import Averaging, Groups, Method
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Fixed
 
-METHOD = Method("m", Conditional(), LowestLoss(), Fixed(3), LocalWork(1), Averaging())
+METHOD = Method("m", Conditional(), LowestLoss(), Fixed(3), FullBatch(steps=1), Averaging())
 LINEAR = make_learner("linear:bias=true", Profile((4,), None))
 MLP = make_learner("mlp:hidden=5", Profile((4,), 3))
 CPU = torch.device("cpu")

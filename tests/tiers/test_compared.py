@@ -1,10 +1,13 @@
 """How many members of a cluster are compared: a bounded number, chosen by their ids and the round alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
+from coterie.core.state import ServerState
 from coterie.tiers.distance import Prototypes
 from coterie.tiers.procedure import SplitByGap
 from coterie.tiers.view import View
@@ -22,11 +25,11 @@ def view_of(clients: tuple[str, ...], round_: int) -> View:
         "class_counts": torch.ones(len(clients), 1, dtype=torch.float64),
         "mean_feature": means,
     }
+    choice = torch.zeros(len(clients), 1, dtype=torch.int64)
+    state = ServerState.fresh(Clusters({"w": torch.zeros(1, 2)}, 1), len(clients)).with_values(choice=choice)
     return View(
-        round_,
-        Clusters({"w": torch.zeros(1, 2)}, 1),
+        replace(state, round=round_),
         clients,
-        torch.zeros(len(clients), dtype=torch.int64),
         np.arange(len(clients)),
         hash_ids(clients),
         rows,

@@ -11,9 +11,10 @@ import torch
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.regroup import Changes
+from coterie.core.state import ServerState
 from coterie.data.arrays import from_arrays
-from coterie.server.grouping_once import group_by_summaries
-from coterie.tiers.distance import PrincipalAngles, UpdateCosine
+from coterie.methods import PACFL
+from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.landmarks import WITNESSES, drawn, with_the_rest
 from coterie.tiers.procedure import SplitByGap, SplitByNorm, SplitBySpectrum
 from coterie.tiers.view import View
@@ -35,8 +36,9 @@ def two_ways(order: np.ndarray) -> View:
     clusters = Clusters({"weight": torch.zeros(1, 12, dtype=torch.float64)}, K=1)
     ones = torch.ones(CLIENTS, 1, dtype=torch.float64)
     changes = Changes(clusters, ids, ones.long() - 1, torch.from_numpy(vectors[order])[:, None], ones, ones)
-    everybody, nowhere = np.arange(CLIENTS), torch.zeros(CLIENTS, dtype=torch.int64)
-    return View(30, clusters, ids, nowhere, everybody, hash_ids(ids), changes=changes, distance=UpdateCosine())
+    fresh = ServerState.fresh(clusters, CLIENTS).with_values(choice=torch.zeros(CLIENTS, 1, dtype=torch.int64))
+    state = replace(fresh, round=30)
+    return View(state, ids, np.arange(CLIENTS), hash_ids(ids), changes=changes, distance=UpdateCosine())
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -56,7 +58,7 @@ def test_only_some_are_compared_and_others_in_the_next_round():
     assert apart.shape == (8, 8)
     assert set(members) <= set(view.members(0))
     assert set(members) == set(view.pairwise(0, 8)[0])
-    assert set(members) != set(replace(view, round=31).pairwise(0, 8)[0])
+    assert set(members) != set(replace(view, state=replace(view.state, round=31)).pairwise(0, 8)[0])
     assert drawn(np.array([5, 1, 4, 2], dtype=np.uint64), 2).tolist() == [1, 3]
 
 
@@ -81,10 +83,10 @@ def test_subspaces_are_grouped_among_some():
     truth = np.arange(CLIENTS) % 3
     for order in (np.arange(CLIENTS), random.permutation(CLIENTS)):
         data = from_arrays({f"c{i}": (x[i], np.arange(6) % 2) for i in order})
-        plan = prepare(data, "pacfl", "logistic", None, {"seed": 1})
+        method = PACFL(directions=1, beta=30)
+        plan = prepare(data, method, "logistic", {"seed": 1})
         for K, founders in ((None, 12), (3, 60)):
-            angles = PrincipalAngles(1)
-            found = group_by_summaries(plan.federation, angles, "average", K=K, limit=30, seed=1, most=12)
-            assert (found.K, found.told["founders"]) == (3, founders)
+            found = method.group(plan.run, K, most=12)
+            assert (found.K, found.facts["founders"]) == (3, founders)
             pairs = {(int(k), int(truth[i])) for k, i in zip(found.labels, order, strict=True)}
             assert len(pairs) == 3

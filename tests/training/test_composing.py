@@ -5,13 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from coterie.tiers.members import STEPS, TIERS, read_member, read_steps, settings_of, text_of
 
 import coterie
 from coterie.core.regroup import Regroup
 from coterie.errors import ConfigError
 from coterie.testing.checks import small_federation
 from coterie.tiers import register
-from coterie.tiers.members import STEPS, TIERS, read_member, read_steps, settings_of, text_of
 from coterie.tiers.view import View
 from coterie.training import composing as c
 
@@ -108,7 +108,7 @@ def test_a_composition_is_texts_that_mean_the_same(tmp_path):
     )
     assert dict(mine.options) == {
         "objective": "ratio",
-        "weights": "soft-by-em:mu=0.4",
+        "weights": "em-mixture:mu=0.4",
         "procedure": "split-by-gap:rho=0.3 + remove-unclaimed",
         "distance": "prototypes:principle=ascp,weighted=false",
         "clusters": 2,
@@ -138,7 +138,7 @@ def test_a_composed_run_is_resumed_and_loaded_by_its_folder(tmp_path):
 EXAMPLES = {
     "split-by-spectrum": {"alpha0": 0.5},
     "merge-above": {"tau": -0.5},
-    "soft-by-loss": {"temperature": 0.5},
+    "softmax-loss": {"temperature": 0.5},
     "split-by-gap": {"rho": 1e20},
     "split-by-norm": {"eps1": 1, "eps2": 2},
 }
@@ -168,10 +168,10 @@ def test_steps_are_told_apart_from_exponents():
 @pytest.mark.parametrize(
     ("tier", "text", "message"),
     [
-        ("weights", "soft-by-en", "unknown member of tier weights 'soft-by-en': did you mean 'soft-by-em'"),
-        ("weights", "soft-by-em:nu=1", "unknown setting of soft-by-em 'nu': did you mean 'mu'"),
-        ("weights", "soft-by-em:mu=much", "soft-by-em: mu must be a number, got 'much'"),
-        ("weights", "hard-by-loss:mu=1", "hard-by-loss has no settings, got 'mu=1': leave it out"),
+        ("weights", "em-mixtur", "unknown member of tier weights 'em-mixtur': did you mean 'em-mixture'"),
+        ("weights", "em-mixture:nu=1", "unknown setting of em-mixture 'nu': did you mean 'mu'"),
+        ("weights", "em-mixture:mu=much", "em-mixture: mu must be a number, got 'much'"),
+        ("weights", "lowest-loss:mu=1", "lowest-loss has no settings, got 'mu=1': leave it out"),
         ("procedure", "split-by-gap", "split-by-gap needs rho: write split-by-gap:rho=..."),
         ("procedure", "split-by-norm:eps1=1,eps2=1,gate=x", "gate must be a number or none, got 'x'"),
         ("procedure", "split-by-gap:rho=1,hard=yes", "hard must be true or false, got 'yes'"),
@@ -252,11 +252,11 @@ COSINE = {"distance": "update-cosine"}
         ({"procedure": GAP, "distance": "prototypes"}, "compares features.*set shared=body"),
         ({"shared": "layer0", "learner": "mlp:hidden=6-5"}, "whole body can be shared and no part of it"),
         ({"shared": "body", "restarts": 2}, "a shared body can have one start only, but restarts=2"),
-        ({"weights": "soft-by-counts", "restarts": 2}, "soft-by-counts can have one start only"),
-        ({"weights": "hard-by-distance", "shared": "body", "restarts": 2}, "a shared body can have one start only"),
+        ({"weights": "count-shares", "restarts": 2}, "count-shares can have one start only"),
+        ({"weights": "nearest-parameters", "shared": "body", "restarts": 2}, "a shared body can have one start only"),
         (
-            {"weights": "soft-by-counts", "shared": "layer0", "learner": "mlp:hidden=6-5"},
-            "with weights soft-by-counts a network's whole body",
+            {"weights": "count-shares", "shared": "layer0", "learner": "mlp:hidden=6-5"},
+            "with weights count-shares a network's whole body",
         ),
         # clients that choose never see features
         (
@@ -265,17 +265,20 @@ COSINE = {"distance": "update-cosine"}
         ),
         ({"procedure": GAP}, "split-by-gap parts clients by a distance, but none was chosen: set distance"),
         ({"weights": "assigned", "procedure": GAP, **COSINE}, "a client has one cluster: set split-by-gap:hard=true"),
-        ({"weights": "hard-by-loss", "objective": "ratio"}, "objective ratio counts only in mixtures"),
-        ({"weights": "one-cluster", "objective": "ratio", "clusters": 1}, "objective ratio counts only in mixtures"),
-        ({"weights": "one-cluster", "procedure": NORM, **COSINE}, "nothing to split or remove"),
+        ({"weights": "lowest-loss", "objective": "ratio"}, "objective ratio counts only in mixtures"),
+        ({"weights": "single-cluster", "objective": "ratio", "clusters": 1}, "objective ratio counts only in mixtures"),
+        ({"weights": "single-cluster", "procedure": NORM, **COSINE}, "nothing to split or remove"),
         (
-            {"weights": "hard-by-distance", "procedure": GAP, **COSINE},
+            {"weights": "nearest-parameters", "procedure": GAP, **COSINE},
             "a client has one cluster: set split-by-gap:hard",
         ),
-        ({"weights": "soft-by-loss:temperature=1", "procedure": NORM, **COSINE}, "cannot change with weights soft-by"),
+        (
+            {"weights": "softmax-loss:temperature=1", "procedure": NORM, **COSINE},
+            "cannot change with weights softmax-loss",
+        ),
         ({"objective": "joint:gaussians=2", "procedure": GAP, **COSINE}, "leave gaussians out"),
         ({"averaging": "members"}, "use averaging=all or responsibility"),
-        ({"weights": "soft-by-loss:temperature=1", "shared": "body"}, "clients train whole models, which cannot share"),
+        ({"weights": "softmax-loss:temperature=1", "shared": "body"}, "clients train whole models, which cannot share"),
         (
             {"weights": "assigned", "procedure": NORM, "shared": "body", **COSINE},
             "cannot be split with weights assigned",
@@ -289,11 +292,11 @@ COSINE = {"distance": "update-cosine"}
         ),
         ({"distance": "principal-angles"}, "use start=principal-angles"),
         ({"procedure": GAP, "restarts": 2, **COSINE}, "but restarts=2: leave it at 1"),
-        ({"weights": "soft-by-em:mu=1.5"}, "soft-by-em takes mu of at most 1, got 1.5"),
+        ({"weights": "em-mixture:mu=1.5"}, "em-mixture takes mu of at most 1, got 1.5"),
         ({"procedure": "split-by-gap:rho=-1", **COSINE}, "split-by-gap takes rho of at least 0, got -1"),
         ({"weights": "assigned"}, "set a procedure that splits, or start=odcl"),
         ({"weights": "assigned", "procedure": NORM, "clusters": 2, **COSINE}, "all begin in one cluster"),
-        ({"weights": "one-cluster", "clusters": 2}, "one-cluster have one cluster, but clusters=2"),
+        ({"weights": "single-cluster", "clusters": 2}, "single-cluster have one cluster, but clusters=2"),
     ],
 )
 def test_a_mix_that_makes_no_sense_is_refused_in_one_sentence(options, message):
@@ -306,7 +309,7 @@ def test_a_mix_that_makes_no_sense_is_refused_in_one_sentence(options, message):
     ("options", "message"),
     [
         ({"objective": "ratio"}, "counts classes, but the targets are numbers"),
-        ({"weights": "personal-by-em"}, "compare likelihoods of classes, but the targets are numbers"),
+        ({"weights": "personal-em"}, "compare likelihoods of classes, but the targets are numbers"),
         ({"procedure": GAP, "distance": "prototypes"}, "compares classes, but the targets are numbers"),
     ],
 )
@@ -325,7 +328,7 @@ def test_registered_methods_go_through_the_same_checks():
     [
         ({"weights": "assigned", "procedure": NORM, "participation": 0.5, **COSINE}, "it may split by chance"),
         ({"procedure": GAP + ",hard=true", **COSINE}, "hard=false halves them"),
-        ({"weights": "soft-by-em:mu=0.95"}, "saturate: take at most 0.9"),
+        ({"weights": "em-mixture:mu=0.95"}, "saturate: take at most 0.9"),
     ],
 )
 def test_a_mix_that_hardly_makes_sense_is_warned_of(options, message):

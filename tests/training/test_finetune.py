@@ -17,11 +17,12 @@ from coterie.core.clusters import Clusters
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, hash_ids, keys_for_clients, permutations
 from coterie.core.messages import Reply
+from coterie.core.task import Task
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
 from coterie.evaluate.clients import finetuned_scores
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.report.formats import ABSENT
 from coterie.report.page import write_report
 from coterie.report.reading import run_from_parts
@@ -81,7 +82,7 @@ def test_classes_equal_a_plain_loop_of_logistic_regression():
     result, plan = case.run(), case.plan()
     clusters = Clusters({n: p[None] for n, p in result.parameters[0].items()}, 1)
     own = torch.zeros(len(data.clients), dtype=torch.int64)
-    found = finetuned_scores(plan.federation, clusters, own, 9, False, work=LocalWork(steps=7), lr=0.3, seed=3)
+    found = finetuned_scores(plan.federation, clusters, own, 9, False, work=FullBatch(steps=7), lr=0.3, seed=3)
     for i, (x, y, test_x, test_y) in enumerate(samples_of(data)):
         weight, bias = (result.models[0][name].copy() for name in ("weight", "bias"))
         for _ in range(7):
@@ -158,9 +159,9 @@ def test_shards_engines_and_the_order_of_clients_do_not_matter(case: Case):
 
 
 def test_the_personal_model_stays_with_the_client_and_the_rest_of_the_result_is_as_without():
-    heard: list[tuple[str, Reply]] = []
+    heard: list[tuple[Task, Reply]] = []
     result = Case("ifca", "mlp", {"finetune": 3}).run(federation=partial(_Listening, heard=heard))
-    (sent,) = [reply for task, reply in heard if task == "finetune"]
+    (sent,) = [reply for task, reply in heard if task.name == "finetune"]
     assert {name: tuple(row.shape) for name, row in sent.rows.items()} == {"score": (9,), "loss": (9,)}
     assert not sent.sums
     assert not sent.slotted
@@ -250,8 +251,10 @@ def test_the_run_tells_it_in_a_line():
     text = StringIO()
     result = run("fedavg", "logistic")
     show.result(Console(file=text, width=100), result)
-    shown = f"tuned    {result.metrics['finetuned']:.4f}  worst-off tenth {result.metrics['finetuned_worst_tenth']:.4f}"
-    assert f"{shown}, after 3 steps of each client's own" in text.getvalue()
+    shown = (
+        f"finetuned {result.metrics['finetuned']:.4f}  worst-off tenth {result.metrics['finetuned_worst_tenth']:.4f}"
+    )
+    assert f"{shown}, after 3 local steps of each client" in text.getvalue()
 
 
 def test_the_report_has_it_for_methods_and_clients_only_where_asked_for(tmp_path):
@@ -262,4 +265,4 @@ def test_the_report_has_it_for_methods_and_clients_only_where_asked_for(tmp_path
         pages.append(write_report([data], tmp_path / f"{len(more)}.html").read_text())
     assert ">finetuned</abbr></th>" in pages[0]
     assert pages[0].count("finetuned") > pages[1].count("finetuned") == 0
-    assert "that it made of its own one by steps of its own, and kept" in pages[0]
+    assert "the score of the model that it fine-tuned by local steps and kept" in pages[0]

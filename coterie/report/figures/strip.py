@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
 
 from markupsafe import Markup
 
 from coterie.report.figures.svg import WIDTH, Scale, box, colour, drawing, line, mark, path, text, whole_ticks
 from coterie.report.reading import RunData
+from coterie.training.records import RoundRecord
 
 LEFT, RIGHT, TOP = 74.0, 8.0, 22.0
 MOVES, GAP, BOTTOM = 54.0, 36.0, 42.0
@@ -57,7 +57,7 @@ def leaders(run: RunData) -> list[tuple[int, int, int]]:
 
 def seen(run: RunData) -> list[int]:
     """Every cluster that held a client in some round or in the end."""
-    found = {int(row["cluster"]) for row in run.clients}
+    found = {row.cluster for row in run.clients}
     for record in run.records:
         found |= set(record.get("assignments", ()))
         found |= {k for k, size in enumerate(record.get("sizes", ())) if size}
@@ -70,7 +70,7 @@ def rows_of(run: RunData) -> list[Row]:
     # the final rows name only those who answered; positions match only when all did
     same = len(series) == len(run.clients)
     rows = [
-        Row(i if same else None, moves, run.clients[i]["cluster"], str(run.clients[i].get("truth", "")))
+        Row(i if same else None, moves, run.clients[i].cluster, str(run.clients[i].get("truth", "")))
         if same
         else Row(None, moves, moves[-1], "")
         for i, moves in enumerate(series)
@@ -165,7 +165,7 @@ def _leads(run: RunData, x: Scale, floor: float) -> list[Markup]:
 
 def _moves(run: RunData, x: Scale, top: float) -> list[Markup]:
     """Bars: how many clients changed their cluster in each round."""
-    moved = [int(record.get("moved", 0)) for record in run.records]
+    moved = [record.moved for record in run.records]
     most = max(moved)
     y = Scale(0, max(1, most), top + MOVES, top)
     width = x(1) - x(0)
@@ -187,7 +187,7 @@ def _moves(run: RunData, x: Scale, top: float) -> list[Markup]:
     return drawn
 
 
-def _moved_note(record: dict[str, Any], number: int) -> str:
+def _moved_note(record: RoundRecord, number: int) -> str:
     sizes = record.get("sizes")
     held = (
         [f"cluster {k}: {size} clients" for k, size in enumerate(sizes) if size] if sizes and len(sizes) <= 12 else []

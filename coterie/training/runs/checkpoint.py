@@ -1,6 +1,7 @@
-"""Checkpoints: arrays as safetensors, the rest as a JSON header with a digest of the arrays and a checksum of its own.
+"""Checkpoints: tensors as safetensors, the rest as a JSON header with their digest and a checksum of its own.
 
-The header is written last, so a checkpoint counts only when both files are whole.
+The header is written last, so a checkpoint counts only when both files are whole. It holds the declared axes and the
+regroup rule of every array of the state, so that any array comes back as it was declared, whoever added it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from safetensors.torch import load as safetensors_load
 from torch import Tensor
 
 from coterie.core.clusters import Clusters, Params
+from coterie.core.plain import Plain, from_plain, to_plain
+from coterie.core.state import ServerState
+from coterie.core.state_array import RegroupRule, StateArray
+from coterie.errors import RunError
 from coterie.files import write_atomically
-from coterie.server.loop import ServerState
 from coterie.training.runs.files import read_checked_json, reason_of, sha256, tensor_bytes, write_checked_json
 
-WHOLE = ("choice", "steady", "loss", "accepted", "flows", "portraits")
-"""The parts of a state that are one array each."""
+LAYOUT = 2
+"""Version of the layout of a checkpoint; the first one had a fixed list of arrays and no version in its header."""
+ARRAYS = "arrays/"
+"""Prefix of the names of the state's arrays among the tensors."""
 KEEP = 3
 """Checkpoints kept, so that a damaged one has a predecessor."""
 
@@ -34,32 +40,44 @@ def save_checkpoint(folder: Path, state: ServerState, facts: Facts | None = None
     facts: what else the header holds.
     """
     folder.mkdir(exist_ok=True)
-    data = tensor_bytes(_arrays(state))
+    data = tensor_bytes(_tensors(state))
     digest = sha256(data)
     header = folder / f"{_stem(state)}.json"
     write_atomically(header.with_suffix(".safetensors"), data)
-    write_checked_json(
-        header,
-        {
-            "round": state.round,
-            "K": state.clusters.K,
-            "restarts": state.clusters.restarts,
-            "sha256": digest,
-            **(facts or {}),
-        },
-    )
+    own: Facts = {
+        "layout": LAYOUT,
+        "round": state.round,
+        "K": state.clusters.K,
+        "restarts": state.clusters.restarts,
+        "arrays": {name: _declaration(array) for name, array in state.arrays.items()},
+        "sha256": digest,
+    }
+    write_checked_json(header, {**own, **(facts or {})})
     drop_others(folder, state)
     return digest
 
 
-def _arrays(state: ServerState) -> Params:
-    arrays = {f"params/{name}": p for name, p in state.clusters.params.items()}
-    arrays |= {f"body/{name}": p for name, p in state.clusters.shared.items()}
-    arrays |= {f"overall/{name}": p for name, p in (state.clusters.overall or {}).items()}
-    arrays |= {name: getattr(state, name) for name in WHOLE}
-    arrays |= {f"tables/{name}": table for name, table in state.tables.items()}
-    arrays |= {f"tree/{name}": rows for name, rows in state.tree.items()}
-    return arrays | {f"clients/{name}": kept for name, kept in state.clients.items()}
+def _tensors(state: ServerState) -> Params:
+    """Return all tensors of a state by their names in a checkpoint."""
+    clusters = state.clusters
+    parts = {
+        "params/": clusters.params,
+        "body/": clusters.shared,
+        "overall/": clusters.overall or {},
+        ARRAYS: state.under(""),
+        "clients/": state.clients,
+    }
+    return {f"{prefix}{name}": tensor for prefix, tensors in parts.items() for name, tensor in tensors.items()}
+
+
+def _declaration(array: StateArray) -> dict[str, Plain]:
+    """Return the axes and the regroup rule of an array as plain values."""
+    return {"axes": list(array.axes), "rule": to_plain(array.rule)}
+
+
+def _declared(tensor: Tensor, declaration: Mapping[str, Any]) -> StateArray:
+    """Return the array of which `_declaration` gave this declaration."""
+    return StateArray(tensor, tuple(declaration["axes"]), from_plain(RegroupRule, declaration["rule"], "regroup rule"))
 
 
 def headers_in(folder: Path) -> list[Path]:
@@ -85,11 +103,11 @@ def _stem(state: ServerState) -> str:
 
 
 def accepted_in_oldest(folder: Path) -> Tensor | None:
-    """`ServerState.accepted` of the oldest checkpoint that can be read, without its models; None: there is none."""
+    """Return `ServerState.accepted` of the oldest readable checkpoint, without reading its models; None without one."""
     for path in sorted(folder.glob("round-*.safetensors")):
         try:
             with safe_open(path, "pt") as arrays:
-                accepted: Tensor = arrays.get_tensor("accepted")
+                accepted: Tensor = arrays.get_tensor(f"{ARRAYS}accepted")
                 return accepted
         except (OSError, SafetensorError):
             continue  # nobody will go on from a damaged one
@@ -99,13 +117,20 @@ def accepted_in_oldest(folder: Path) -> Tensor | None:
 def newest_checkpoint(
     folder: Path, warn: Callable[[str], None], check: Callable[[Facts], None] = lambda facts: None
 ) -> tuple[ServerState, Facts] | None:
-    """The newest whole checkpoint with its header; damaged ones are named and passed over.
+    """Return the newest whole checkpoint with its header; damaged ones are named and passed over.
 
-    check: Raises a ValueError, with what is wrong, for a header that does not fit the rest of the folder.
+    Args:
+        folder: Folder of the checkpoints.
+        warn: Receives one sentence for each damaged checkpoint.
+        check: Raises a ValueError, with the reason, for a header that does not fit the rest of the run folder.
+
+    Raises:
+        RunError: if the checkpoint was written by an earlier version.
     """
     for header in reversed(headers_in(folder)):
         try:
             facts = read_checked_json(header)
+            _refuse_earlier_layout(header, facts)
             check(facts)
             return read_state(header, facts), facts
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -113,18 +138,29 @@ def newest_checkpoint(
     return None
 
 
+def _refuse_earlier_layout(header: Path, facts: Facts) -> None:
+    if facts.get("layout") != LAYOUT:
+        raise RunError(
+            f"the checkpoint {header.with_suffix('')} was written by an earlier version: finish the run with that "
+            "version, or run it again in another folder"
+        )
+
+
 def read_state(header: Path, facts: Facts) -> ServerState:
-    """The state of a checkpoint; a ValueError where its arrays do not match the header."""
+    """Return the state of a checkpoint.
+
+    Raises:
+        ValueError: if its tensors do not match the header.
+    """
     data = header.with_suffix(".safetensors").read_bytes()
     if sha256(data) != facts["sha256"]:
         raise ValueError("its arrays do not match their digest")
-    arrays = safetensors_load(data)
-    params, body = _under("params/", arrays), _under("body/", arrays)
-    overall = _under("overall/", arrays)
+    tensors = safetensors_load(data)
+    params, body, overall = (_under(f"{part}/", tensors) for part in ("params", "body", "overall"))
     clusters = Clusters(params, int(facts["K"]), int(facts["restarts"]), body or None, overall or None)
-    whole = {name: arrays[name] for name in WHOLE}
-    tables, tree, clients = (_under(f"{part}/", arrays) for part in ("tables", "tree", "clients"))
-    return ServerState(int(facts["round"]), clusters, tables=tables, tree=tree, clients=clients, **whole)
+    declarations: Mapping[str, Any] = facts["arrays"]
+    arrays = {name: _declared(tensors[f"{ARRAYS}{name}"], declared) for name, declared in declarations.items()}
+    return ServerState(int(facts["round"]), clusters, arrays, _under("clients/", tensors))
 
 
 def _under(prefix: str, arrays: Params) -> Params:

@@ -42,9 +42,10 @@ from safetensors.torch import load as safetensors_load
 from torch import Tensor
 
 from coterie.core.clusters import Params
+from coterie.core.state import ServerState
 from coterie.errors import RunError
 from coterie.files import json_bytes, write_atomically, write_json
-from coterie.server.loop import ServerState
+from coterie.training.records import RoundRecord
 from coterie.training.runs.checkpoint import (
     Facts,
     accepted_in_oldest,
@@ -68,8 +69,6 @@ from coterie.training.runs.ledger import LEDGER, check_ledger, read_ledger, writ
 from coterie.training.runs.locking import alone_in, claimed, is_empty, is_versions_file, names_in, remove_lock
 from coterie.training.runs.manifest import FORMAT, MANIFEST, Manifest
 
-Record = dict[str, Any]
-
 CONFIG, VERSIONS, BEGINNING, RECORDS, TRIALS = (
     "config.toml",
     "versions.json",
@@ -92,7 +91,7 @@ class Restart(NamedTuple):
 
     state: ServerState | None
     """None: from the beginning."""
-    records: list[Record]
+    records: list[RoundRecord]
     """Of the rounds before the state."""
     best: ServerState | None
     """The state with the least validation loss among them, where one is kept."""
@@ -270,11 +269,11 @@ class RunFolder:
 
     # ---- while the run goes on ------------------------------------------------------------------------------
 
-    def append(self, record: Record) -> None:
+    def append(self, record: RoundRecord) -> None:
         """Add a record; it is on the disk before the next checkpoint is."""
-        self._records.append(json.dumps(record, allow_nan=False).encode())
+        self._records.append(json.dumps(record.to_json(), allow_nan=False).encode())
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RoundRecord]:
         """All whole records from round 0 on; a half-written last line is left out."""
         return _parsed(self._records.lines())
 
@@ -408,9 +407,9 @@ class RunFolder:
         return arrays
 
 
-def _parsed(lines: Sequence[bytes]) -> list[Record]:
+def _parsed(lines: Sequence[bytes]) -> list[RoundRecord]:
     """The records from round 0 on, up to the first line that is none."""
-    found: list[Record] = []
+    found: list[RoundRecord] = []
     for line in lines:
         try:
             record = json.loads(line)
@@ -418,7 +417,7 @@ def _parsed(lines: Sequence[bytes]) -> list[Record]:
             break
         if not isinstance(record, dict) or record.get("round") != len(found):
             break
-        found.append(record)
+        found.append(RoundRecord.from_json(record))
     return found
 
 

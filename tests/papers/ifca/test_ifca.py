@@ -100,9 +100,10 @@ def plain_ifca(data, lr, starts, rounds):
 
 def test_a_trial_is_the_algorithm_of_the_paper():
     """Distances of all ten starts against a plain loop."""
+    from coterie.training.starting import begin
+
     from coterie.data import scenario
     from coterie.training.planning import prepare
-    from coterie.training.starting import begin
 
     trial = Trial(Setting("a", 2, 1.0, 0.1, 8, 10, 6), seed=5, rounds=15)
     data = scenario("ifca-synthetic", clients=8, samples=10, dimension=6, groups=2, norm=1.0, noise=0.1, seed=5)

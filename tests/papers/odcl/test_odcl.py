@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from coterie.training.starting import begin
 
 import coterie
 from coterie.data import scenario
 from coterie.experiments.reproduce import find_reproduction
 from coterie.experiments.reproduction import Claim
-from coterie.training.starting import begin
 from papers.odcl.few_shot import CASES, FewShot, Networks, arrival
 from papers.odcl.measures import (
     Bar,

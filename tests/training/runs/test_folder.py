@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from coterie.core.clusters import Clusters
+from coterie.core.state import ServerState
 from coterie.errors import RunError
-from coterie.server.loop import ServerState
 from coterie.training.runs.folder import RunFolder, read_toml
 from coterie.training.runs.locking import alone_in
 
@@ -24,9 +25,7 @@ def create(path: Path) -> RunFolder:
 
 def state(round_: int) -> ServerState:
     clusters = Clusters({"weight": torch.full((2, 1), float(round_))}, 2)
-    return ServerState(
-        round_, clusters, torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), torch.ones(1)
-    )
+    return replace(ServerState.fresh(clusters, 3), round=round_)
 
 
 def snapshot(path: Path) -> dict[str, bytes]:

@@ -1,0 +1,88 @@
+"""The clients that live together in one process, and what they need to serve a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import torch
+
+from coterie.core.blocks import Memory
+from coterie.core.client_state import ClientStates
+from coterie.core.dataset import FederatedDataset
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.shard import Positions, Shard
+from coterie.core.task import Task
+from coterie.core.validation import split_validation
+from coterie.learners.base import Learner
+from coterie.privacy.noise import SECRET, Noise
+
+
+@dataclass(frozen=True)
+class ClientGroup:
+    """One or many clients that live together, with their data and the learner that they use."""
+
+    learner: Learner
+    train: Shard
+    test: Shard | None = None
+    validation: Shard | None = None
+    """Held-out training samples; a client may have none."""
+    memory: Memory | None = None
+    """Cache of values that depend on the training samples only, kept from round to round; None: no cache."""
+    states: ClientStates | None = None
+    """State that the clients keep from round to round; None: they keep nothing."""
+    noise: Noise = SECRET
+    """Source of the noise that makes replies private; only a simulation may draw it from its seed."""
+
+    @classmethod
+    def of(
+        cls,
+        data: FederatedDataset,
+        learner: Learner,
+        dtype: torch.dtype,
+        device: torch.device,
+        validation: float | None,
+        seed: int,
+        keeps: bool,
+    ) -> ClientGroup:
+        """Return the clients of a data set.
+
+        Args:
+            data: Training and test samples of the clients.
+            learner: Model family that they train.
+            dtype: Floating type of all computations.
+            device: Device of all computations.
+            validation: Share of the training samples that is held out; None: none is.
+            seed: Seed that decides which samples are held out.
+            keeps: Whether clients keep a state from round to round.
+        """
+        train, held_out = data.train, None
+        if validation is not None:
+            parts = split_validation(data, validation, seed)
+            train, held_out = parts.train, parts.test
+        train = train.to(dtype, device)
+        test, held_out = (None if part is None else part.to(dtype, device) for part in (data.test, held_out))
+        return cls(learner, train, test, held_out, states=ClientStates.of(len(train)) if keeps else None)
+
+    def take(self, positions: Positions, remember: bool = True) -> Self:
+        """Return some of the clients.
+
+        Args:
+            positions: Positions of the clients in this group.
+            remember: Whether the same clients will be taken together again, so that the cache is of use.
+        """
+        test, validation = (None if part is None else part.take(positions) for part in (self.test, self.validation))
+        memory = self.memory if remember else None
+        states = None if self.states is None else self.states.take(positions)
+        train = self.train.take(positions)
+        return replace(self, train=train, test=test, validation=validation, memory=memory, states=states)
+
+    def evaluated(self, on: Literal["test", "validation"]) -> Shard:
+        """Return the samples that scores are about: without test samples those for validation, else for training."""
+        if self.test is None or on == "validation":
+            return self.validation or self.train
+        return self.test
+
+    def serve(self, task: Task, broadcast: Broadcast) -> Reply:
+        """Run a task for every client of the group; row i of the broadcast is for client i."""
+        return task.run(self, broadcast)

@@ -1,0 +1,55 @@
+"""The scores of models that clients fine-tune for themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from coterie.client.group import ClientGroup
+from coterie.client.scoring import blocks_of, score_and_loss
+from coterie.client.tasks.evaluate import expected_scores
+from coterie.core.blocks import cut
+from coterie.core.clusters import take_rows
+from coterie.core.expected import Expected, RunFacts
+from coterie.core.keys import Purpose, keys_for_clients
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.registry import register
+from coterie.core.task import Task
+from coterie.learners.local_training import LocalTraining
+
+
+@register("finetune")
+@dataclass(frozen=True)
+class FineTune(Task):
+    """Rows `score` and `loss` as those of `Evaluate`, of the client's own model after steps on its training samples.
+
+    The fine-tuned models of a block are dropped with it; only their scores are in the reply. Outputs that are not
+    finite count as wrong.
+    """
+
+    work: LocalTraining
+    seed: int
+    evaluates: ClassVar[bool] = True
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        learner, train, judged = clients.learner, clients.train, clients.evaluated("test")
+        keys = keys_for_clients(self.seed, Purpose.BATCHES, broadcast.round, train.hashes)
+        columns = {name: torch.zeros(len(train), dtype=torch.float64) for name in ("score", "loss")}
+        for block in cut(train, keys, 2 * (broadcast.clusters.slot_bytes + broadcast.clusters.body_bytes)):
+            theta = broadcast.clusters.at(broadcast.each["own"][torch.from_numpy(block.positions), None])
+            change = learner.descend(theta, block, self.work, broadcast.scalars["lr"])
+            personal = {name: (p + change[name])[:, 0] for name, p in theta.items()}
+            for part in blocks_of(judged.take(block.positions), broadcast):
+                places = torch.from_numpy(part.positions)
+                outputs = learner.outputs(take_rows(personal, places), part.x)
+                found = score_and_loss(learner, outputs, part)
+                wrong = torch.inf if learner.classes is None else 0.0
+                found["score"] = torch.where(found["loss"].isfinite(), found["score"], wrong)
+                for name, value in found.items():
+                    columns[name][torch.from_numpy(block.positions)[places]] = value.double().cpu()
+        return Reply(clients=train.ids, rows=columns)
+
+    def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
+        return Expected(rows=expected_scores(run))

@@ -1,0 +1,358 @@
+"""Local training: what a client does in a round with the model that it received."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.core.registry import Registered, register
+from coterie.errors import ConfigError, unknown_name
+from coterie.learners.augment import changes
+from coterie.learners.optimizers import SGD, Optimizer
+from coterie.learners.schedules import Constant, ExponentialDecay, Schedule
+from coterie.options import AUTO, Auto, Option, OptionGroup
+
+Order = Literal["together", "heads-first"]
+ORDERS = ("together", "heads-first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
+    """Base of the ways in which clients train locally.
+
+    Args:
+        lr: Learning rate before the schedule (gamma).
+        optimizer: Update rule of the gradient steps. Its state starts fresh in every round.
+        schedule: Learning rate of each round, relative to `lr`.
+        prox: Weight mu of the proximal term (mu/2) ||theta - centre||^2 in the local objective. The centre is the
+            model that the client received, unless the method names another one.
+        augment: Random changes of the images in every step, names separated by commas; `none` for no changes.
+        order: Where clusters share a body and clients train all heads: steps on body and heads together, or first on
+            the heads with fixed features and then on the body.
+
+    Raises:
+        ConfigError: if a value is out of range or unknown.
+    """
+
+    lr: float | Auto = 0.1
+    optimizer: Optimizer = SGD()
+    schedule: Schedule = Constant()
+    prox: float = 0.0
+    augment: str = "none"
+    order: Order = "together"
+
+    implicit: ClassVar[bool] = False
+    """Whether clients solve for one proximal step; for learners that can."""
+    pools_heads: ClassVar[bool] = False
+    """Whether clients send moments of their samples, from which the server computes heads and body."""
+
+    def __post_init__(self) -> None:
+        if self.lr != AUTO and not 0 < self.lr < float("inf"):
+            raise ConfigError(f"{self.name}: lr must be a finite number above 0, got {self.lr}")
+        if not 0 <= self.prox < float("inf"):
+            raise ConfigError(f"{self.name}: prox must be a finite number of at least 0, got {self.prox}")
+        if self.order not in ORDERS:
+            raise unknown_name(f"order of {self.name}", self.order, ORDERS)
+        changes(self.augment)  # which refuses unknown names
+
+    @property
+    def takes_gradient_steps(self) -> bool:
+        """Whether clients take gradient steps, as every learner can."""
+        return not self.implicit and not self.pools_heads
+
+    @property
+    @abstractmethod
+    def full_batch_steps(self) -> int | None:
+        """Number of steps if every step uses the same full batch; None for mini-batches and augmented images.
+
+        A training without gradient steps counts as one step.
+        """
+
+    @property
+    @abstractmethod
+    def single_step(self) -> bool:
+        """Whether every client takes exactly one gradient step."""
+
+    @abstractmethod
+    def without_prox(self, steps: int | None = None) -> LocalTraining:
+        """Return the same training as gradient steps on the loss alone.
+
+        Args:
+            steps: Number of gradient steps; None keeps the number of steps or epochs.
+        """
+
+    @abstractmethod
+    def one_pass(self) -> LocalTraining:
+        """Return the same training for one pass over the client's samples."""
+
+    @abstractmethod
+    def batch_size_for(self, samples: int) -> int:
+        """Return the number of samples of a step, for clients with up to so many samples."""
+
+    @abstractmethod
+    def steps_for(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the number of steps of each client, from its number of batches in one pass."""
+
+    def rate(self, round_: int, rounds: int) -> float:
+        """Return the learning rate of a round, counted from 0, of a run of `rounds` rounds."""
+        assert self.lr != AUTO, "decided before the first round"
+        return self.schedule.rate(self.lr, round_, rounds)
+
+    @classmethod
+    def group_options(cls, default: Any) -> tuple[Option, ...]:
+        """`local_steps`, `local_epochs`, `batch_size`, `lr`, `lr_decay`, `augment`, `optimizer`, `schedule`."""
+        values = default.to_group(default)
+        return tuple(replace(each, default=values.get(each.name, each.default)) for each in LOCAL_OPTIONS)
+
+    @classmethod
+    def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
+        checked: dict[str, Any] = {each.name: each.check(values.get(each.name)) for each in LOCAL_OPTIONS}
+        given = {name: value for name, value in checked.items() if value is not None}
+        common = {name: given[name] for name in ("lr", "augment", "optimizer", "schedule") if name in given}
+        if "lr_decay" in given and "schedule" in given:
+            raise ConfigError("lr_decay and schedule both change the learning rate from round to round: give one")
+        if "lr_decay" in given:
+            common["schedule"] = _decaying(given["lr_decay"])
+        length = {"local_steps", "local_epochs", "batch_size"} & given.keys()
+        if not length or not isinstance(default, FullBatch | MiniBatch):
+            return replace(default, **common)
+        kept = {name: getattr(default, name) for name in ("lr", "optimizer", "schedule", "prox", "augment", "order")}
+        return _of_length(default, given, kept | common)
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        """The options that give this training; plain SGD, where it is the default, and a constant rate are not named."""
+        named: dict[str, Any] = {"lr": self.lr, "augment": self.augment}
+        if self.optimizer != SGD() or default.optimizer != SGD():
+            named["optimizer"] = self.optimizer
+        if isinstance(self.schedule, Constant | ExponentialDecay) and not self.schedule.warmup:
+            named["lr_decay"] = getattr(self.schedule, "factor", 1.0)
+        else:
+            named["schedule"] = self.schedule
+        return named
+
+    def path(self, name: str) -> str:
+        """Return the name of a path of computation for the record, with the optimizer if it is not plain SGD."""
+        return name if self.optimizer.plain else f"{name}:{self.optimizer.name}"
+
+
+@register("full-batch")
+@dataclass(frozen=True, kw_only=True)
+class FullBatch(LocalTraining):
+    """Gradient steps that each use all samples of the client.
+
+    Args:
+        steps: Number of gradient steps in a round (tau).
+        lr, optimizer, schedule, prox, augment, order: See `LocalTraining`.
+
+    Raises:
+        ConfigError: if a value is out of range or unknown.
+    """
+
+    steps: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_count(self.name, "steps", self.steps)
+
+    @property
+    def full_batch_steps(self) -> int | None:
+        return self.steps if self.augment == "none" else None
+
+    @property
+    def single_step(self) -> bool:
+        return self.steps == 1
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        return {"local_steps": self.steps, **super().to_group(default)}
+
+    def without_prox(self, steps: int | None = None) -> FullBatch:
+        return replace(self, prox=0.0, steps=self.steps if steps is None else steps)
+
+    def one_pass(self) -> FullBatch:
+        return replace(self, steps=1)
+
+    def batch_size_for(self, samples: int) -> int:
+        return samples
+
+    def steps_for(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.full(len(batches), self.steps)
+
+
+@register("mini-batch")
+@dataclass(frozen=True, kw_only=True)
+class MiniBatch(LocalTraining):
+    """Gradient steps on mini-batches of the client's shuffled samples; the last batch of a pass may be smaller.
+
+    Args:
+        batch_size: Number of samples of a step (B).
+        epochs: Number of passes over the client's samples in a round (E); 1 if neither epochs nor steps are given.
+        steps: Number of gradient steps in a round, instead of epochs.
+        lr, optimizer, schedule, prox, augment, order: See `LocalTraining`.
+
+    Raises:
+        ConfigError: if both epochs and steps are given, or a value is out of range or unknown.
+    """
+
+    batch_size: int = 20
+    epochs: int | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_count(self.name, "batch_size", self.batch_size)
+        if self.epochs is not None and self.steps is not None:
+            raise ConfigError("mini-batch: epochs and steps both set the length of local training: give one of them")
+        if self.steps is not None:
+            _check_count(self.name, "steps", self.steps)
+        elif self.epochs is None:
+            object.__setattr__(self, "epochs", 1)
+        else:
+            _check_count(self.name, "epochs", self.epochs)
+
+    @property
+    def full_batch_steps(self) -> int | None:
+        return None
+
+    @property
+    def single_step(self) -> bool:
+        return self.steps == 1
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        length = {"local_epochs": self.epochs} if self.steps is None else {"local_steps": self.steps}
+        return {**length, "batch_size": self.batch_size, **super().to_group(default)}
+
+    def without_prox(self, steps: int | None = None) -> MiniBatch:
+        if steps is None:
+            return replace(self, prox=0.0)
+        return replace(self, prox=0.0, steps=steps, epochs=None)
+
+    def one_pass(self) -> MiniBatch:
+        return replace(self, steps=None, epochs=1)
+
+    def batch_size_for(self, samples: int) -> int:
+        return min(self.batch_size, samples)
+
+    def steps_for(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.full(len(batches), self.steps) if self.epochs is None else batches * self.epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithoutGradientSteps(LocalTraining):
+    """Training in which clients take no gradient steps, so that the settings of those have no effect."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {
+            "optimizer": self.optimizer != SGD(),
+            "prox": self.prox != 0,
+            "augment": self.augment != "none",
+            "order": self.order != "together",
+        }
+        for setting in (name for name, differs in given.items() if differs):
+            raise ConfigError(f"{self.name} takes no gradient steps, so {setting} has no effect: leave it out")
+
+    @property
+    def full_batch_steps(self) -> int | None:
+        return 1
+
+    @property
+    def single_step(self) -> bool:
+        return False
+
+    def without_prox(self, steps: int | None = None) -> FullBatch:
+        return FullBatch(steps=1 if steps is None else steps, lr=self.lr, schedule=self.schedule)
+
+    def one_pass(self) -> LocalTraining:
+        return self
+
+    def batch_size_for(self, samples: int) -> int:
+        return samples
+
+    def steps_for(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.ones_like(batches)
+
+
+@register("proximal-step")
+@dataclass(frozen=True, kw_only=True)
+class ProximalStep(_WithoutGradientSteps):
+    """One exact proximal step: the minimiser of the loss plus ||theta - theta_received||^2 / (2 lr); linear models.
+
+    Args:
+        lr: Length of the step (eta).
+        schedule: Length of the step in each round, relative to `lr`.
+
+    Raises:
+        ConfigError: if a value is out of range, or a setting of gradient steps is given.
+    """
+
+    implicit: ClassVar[bool] = True
+
+
+@register("pooled-heads")
+@dataclass(frozen=True, kw_only=True)
+class PooledHeads(_WithoutGradientSteps):
+    """Clients send moments of their samples; the server solves for the heads and takes a step on the shared body.
+
+    For learners that have such moments (`learners/representation.py`).
+
+    Args:
+        lr: Learning rate of the server's step on the body.
+        schedule: Learning rate of each round, relative to `lr`.
+
+    Raises:
+        ConfigError: if a value is out of range, or a setting of gradient steps is given.
+    """
+
+    pools_heads: ClassVar[bool] = True
+
+
+def _check_count(training: str, setting: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{training}: {setting} must be at least 1, got {value}")
+
+
+LOCAL_OPTIONS = (
+    Option("local_steps", int, "number of gradient steps that a client takes in a round (tau)", low=1),
+    Option("local_epochs", int, "number of passes over a client's samples in a round, instead of local_steps", low=1),
+    Option("batch_size", int, "number of samples of a step; by default every step uses all samples of a client", low=1),
+    Option(
+        "augment",
+        str,
+        "random changes of the training images in every step, separated by commas: flip (left-right, half the time), "
+        "crop (out of the image with a border of 4 zeros), or none",
+    ),
+    Option(
+        "lr",
+        float,
+        "learning rate of the local steps (gamma); auto: 0.9 over a client's largest curvature (linear regression)",
+        above=0,
+        words=(AUTO,),
+    ),
+    Option("lr_decay", float, "factor on the learning rate after every round", above=0, high=1),
+    Option("optimizer", Optimizer, "local optimizer: sgd:momentum=0.9,nesterov=true, adam, adamw:weight_decay=0.01"),
+    Option(
+        "schedule",
+        Schedule,
+        "learning rate over the rounds, instead of lr_decay: step-decay:every=10,factor=0.5, cosine:warmup=5",
+    ),
+)
+
+
+def _decaying(factor: float) -> Schedule:
+    return Constant() if factor == 1 else ExponentialDecay(factor)
+
+
+def _of_length(default: FullBatch | MiniBatch, given: Mapping[str, Any], common: dict[str, Any]) -> LocalTraining:
+    """Full batches or mini-batches with the given number of steps, epochs and samples."""
+    size = given.get("batch_size", getattr(default, "batch_size", None))
+    steps, epochs = given.get("local_steps"), given.get("local_epochs")
+    if steps is None and epochs is None:
+        steps, epochs = default.steps, getattr(default, "epochs", None)
+    if size is not None:
+        return MiniBatch(batch_size=size, steps=steps, epochs=epochs, **common)
+    return FullBatch(steps=steps or epochs or 1, **common)

@@ -1,0 +1,79 @@
+"""Where the clusters of a method come from: found, known in advance, one for each client, or a single one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.dataset import ClientDirectory
+from coterie.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class FoundGroups:
+    """The method finds the clusters, so they may be wrong; it has as many as the user says, or as it finds."""
+
+    found = True
+    personal = False
+    """Whether every client has a model of its own."""
+
+    def count(self, data: ClientDirectory, asked: int | None) -> int | None:
+        """Return the number of clusters; None: the initialisation finds it.
+
+        Raises:
+            ConfigError: if there are fewer clients than clusters, or the data does not know its groups.
+        """
+        clients = len(data.clients)
+        if asked is not None and clients < asked:
+            raise ConfigError(f"clusters={asked} but there are only {clients} clients: choose at most {clients}")
+        return asked
+
+    def labels(self, data: ClientDirectory) -> Tensor | None:
+        """Return the cluster of each client (m,) where it is known before the run; else None."""
+        return None
+
+
+@dataclass(frozen=True)
+class SingleGroup(FoundGroups):
+    """All clients are in the one cluster there is."""
+
+    found = False
+
+    def count(self, data: ClientDirectory, asked: int | None) -> int | None:
+        return 1
+
+    def labels(self, data: ClientDirectory) -> Tensor | None:
+        return torch.zeros(len(data.clients), dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class TrueGroups(FoundGroups):
+    """The true groups are known."""
+
+    found = False
+
+    def count(self, data: ClientDirectory, asked: int | None) -> int | None:
+        if data.truth is None:
+            raise ConfigError(
+                "oracle needs the true groups: pass truth= to from_arrays, or use a method that finds them"
+            )
+        return int(data.truth.max()) + 1
+
+    def labels(self, data: ClientDirectory) -> Tensor | None:
+        return None if data.truth is None else torch.from_numpy(data.truth)
+
+
+@dataclass(frozen=True)
+class OneModelEach(FoundGroups):
+    """Every client is a cluster of its own."""
+
+    found = False
+    personal = True
+
+    def count(self, data: ClientDirectory, asked: int | None) -> int | None:
+        return len(data.clients)
+
+    def labels(self, data: ClientDirectory) -> Tensor | None:
+        return torch.arange(len(data.clients))

@@ -1,0 +1,78 @@
+"""Onboarding: before a round, clients that take part for the first time send a row, by which they are placed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from coterie.core.clusters import Clusters
+from coterie.core.federation import Note, positions_of
+from coterie.core.messages import Broadcast
+from coterie.core.shard import ClientId, Positions
+from coterie.core.state import ServerState
+from coterie.core.state_array import Share, StateArray
+from coterie.methods.run import Run
+from coterie.tiers.regrouping import regroup
+from coterie.tiers.view import View
+
+
+@dataclass(frozen=True)
+class Onboarded:
+    """The state after onboarding, and the cost of it."""
+
+    state: ServerState
+    rejected: tuple[ClientId, ...] = ()
+    """Clients whose onboarding row was not finite."""
+    events: tuple[Mapping[str, object], ...] = ()
+    """Every regroup with its reason, JSON-ready."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    notes: tuple[Note, ...] = ()
+    """Problems on the way to the clients."""
+
+
+def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
+    """Ask the chosen clients that have no cluster for their onboarding rows, and let the procedure place them.
+
+    The procedure decides in every round, also without new clients: clusters that have been merged may be alike now.
+
+    Args:
+        run: The run.
+        state: The state before the round; it has one restart.
+        chosen: Positions of the clients that take part in the round.
+    """
+    tiers, federation = run.tiers, run.federation
+    view = View(
+        state,
+        federation.clients,
+        np.zeros(0, dtype=np.int64),
+        federation.hashes,
+        rows={"anchor": state.portraits[:0]},
+        distance=tiers.distance,
+    )
+    new = chosen[(view.choice[torch.from_numpy(chosen)] < 0).numpy()]
+    if not len(new):
+        after = regroup(tiers.procedure, view)
+        return Onboarded(after.view.state, events=after.events)
+    broadcast = Broadcast(state.round, Clusters({}, K=1), scalars={"lr": tiers.local.rate(0, run.rounds)})
+    replies = federation.ask(tiers.introduction(run.seed), broadcast, new)
+    if replies.reply.clients:
+        rows = replies.reply.rows["anchor"].cpu()
+        view = _with_new_clients(view, positions_of(federation, replies.reply.clients), rows)
+    after = regroup(tiers.procedure, view)
+    return Onboarded(
+        after.view.state, replies.reply.rejected, after.events, replies.bytes_up, replies.bytes_down, replies.notes
+    )
+
+
+def _with_new_clients(view: View, answered: Positions, rows: torch.Tensor) -> View:
+    """Return the view with the rows (a, P) of the clients that answered, in the order of their hashes."""
+    order = np.argsort(view.hashes[answered], kind="stable")
+    state = view.state
+    if "portraits" not in state.arrays:
+        empty = StateArray(rows.new_zeros(view.K, rows.shape[1]), ("cluster", None), Share())
+        state = state.with_arrays({"portraits": empty})
+    return replace(view, state=state, answered=answered[order], rows={"anchor": rows[torch.from_numpy(order)]})

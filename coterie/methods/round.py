@@ -1,0 +1,324 @@
+"""One round of a method that is a composition of tiers: ask, aggregate, regroup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.clusters import Clusters, Params
+from coterie.core.federation import Note, Replies, positions_of
+from coterie.core.messages import ALL, Broadcast, Reply
+from coterie.core.sampling import choose
+from coterie.core.shard import ClientId, Positions
+from coterie.core.state import OBJECTIVE, UNKNOWN, ServerState
+from coterie.core.state_array import StateArray
+from coterie.core.threads import one_thread
+from coterie.methods.onboarding import Onboarded, onboard
+from coterie.methods.run import Run
+from coterie.privacy.server import with_noise
+from coterie.server.aggregate import RoundReplies
+from coterie.server.optimizers import move_models
+from coterie.server.robust import too_few
+from coterie.server.solved_heads import solve_heads
+from coterie.tiers.composition import Tiers
+from coterie.tiers.regrouping import regroup
+from coterie.tiers.view import View
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of one round."""
+
+    state: ServerState
+    """The state after the round."""
+    moved: Tensor
+    """(R,) number of clients that changed their cluster."""
+    answered: int = 0
+    """Number of clients that answered."""
+    positions: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Positions of the clients that answered."""
+    missing: tuple[ClientId, ...] = ()
+    rejected: tuple[ClientId, ...] = ()
+    bytes_up: int = 0
+    bytes_down: int = 0
+    path: str = ""
+    """Implementations of local training that were used, joined by `+`."""
+    likelihood: Tensor | None = None
+    """(R,) mean log-likelihood of the training samples under their clients' mixtures, before training."""
+    shares: Tensor | None = None
+    """(R, K) each cluster's share of the clients' weight, where clients belong to several."""
+    events: tuple[Mapping[str, object], ...] = ()
+    """Changes of the number of clusters, with their reasons."""
+    notes: tuple[Note, ...] = ()
+    """Problems with clients, or with what could not be done as requested."""
+    diverged: bool = False
+    """Whether no client had a finite update, which ends the training."""
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """One question to the clients, with their replies."""
+
+    state: ServerState
+    """The state that the clients were asked with."""
+    chosen: Positions
+    """Clients that take part in the round."""
+    onboarded: Onboarded
+    replies: Replies
+
+    @property
+    def reply(self) -> Reply:
+        return self.replies.reply
+
+    @property
+    def rejected(self) -> tuple[ClientId, ...]:
+        """Clients whose replies were not finite."""
+        return (*self.onboarded.rejected, *self.reply.rejected)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return (*self.onboarded.notes, *self.replies.notes)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether clients replied, but none with a finite update."""
+        return not self.reply.clients and bool(self.rejected) and not self.notes
+
+
+def tiered_round(run: Run, state: ServerState) -> Step:
+    """Return the result of one round; a round without a reply changes nothing but the number of the round."""
+    exchange = _ask(run, state)
+    if not exchange.reply.clients:
+        return _not_updated(run, exchange)
+    return _updated(run, exchange)
+
+
+def _ask(run: Run, state: ServerState) -> _Exchange:
+    """Choose the clients of a round, onboard those that are new, and ask them to train."""
+    tiers, federation = run.tiers, run.federation
+    chosen = choose(federation.hashes, run.settings.participation, run.seed, state.round)
+    onboarded = onboard(run, state, chosen) if tiers.onboards else Onboarded(state)
+    state = onboarded.state
+    groups = assigned_groups(tiers, state)
+    # the server has no model for a client whose cluster it does not know: such a client is missing
+    asked = chosen if groups is None else chosen[(groups[torch.from_numpy(chosen)] >= 0).numpy()]
+    rate = tiers.local.rate(state.round, run.rounds)
+    broadcast = Broadcast(
+        state.round,
+        state.clusters,
+        only=_models_sent(tiers, state, asked, groups),
+        scalars={"lr": 1.0 if tiers.exchange == "gradient" else rate},
+        **_for_kept_states(tiers, state, asked),
+    )
+    replies = federation.ask(tiers.task(run.seed, run.rounds), broadcast, asked)
+    return _Exchange(state, chosen, onboarded, replies)
+
+
+def assigned_groups(tiers: Tiers, state: ServerState) -> Tensor | None:
+    """Return the cluster of each client (m,) if the server assigns it, -1 where it is not known; else None."""
+    if not tiers.assignment.assigned:
+        return None
+    return state.choice[:, 0] if state.groups is None else state.groups
+
+
+def _not_updated(run: Run, exchange: _Exchange) -> Step:
+    """The result of a round without a usable reply."""
+    state = exchange.state
+    nobody_moved = torch.zeros(state.clusters.restarts, dtype=torch.int64)
+    done = _step(run, exchange, replace(state, round=state.round + 1), nobody_moved)
+    return replace(done, diverged=exchange.diverged)
+
+
+def _updated(run: Run, exchange: _Exchange) -> Step:
+    """The result of a round with replies: average, remember, regroup."""
+    tiers, reply = run.tiers, exchange.reply
+    answered = positions_of(run.federation, reply.clients)
+    received = _received(run, exchange, answered)
+    learned, moved = _remember(run, exchange, answered)
+    averaged = _averaged(run, learned, received)
+    after = regroup(tiers.procedure, _view(run, averaged, received))
+    done = _step(run, exchange, replace(after.view.state, round=exchange.state.round + 1), moved)
+    return replace(
+        done,
+        answered=len(answered),
+        positions=answered,
+        path="+".join(reply.paths),
+        likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
+        shares=_shares(tiers, exchange.state.clusters, reply),
+        events=(*done.events, *after.events),
+        notes=(*done.notes, *too_few(tiers.averaging.combine, averaged.clusters, reply)),
+    )
+
+
+def _step(run: Run, exchange: _Exchange, state: ServerState, moved: Tensor) -> Step:
+    """What every round reports, with or without replies; `state` is the one after it."""
+    onboarded, replies = exchange.onboarded, exchange.replies
+    return Step(
+        state,
+        moved,
+        missing=_missing(run.federation.clients, exchange.chosen, exchange.reply.clients, exchange.rejected),
+        rejected=exchange.rejected,
+        bytes_up=onboarded.bytes_up + replies.bytes_up,
+        bytes_down=onboarded.bytes_down + replies.bytes_down,
+        events=onboarded.events,
+        notes=exchange.notes,
+    )
+
+
+# ---- aggregation -----------------------------------------------------------------------------------------------------
+
+
+def _received(run: Run, exchange: _Exchange, answered: Positions) -> RoundReplies:
+    """The replies with what the server needs to average them."""
+    tiers, state = run.tiers, exchange.state
+    privacy, noise = tiers.privacy, None
+    if privacy is not None and not privacy.local:
+        noise = partial(
+            with_noise,
+            clusters=state.clusters,
+            privacy=privacy,
+            noise=run.noise,
+            round_=state.round,
+            chosen=tiers.sends_choice,
+        )
+    return RoundReplies(state.clusters, exchange.reply, run.federation.sizes, answered, tiers.averaging, noise)
+
+
+def _averaged(run: Run, state: ServerState, received: RoundReplies) -> ServerState:
+    """The state with the models after averaging and the step of the server optimizer."""
+    tiers = run.tiers
+    rate = tiers.local.rate(state.round, run.rounds)
+    with one_thread():
+        if tiers.local.pools_heads:
+            pooled = received.reply.slotted["pooled"]
+            return replace(state, clusters=solve_heads(state.clusters, pooled, tiers.server.lr * rate))
+        update = tiers.assignment.server_aggregate(received)
+        scale = rate if tiers.exchange == "gradient" else 1.0
+        return move_models(tiers.server, state, update, scale)
+
+
+# ---- what the server remembers ---------------------------------------------------------------------------------------
+
+
+def _remember(run: Run, exchange: _Exchange, answered: Positions) -> tuple[ServerState, Tensor]:
+    """The state with everything learned from the replies but the models, and the clients moved by restart."""
+    tiers, state, reply = run.tiers, exchange.state, exchange.reply
+    choice, steady, moved = _choices(state, reply, answered)
+    learned = state.with_values(
+        choice=choice,
+        steady=steady,
+        loss=_mean_loss(reply, state.clusters.restarts),
+        accepted=state.accepted.index_fill(0, torch.from_numpy(answered), state.round),
+    )
+    if tiers.adapts and tiers.assignment.keeps:
+        learned = learned.with_values(flows=_restarted_flows(state.flows, answered, state.clusters.K))
+    tables = _kept(tiers, state.tables, reply, answered, len(run.federation.clients))
+    return learned.with_arrays(tables, OBJECTIVE), moved
+
+
+def _choices(state: ServerState, reply: Reply, answered: Positions) -> tuple[Tensor, Tensor, Tensor]:
+    """The new `choice` and `steady`, and how many clients moved in each restart."""
+    rows = torch.from_numpy(answered)
+    before, after = state.choice[rows], reply.rows["cluster"].cpu()
+    changed = (before != after) & (before != UNKNOWN)
+    same = (before == after).all(dim=1)
+    choice, steady = state.choice.clone(), state.steady.clone()
+    choice[rows] = after
+    steady[rows] = torch.where(same, steady[rows] + 1, torch.zeros_like(steady[rows]))
+    return choice, steady, changed.sum(dim=0)
+
+
+def _mean_loss(reply: Reply, restarts: int) -> Tensor:
+    """(R,) mean loss of the training samples; infinite where clients do not send it."""
+    if "loss" not in reply.sums:
+        return torch.full((restarts,), torch.inf, dtype=torch.float64)
+    return reply.sums["loss"] / reply.sums["samples"]
+
+
+def _restarted_flows(flows: Tensor, answered: Positions, K: int) -> Tensor:
+    """The flows after these clients have replied with K clusters: their weights are those of the present."""
+    wide = max(flows.shape[1], K)
+    grown = torch.nn.functional.pad(flows, (0, 0, 0, wide - flows.shape[1]))
+    grown[torch.from_numpy(answered)] = torch.eye(wide, K, dtype=flows.dtype)
+    return grown
+
+
+def _kept(tiers: Tiers, tables: Params, reply: Reply, answered: Positions, clients: int) -> Mapping[str, StateArray]:
+    """The arrays of the objective that a round changes."""
+    objective = tiers.objective
+    found = reply.sums if objective.summed else reply.rows
+    counts = {name: found[name] for name in objective.counts if name in found}
+    return objective.server_keep(tables, counts, torch.from_numpy(answered), clients) if counts else {}
+
+
+def _view(run: Run, state: ServerState, received: RoundReplies) -> View:
+    """The server's knowledge after averaging; replies are in it only if the procedure may use them."""
+    tiers, federation, rows = run.tiers, run.federation, received.reply.rows
+    view = View(state, federation.clients, received.answered, federation.hashes)
+    if not tiers.adapts:
+        return view
+    return replace(
+        view,
+        rows=rows,
+        weights=rows["weights"][:, 0] if "weights" in rows else None,
+        changes=tiers.assignment.server_changes(received) if tiers.sends_each_change else None,
+        distance=tiers.distance,
+        records_splits=tiers.tree,
+    )
+
+
+def _shares(tiers: Tiers, clusters: Clusters, reply: Reply) -> Tensor | None:
+    """(R, K), the clients' weights in their mean, sums to one; None where a client has one cluster."""
+    if "weights" in reply.rows:
+        return reply.rows["weights"].mean(dim=0)
+    if not tiers.assignment.mixture:
+        return None
+    sums = reply.slotted["clusters"]
+    mass = torch.zeros(clusters.restarts * clusters.K, dtype=torch.float64)
+    mass[sums.slots] = sums.arrays["mass"]
+    by_restart = mass.reshape(clusters.restarts, clusters.K)
+    return by_restart / by_restart.sum(dim=1, keepdim=True)
+
+
+# ---- what clients are sent -------------------------------------------------------------------------------------------
+
+
+def common_of(tiers: Tiers, state: ServerState) -> Params:
+    """Return what all clients of a mixture receive besides the models: the last loss, and what the objective needs."""
+    return {"loss": state.loss, **tiers.objective.server_combine(state.tables)}
+
+
+def _for_kept_states(tiers: Tiers, state: ServerState, asked: Positions) -> dict[str, Params]:
+    """What clients with a state need besides the models: which of their states counts, and what mixtures share."""
+    if not tiers.assignment.keeps:
+        return {}
+    rows = torch.from_numpy(asked)
+    each = {"accepted": state.accepted[rows]} | ({"flow": state.flows[rows]} if tiers.adapts else {})
+    return {"each": each} | ({"common": common_of(tiers, state)} if tiers.assignment.mixture else {})
+
+
+def _models_sent(tiers: Tiers, state: ServerState, asked: Positions, groups: Tensor | None) -> Tensor | None:
+    """The slots sent to each asked client (len(asked), R), or None when all get every model."""
+    rows = torch.from_numpy(asked)
+    if groups is not None:
+        return groups[rows, None]
+    every = tiers.stable_after
+    if every is None or state.round % every == 0:
+        return None
+    slots = state.choice[rows] + torch.arange(state.clusters.restarts) * state.clusters.K
+    return torch.where((state.steady[rows] >= every)[:, None], slots, ALL)
+
+
+def _missing(
+    clients: tuple[ClientId, ...], chosen: Positions, accepted: tuple[ClientId, ...], rejected: tuple[ClientId, ...]
+) -> tuple[ClientId, ...]:
+    """Clients that were to take part and sent nothing at all."""
+    if len(accepted) + len(rejected) == len(chosen):
+        return ()
+    heard = {*accepted, *rejected}
+    return tuple(clients[i] for i in chosen if clients[i] not in heard)

@@ -1,0 +1,95 @@
+"""Settings of a run that do not belong to a method: the learner, the rounds, where clients compute, what is watched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.options import SEED, Option, check_fields, option, options_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Settings of one run."""
+
+    learner: str | None = option(
+        None, "model family with settings, such as linear, logistic:l2=0.01, mlp:hidden=200, cnn"
+    )
+    rounds: int = option(50, "number of communication rounds (T)", low=1)
+    participation: float = option(1.0, "share of clients that are asked in each round", above=0, high=1)
+    engine: Literal["simulated", "sequential"] = option(
+        "simulated", "simulated: all clients at once; sequential: one client at a time, through serialised messages"
+    )
+    device: str = option("cpu", "device that torch computes on: cpu, cuda, cuda:1")
+    dtype: Literal["float32", "float64"] | None = option(
+        None, "floating type; by default float64 for linear, logistic and representation, float32 for networks"
+    )
+    seed: int = option(0, SEED.help, low=SEED.low, high=SEED.high)
+    evaluate_every: int = option(1, "number of rounds between evaluations on held-out data", low=1)
+    checkpoint_every: int = option(10, "number of rounds between checkpoints", low=1)
+    validation: float | None = option(
+        None,
+        "share of each client's training samples that is held out for validation and never trained on; its loss and "
+        "score are recorded every evaluate_every rounds",
+        above=0,
+        high=0.9,
+    )
+    patience: int | None = option(
+        None,
+        "stop after this many consecutive rounds in which the training loss has not improved by more than 0.01 %; "
+        "with validation: after this many evaluations of the validation loss, and the best models are kept",
+        low=1,
+    )
+    finetune: int | None = option(
+        None,
+        "after the last round every client takes this many further steps from its cluster's model, with the last "
+        "learning rate, and is also scored with the result, which never leaves the client",
+        low=1,
+    )
+    poison: str | None = option(
+        None,
+        "in a simulation some clients attack in every round, and scores are those of the others: sign-flip, scale or "
+        "noise with :share=0.2,strength=10, or label-flip:share=0.2",
+    )
+    privacy: Literal["local", "central"] | None = option(
+        None,
+        "differential privacy of a client's whole data (docs/privacy.md). local: every client adds noise to what it "
+        "sends, so that the server need not be trusted; central: the server adds noise to the models",
+    )
+    privacy_epsilon: float | None = option(
+        None,
+        "with privacy: the budget epsilon; the noise is calibrated to it, and the run stops before it is exceeded",
+        above=0,
+    )
+    privacy_delta: float | None = option(
+        None, "with privacy: delta of the guarantee; 1e-5 unless given", above=0, high=0.1
+    )
+    privacy_clip: float | None = option(
+        None,
+        "with privacy: the norm that a client's change is clipped to, all parameters together; 1 unless given",
+        above=0,
+    )
+    privacy_noise: float | None = option(
+        None,
+        "with privacy: standard deviation of the noise divided by privacy_clip, on a client's change (local) or on a "
+        "sum of changes (central); by default calibrated to privacy_epsilon",
+        above=0,
+    )
+    privacy_choice: float | None = option(
+        None,
+        "with privacy=local, where clients choose a cluster: the epsilon of each report of the chosen cluster; by "
+        "default all reports together take half of privacy_epsilon",
+        above=0,
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+RUN_OPTIONS: tuple[Option, ...] = options_of(RunSettings)
+PRIVACY_OPTIONS = frozenset(each.name for each in RUN_OPTIONS if each.name.startswith("privacy"))
+"""Names of the options of private runs."""
+WITHOUT_ROUNDS = frozenset(each.name for each in RUN_OPTIONS) - {
+    *("learner", "engine", "device", "dtype", "seed", "validation", "finetune")
+}
+"""Names of the options of runs that mean nothing to a method without rounds."""

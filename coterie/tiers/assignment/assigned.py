@@ -1,0 +1,25 @@
+"""Clients whose cluster the server decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coterie.client.given import train_given
+from coterie.client.round import ClientRound
+from coterie.core.blocks import Block
+from coterie.core.registry import register
+from coterie.core.shard import Positions
+from coterie.tiers.assignment.base import AssignmentRule
+
+
+@register("assigned")
+@dataclass(frozen=True)
+class Assigned(AssignmentRule):
+    """The server gives each client its cluster and sends it no other model."""
+
+    assigned: ClassVar[bool] = True
+    cluster_row: ClassVar[str] = "which cluster the server assigned it to"
+
+    def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
+        train_given(work, places, block)

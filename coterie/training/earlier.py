@@ -1,0 +1,138 @@
+"""Runs that start from given models: a run folder, an earlier result, or models as arrays."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.core.clusters import Clusters
+from coterie.core.dataset import ClientDirectory
+from coterie.core.federation import Federation
+from coterie.core.plain import from_plain, from_text
+from coterie.core.schema import Schema
+from coterie.core.shard import ClientId
+from coterie.errors import ConfigError, unknown_name
+from coterie.evaluate.clients import scores
+from coterie.evaluate.metrics import SURE
+from coterie.learners.base import Learner
+from coterie.methods.base import Method
+from coterie.methods.initializers import GivenModels, Model
+from coterie.methods.run import BEFORE, Initializer
+from coterie.training.result import Result, load
+
+InitChoice = Initializer | str | Sequence[Model] | Result
+"""An initializer, its text ("odcl:clustering=spectral"), a run folder, an earlier result, or K models as arrays."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The run whose models a run starts from."""
+
+    assignments: Mapping[ClientId, int] = field(default_factory=dict)
+    schema: Schema | None = None
+    """Columns and classes of its data; None where it is not known any more."""
+
+
+def initializer_of(choice: object, method: type[Method]) -> tuple[Initializer | None, Earlier | None]:
+    """Return the initializer that a user chose, and the earlier run if its models come from one.
+
+    Raises:
+        ConfigError: if the choice is neither the name of an initializer nor a run folder, a result or models.
+    """
+    if choice is None or (choice == "random" and "init" in method.refuses):
+        return None, None  # a method that has its own initialisation need not be told so
+    if isinstance(choice, Initializer):
+        return choice, None
+    if isinstance(choice, Result):
+        return _from_result(choice, GivenModels.name)
+    if isinstance(choice, str):
+        return _from_text(choice)
+    if isinstance(choice, Mapping):
+        return from_plain(Initializer, choice, "init"), None
+    if isinstance(choice, Sequence):
+        return GivenModels(tuple(choice)), None
+    raise ConfigError(f"init must be a name, a run folder, a result or a list of models, got {type(choice).__name__}")
+
+
+def _from_text(text: str) -> tuple[Initializer, Earlier | None]:
+    name = text.partition(":")[0]
+    if name in Initializer.members:
+        return from_text(Initializer, text), None
+    if text == GivenModels.name:
+        return GivenModels(()), None  # of a run that is resumed: its models are in the checkpoint
+    if not Path(text).exists():
+        raise ConfigError(f"{text} is no run folder, and {unknown_name('init', name, Initializer.members)}")
+    return _from_result(load(text), text)
+
+
+def _from_result(result: Result, source: str) -> tuple[Initializer, Earlier]:
+    return GivenModels(tuple(result.models), source), Earlier(result.assignments, result.schema)
+
+
+def check_schema(earlier: Earlier, now: Schema) -> None:
+    """Refuse models whose features or classes mean something else; warn where only the scaling differs."""
+    before = earlier.schema
+    if before is None:
+        return
+    if (before.columns, before.classes) != (now.columns, now.classes):
+        raise ConfigError(
+            "init: the earlier run has other columns or class labels than this data, so its models mean something "
+            "else: read the table by from_table(..., schema=earlier.schema)"
+        )
+    if before.scales != now.scales:
+        warnings.warn(
+            "init: the table of the earlier run was scaled by other means and deviations, so that its models fit less "
+            "well and drift is overstated: read the table by from_table(..., schema=earlier.schema)",
+            stacklevel=2,
+        )
+
+
+def drifted(
+    data: ClientDirectory,
+    federation: Federation,
+    learner: Learner,
+    clusters: Clusters,
+    before: Mapping[ClientId, int],
+) -> dict[str, Any]:
+    """Return the clients whose group of an earlier run no longer fits, before anything is trained, ready for JSON.
+
+    A group does not fit if another model is better by `SURE` standard errors on the client's held-out samples, or for
+    want of them on its training samples.
+
+    Args:
+        data: The clients.
+        federation: The same clients as they can be asked.
+        learner: The model family.
+        clusters: The models of the earlier run.
+        before: Each client's cluster in it.
+    """
+    clients = data.clients
+    found: dict[str, Any] = {
+        "before": dict(before),
+        "new": [client for client in clients if client not in before],
+        "left": sorted(set(before) - set(clients)),
+        "alarms": [],
+    }
+    own = torch.tensor([before.get(client, -1) for client in clients])
+    if clusters.K == 1 or clusters.restarts > 1 or not bool((own >= 0).any()):
+        return found
+    scored = scores(federation, clusters, own, BEFORE, learner.classes is None, margin=True)
+    assert scored.margin is not None
+    assert scored.losses is not None
+    for at, margin, losses in zip(scored.positions, scored.margin, scored.losses, strict=True):
+        if margin <= -SURE:
+            alarm = {"id": clients[at], "was": int(own[at]), "better": int(losses.argmin()), "margin": float(margin)}
+            found["alarms"].append(alarm)
+    if found["alarms"]:
+        named = ", ".join(alarm["id"] for alarm in found["alarms"][:5]) + ", ..." * (len(found["alarms"]) > 5)
+        warnings.warn(
+            f"the group of {len(found['alarms'])} of {int((own >= 0).sum())} clients no longer fits ({named}): they "
+            "may change their cluster",
+            stacklevel=5,
+        )
+    return found
