@@ -161,7 +161,7 @@ COMMON: tuple[Option, ...] = (
         "combine",
         str,
         "how the changes of a cluster's members become one: their mean, or what bears some that are false, every "
-        "client counting once: median, trimmed:share=0.1, krum:liars=1,keep=1",
+        "client counting once: median, trimmed:share=0.1, krum:attackers=1,keep=1",
         MEAN,
     ),
     Option("participation", float, "share of clients asked in each round", 1.0, above=0, high=1),

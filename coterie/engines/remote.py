@@ -11,7 +11,7 @@ from coterie.core.federation import Federation
 from coterie.options import Options
 
 PLACES = frozenset({"engine", "device", "poison"})
-"""Options that say where clients compute and who of them lies: those elsewhere decide that themselves."""
+"""Options about where clients compute and which of them attack: remote clients decide that themselves."""
 
 
 @dataclass(frozen=True)
