@@ -201,7 +201,7 @@ def _beside(plan: Plan, clusters: Clusters, positions: np.ndarray, by: Own | Non
     if by is None:
         return {}
     if plan.method.weights.mixture:
-        return {name: value[0] for name, value in by.told().items()}
+        return {name: value[0] for name, value in by.common_of_restart().items()}
     shelf, rows = plan.federation.shelf, torch.from_numpy(positions)
     if shelf is None or "model" not in shelf.arrays:
         return {}
@@ -347,7 +347,7 @@ def _sample_figures(plan: Plan, state: ServerState, settled: _Settled) -> dict[s
         plan.learner,
         state.clusters.restart(settled.restart).models(),
         plan.method.objective,
-        by.told(),
+        by.common_of_restart(),
         float(state.loss[settled.restart]),
         data.train,
         positions,

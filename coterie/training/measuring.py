@@ -153,7 +153,7 @@ def _density(plan: Plan, by: Own, K: int) -> Density:
     """For somebody new, whose weights start from equal ones."""
     objective = plan.method.objective
     components = objective.client_components(K)
-    return Density(objective, by.told(), torch.full((components,), 1 / components, dtype=torch.float64))
+    return Density(objective, by.common_of_restart(), torch.full((components,), 1 / components, dtype=torch.float64))
 
 
 def score_figures(plan: Plan, found: Scores) -> dict[str, float | None]:
