@@ -211,9 +211,13 @@ def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, 
             raise ConfigError(f"{name} means nothing to method {kind.name} ({kind.summary}): leave it out")
 
 
-@cache
 def names_of(kind: type[Method]) -> frozenset[str]:
     """Return the names of all options that a method takes."""
+    return _cached_names(kind)  # type: ignore[arg-type] # a class is hashable, whatever its instances are
+
+
+@cache
+def _cached_names(kind: type[Method]) -> frozenset[str]:
     return frozenset(option.name for option in kind.options())
 
 
