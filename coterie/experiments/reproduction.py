@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from coterie.core.dataset import FederatedDataset
 from coterie.data import scenario
 from coterie.errors import RunError
+from coterie.options import plain_options
 from coterie.training.fitting import carry_out, resume
 from coterie.training.planning import prepare
 from coterie.training.result import Result, load
@@ -85,12 +86,13 @@ class RunCell:
         return self.take(self, data, self._result(data, folder))
 
     def _result(self, data: FederatedDataset, folder: Path) -> Result:
-        plan = prepare(data, self.method, None, None, {**self.options, "seed": self.seed})
+        plan = prepare(data, self.method, None, {**self.options, "seed": self.seed})
         if not (folder / "config.toml").is_file():
             return carry_out(plan, folder)
         run = RunFolder.open(folder)
         # an option that is younger than the run had its default there
-        before = {option.name: option.default for option in plan.entry.accepts} | dict(run.asked_config)
+        defaults = {option.name: option.default for option in plan.method.options()} | type(plan.method)().to_options()
+        before = plain_options(defaults) | run.asked_config
         other = [name for name, value in plan.config.items() if before.get(name) != value]
         if other:
             raise RunError(f"{folder} holds another run ({', '.join(other)} differ): move it away")
