@@ -7,10 +7,10 @@ import inspect
 import textwrap
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, is_dataclass, replace
 from typing import Any, Literal, Union, get_args, get_origin
 
-from coterie.cli.options import is_member
+from coterie.cli.options import family_of
 from coterie.core.plain import hints_of, settings_of, written
 from coterie.core.registry import Registered, families_of
 from coterie.methods.base import Method
@@ -59,7 +59,10 @@ def default_method(kind: type[Method]) -> Method:
 def sections(kind: type[Method]) -> dict[str, list[Option]]:
     """Return every option of a method by the title of its group, with the method's own defaults."""
     defaults = default_method(kind).to_options()
+    place = {each.name: at for at, each in enumerate(_own_first(kind))}
     found = {SECTIONS.get(name, name.capitalize()): options for name, options in options_by_field(kind).items()}
+    own = found[SECTIONS[""]]
+    found[SECTIONS[""]] = tuple(sorted(own, key=lambda each: place[each.name]))
     found[SECTIONS["run"]] = RUN_OPTIONS
     return {
         title: [replace(each, default=defaults.get(each.name, each.default)) for each in taken]
@@ -97,10 +100,20 @@ def python_form(value: Any, nested: bool = False) -> str:
         return repr(value)
     written_fields = [
         f"{each.name}={python_form(own, nested=True)}"
-        for each in settings_of(type(value))
+        for each in _own_first(type(value))
         if (own := getattr(value, each.name)) is not None and (not nested or _is_telling(each, own))
     ]
     return f"{type(value).__name__}({', '.join(written_fields)})"
+
+
+def _own_first(kind: type) -> list[Field[Any]]:
+    """The fields of a dataclass, those of the class itself before those of its base classes."""
+    place = {
+        name: at
+        for at, base in reversed(list(enumerate(kind.__mro__)))
+        for name in vars(base).get("__annotations__", {})
+    }
+    return sorted(settings_of(kind), key=lambda each: place[each.name])
 
 
 def _is_telling(each: Field[Any], value: object) -> bool:
@@ -114,8 +127,9 @@ def _default_of(each: Field[Any]) -> Any:
 
 def values_text(option: Option) -> str:
     """Return the values that an option allows, in words."""
-    if is_member(option):
-        return ", ".join(option.kind.members)
+    family = family_of(option)
+    if family is not None:
+        return ", ".join(family.members)
     return ", ".join(option.choices) if option.choices else option.wanted()
 
 
@@ -145,7 +159,9 @@ def family_names(member: type[Registered]) -> str:
 
 def flags_of(member: type[Registered], options: Iterable[Option]) -> list[str]:
     """Return the flags that take this member."""
-    taken = [option.flag for option in options if is_member(option) and issubclass(member, option.kind)]
+    taken = [
+        option.flag for option in options if issubclass(option.kind, Registered) and issubclass(member, option.kind)
+    ]
     is_tracker = any(family.family == "tracker" for family in families_of(member))
     return [*dict.fromkeys(taken), *([TRACK] if is_tracker else [])]
 
@@ -160,9 +176,9 @@ class Setting:
     meaning: str
 
 
-def member_settings(member: type[Registered]) -> list[Setting]:
+def member_settings(member: type[Any]) -> list[Setting]:
     """Return the settings of a member of a family, from its fields."""
-    hints, notes = hints_of(member), field_notes(member)
+    hints, notes = hints_of(member), argument_notes(member) | field_notes(member)
     found = []
     for each in settings_of(member):
         default = _default_of(each)
@@ -175,6 +191,21 @@ def member_settings(member: type[Registered]) -> list[Setting]:
 def initializer_settings(kind: type[Initializer]) -> list[Option]:
     """Return the settings of an initializer after the colon of `--init name:...`."""
     return list(own_options(kind()))
+
+
+def argument_notes(kind: type) -> dict[str, str]:
+    """Return the texts of the section Args of a class's docstring, by argument."""
+    _, _, section = (inspect.getdoc(kind) or "").partition("\nArgs:\n")
+    notes, name = dict[str, str](), ""
+    for line in section.split("\n"):
+        if line and not line.startswith(" "):
+            break
+        if line.startswith("    ") and not line.startswith("     "):
+            name, _, text = line.strip().partition(": ")
+            notes[name] = text
+        elif name and line.strip():
+            notes[name] += f" {line.strip()}"
+    return notes
 
 
 def field_notes(kind: type) -> dict[str, str]:
@@ -243,7 +274,9 @@ def users_of_members() -> dict[tuple[str, str], list[str]]:
     """Return the methods that are made of each member by default, by tier and name of the member."""
     users: dict[tuple[str, str], list[str]] = {}
     for kind in listed_methods():
-        if not {"assignment", "procedure"} <= {each.name for each in fields(kind)}:  # a method for mixes of one's own
+        if not {"assignment", "procedure"} <= {
+            each.name for each in settings_of(kind)
+        }:  # a method for mixes of one's own
             for used in _members_of(default_method(kind)):
                 users.setdefault(used, []).append(kind.name)
     return users

@@ -67,7 +67,7 @@ def _flag(option: Option, owner: str) -> click.Option:
     return click.Option(
         [option.flag, option.name],
         type=_flag_type(option),
-        metavar=option.kind.family.upper().replace(" ", "-") if is_member(option) else None,
+        metavar=family.family.upper().replace(" ", "-") if (family := family_of(option)) else None,
         default=None,
         help=f"{prefix}{option.help}{default}",
     )
@@ -84,7 +84,12 @@ def _flag_type(option: Option) -> Any:
 
 def is_member(option: Option) -> bool:
     """Return whether the option takes a named value with settings, such as `adam:beta1=0.8`."""
-    return issubclass(option.kind, Registered)
+    return family_of(option) is not None
+
+
+def family_of(option: Option) -> type[Registered] | None:
+    """Return the family whose members an option takes; None for numbers, texts and the like."""
+    return option.kind if issubclass(option.kind, Registered) else None
 
 
 def default_text(option: Option) -> str:

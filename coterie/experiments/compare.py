@@ -33,6 +33,9 @@ from coterie.training.runs.folder import read_toml
 from coterie.training.runs.locking import create_for_jobs
 
 
+FILE = "compare.toml"
+
+
 @dataclass(frozen=True)
 class Job:
     """One run of a comparison or of a sweep."""
@@ -101,20 +104,20 @@ def plan_comparison(name: str, methods: Methods, seeds: Sequence[int], options: 
     scenario_names = {option.name for option in entry.options}
     listed = ", ".join(variant.label for variant in variants)
     _check_taken(options, scenario_names | _names_of(variants), f"scenario {name} nor of {listed}")
-    asked = {
+    asked: dict[str, Any] = {
         "scenario": name,
         "methods": [variant.label for variant in variants],
         "seeds": list(seeds),
         "options": dict(options),
-        "typed": {variant.label: variant.to_plain() for variant in variants if not variant.is_plain},
     }
+    typed = {variant.label: variant.to_plain() for variant in variants if not variant.is_plain}
+    if typed:
+        asked["typed"] = typed
     first = [job for job in _jobs(out, asked) if job.seed == seeds[0]]
     data = first[0].data()
     for job in first:
         prepare(data, job.variant.choice(), None, job.run_options())  # a mistake shows before anything is written
-    create_for_jobs(
-        out, "compare.toml", {key: value for key, value in asked.items() if value != {} or key == "options"}
-    )
+    create_for_jobs(out, FILE, asked)
 
 
 def _names_of(variants: Sequence[Variant]) -> set[str]:
@@ -151,12 +154,12 @@ def folder_path(out: object) -> Path:
 
 def is_comparison(folder: Path) -> bool:
     """Whether this folder was made by `plan_comparison`."""
-    return (folder / "compare.toml").is_file()
+    return (folder / FILE).is_file()
 
 
 def jobs_of(folder: Path) -> list[Job]:
     """The runs of a comparison, seed by seed."""
-    return _jobs(folder, read_toml(folder / "compare.toml"))
+    return _jobs(folder, read_toml(folder / FILE))
 
 
 def _jobs(folder: Path, asked: Mapping[str, Any]) -> list[Job]:
@@ -310,6 +313,6 @@ def compare(
     _check_taken(options, _names_of(variants), ", ".join(variant.label for variant in variants))
     for seed in seeds:
         for variant in variants:
-            job = folder / "jobs" / f"{variant.label}-seed{seed}"
-            fit(data, variant.choice(), learner=learner, out=job, seed=seed, **variant.takes(options))
+            place = folder / "jobs" / f"{variant.label}-seed{seed}"
+            fit(data, variant.choice(), learner=learner, out=place, seed=seed, **variant.takes(options))
     return folder

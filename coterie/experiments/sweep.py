@@ -93,9 +93,8 @@ class Asked:
         """The runs of one cell, one a seed."""
         named = SCENARIOS.get(self.scenario)
         of_scenario = {option.name for option in named.options} if named else set()
-        words = re.sub(r"[^\w.,=+-]+", "_", ",".join(f"{name}={option_text(value)}" for name, value in cell.items()))[
-            :LONGEST
-        ]
+        told = ",".join(f"{name}={option_text(value)}" for name, value in cell.items())
+        words = re.sub(r"[^\w.,=+-]+", "_", told)[:LONGEST]
         return [
             Job(
                 folder / "jobs" / f"{number:03d}-{words}-seed{seed}",

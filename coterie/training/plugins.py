@@ -1,8 +1,8 @@
 """Plugins: Python files or installed packages that register methods, tier members, tasks, callbacks or scenarios.
 
-A plugin is imported once; what it registers with `coterie.register` is then known by name everywhere. Three ways lead to
-one: `load_plugin("my_method.py")` or `--plugin my_method.py`; the environment variable `COTERIE_PLUGINS`, which worker
-processes inherit; and the entry-point group `coterie.plugins` of an installed package.
+A plugin is imported once; what it registers with `coterie.register` is then known by name everywhere. Three ways lead
+to one: `load_plugin("my_method.py")` or `--plugin my_method.py`; the environment variable `COTERIE_PLUGINS`, which
+worker processes inherit; and the entry-point group `coterie.plugins` of an installed package.
 """
 
 from __future__ import annotations
