@@ -176,9 +176,10 @@ class Setting:
     meaning: str
 
 
-def member_settings(member: type[Any]) -> list[Setting]:
+def member_settings(member: type[Registered]) -> list[Setting]:
     """Return the settings of a member of a family, from its fields."""
-    hints, notes = hints_of(member), argument_notes(member) | field_notes(member)
+    hints: Mapping[str, Any] = hints_of(member)  # type: ignore[arg-type]  # a class can be hashed
+    notes = argument_notes(member) | field_notes(member)
     found = []
     for each in settings_of(member):
         default = _default_of(each)

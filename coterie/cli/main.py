@@ -19,7 +19,7 @@ from coterie.cli.describe import describe as describe_name
 from coterie.cli.flower import flower as flower_commands
 from coterie.cli.folders import complete, free_folder, kept
 from coterie.cli.json_output import check_json, write_json_output
-from coterie.cli.options import RunCommand, SuggestingGroup, read_config, scenario_name, split_options
+from coterie.cli.options import RunCommand, SuggestingGroup, is_complete, read_config, scenario_name, split_options
 from coterie.cli.plugins import FLAG, HELP, PluginCommand, load_all
 from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
@@ -38,7 +38,7 @@ from coterie.report.reading import read_runs
 from coterie.training.callbacks import tracker_from_text
 from coterie.training.choosing import announcement
 from coterie.training.fitting import carry_out, resume
-from coterie.training.planning import prepare
+from coterie.training.planning import MethodChoice, method_of_config, prepare
 from coterie.training.result import Result
 from coterie.training.runs.folder import RunFolder
 from coterie.training.runs.outputs import check_output, write_output
@@ -50,8 +50,8 @@ track_option = click.option(
     "--track",
     multiple=True,
     metavar="TRACKER",
-    help="Also record the run with mlflow, tensorboard, wandb or csv, with settings after a colon (mlflow:experiment=a, "
-    "csv:path=rounds.csv); repeatable.",
+    help="Also record the run with mlflow, tensorboard, wandb or csv, with settings after a colon "
+    "(mlflow:experiment=a, csv:path=rounds.csv); repeatable.",
 )
 
 
@@ -95,19 +95,25 @@ def run(
     coterie run mixed-regression --method ifca --groups 3 --samples 10-200 --participation 0.3
     coterie run --table pupils.csv --client school --target score --clusters 3
     coterie run --config runs/rotated-digits-ifca-seed0/config.toml --seed 7
-    coterie run rotated-digits --method mine --plugin my_method.py --track tensorboard
     """
     check_json(json_file)
     trackers = [tracker_from_text(text) for text in track]
-    given = read_config(config_file) | {name: value for name, value in flags.items() if value is not None}
+    from_file = read_config(config_file)
+    given = from_file | {name: value for name, value in flags.items() if value is not None}
     file_scenario, file_method, file_out = (given.pop(key, None) for key in ("scenario", "method", "out"))
     if file_out is not None and (not isinstance(file_out, str) or not file_out or "\0" in file_out):
         raise ConfigError(f"{config_file}: out must be the path of a folder, got {shown(file_out)}")
     name, method = scenario_name(scenario or file_scenario, given), method or file_method or "ifca"
     of_scenario, of_run = split_options(name, [method], given)
+    chosen: MethodChoice = method
+    if method == file_method and is_complete(method, from_file):
+        flagged = {key: value for key, value in of_run.items() if flags.get(key) is not None}
+        filed = {key: value for key, value in of_run.items() if key not in flagged}
+        chosen, rest = method_of_config({"method": method, **filed})
+        of_run = rest | flagged
     seed = of_run.get("seed", 0)
     data = build_scenario(name, seed=seed, **of_scenario)
-    plan = prepare(data, method, of_run.pop("learner", None), of_run)  # a mistake shows before a folder is made
+    plan = prepare(data, chosen, of_run.pop("learner", None), of_run)  # a mistake shows before a folder is made
     folder = folder or (Path(file_out) if file_out else free_folder(f"{name}-{method}-seed{seed}"))
     if plan.tries:
         _warn(announcement(plan))

@@ -163,6 +163,15 @@ def read_config(path: Path | None) -> dict[str, Any]:
     return values
 
 
+def is_complete(method: str, config: Mapping[str, Any]) -> bool:
+    """Return whether a config sets every option of runs, as that of a run folder does.
+
+    Such a config holds all settings of the method, too, so that what the scenario recommends must not be added.
+    """
+    refused = method_class(method).refuses
+    return all(each.name in config for each in RUN_OPTIONS if each.default is not None and each.name not in refused)
+
+
 def split_options(
     scenario: str, methods: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -49,6 +49,9 @@ class RunBar(Callback):
         self.bars.update(self.task, completed=run.first_round)
 
     def on_round(self, run: TrainingRun, record: RoundRecord) -> None:
+        self.show(record)
+
+    def show(self, record: RoundRecord) -> None:
         """Show the latest figures, and a line for each change of K."""
         names = ("loss", *(measure.name for measure in MEASURES.values() if measure.progress))
         figures = {name: record[name] for name in names if record.get(name) is not None}

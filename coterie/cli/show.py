@@ -24,6 +24,7 @@ from coterie.report.reading import RunData
 from coterie.report.tables import MethodColumn, cell, method_columns, method_rows
 from coterie.training.divergence import DIVERGED
 from coterie.training.measures import MEASURES, Measure, Unit
+from coterie.training.records import Metrics
 from coterie.training.result import REGRESSION, Result
 
 SPARED = (("up", "down"), ("rounds",), ("finetuned_worst_tenth",), ("sample_identity",), ("seconds",), ("clusters",))
@@ -46,7 +47,7 @@ def result(console: Console, found: Result) -> None:
     if m.diverged:
         console.print(f"DIVERGED {m.why_diverged}", style="bold red", highlight=False, markup=False, soft_wrap=True)
     lines: dict[str, str] = {
-        "clusters": f"{m['clusters']} of {len(found.parameters)} in use, {m['clients']} clients",
+        "clusters": f"{m.clusters} of {len(found.parameters)} in use, {m.clients} clients",
     }
     if not _asked_nobody(found):
         lines["loss"] = f"{_figure(m.loss)} on the training data"
@@ -63,12 +64,12 @@ def result(console: Console, found: Result) -> None:
         lines["chosen"] = choosing.answer(m["chosen"])
     if told := privacy.guarantee(found.config, m):
         lines["privacy"] = told
-    up, down = m["bytes_up"] / 1e6, m["bytes_down"] / 1e6
-    lines["cost"] = f"{_rounds(m)}, {up:.2f} MB up, {down:.2f} MB down, {m['seconds']:.1f} s"
+    up, down = m.bytes_up / 1e6, m.bytes_down / 1e6
+    lines["cost"] = f"{_rounds(m)}, {up:.2f} MB up, {down:.2f} MB down, {m.seconds:.1f} s"
     lines |= _ending(found)
-    if m["evaluated_on"] == "validation samples":
+    if m.evaluated_on == "validation samples":
         lines["note"] = "no test data was given: figures are on the validation samples"
-    if m["evaluated_on"] == "training data":
+    if m.evaluated_on == "training data":
         lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
     width = max(map(len, lines)) + 1
     for name, text in lines.items():
@@ -80,9 +81,9 @@ def result(console: Console, found: Result) -> None:
 def _measures(found: Result) -> dict[str, str]:
     """The line of each measure that has one and whose value is known."""
     m = found.metrics
-    texts = {name: str(value) for name, value in {**found.config, **m}.items()}
+    texts = {name: str(value) for name, value in found.config.items()}
+    texts |= {"clients": str(m.clients), "honest": str(m.clients - m.get("liars", 0))}
     texts |= {name: _text(m[name], measure.unit) for name, measure in MEASURES.items() if name in m}
-    texts["honest"] = str(m.clients - m.get("liars", 0))
     return {
         measure.label: measure.sentence.format_map(texts)
         for name, measure in MEASURES.items()
@@ -110,12 +111,12 @@ def _asked_nobody(found: Result) -> bool:
     return "epsilon" in found.metrics and all(client.score is None for client in found.clients)
 
 
-def _rounds(m: Mapping[str, Any]) -> str:
+def _rounds(m: Metrics) -> str:
     """Rounds of training, and exchanges before them."""
-    before = m.get("exchanges", m["rounds"]) - m["rounds"]
+    before = m.get("exchanges", m.rounds) - m.rounds
     first = f"{before} exchange{'s' * (before != 1)}"
-    trained = f"{m['rounds']} rounds"
-    return trained if not before else f"{first}, then {trained}" if m["rounds"] else first
+    trained = f"{m.rounds} rounds"
+    return trained if not before else f"{first}, then {trained}" if m.rounds else first
 
 
 def _anchors(found: Mapping[str, Any]) -> str:
@@ -180,15 +181,15 @@ def _ending(found: Result) -> dict[str, str]:
     for score in {"validation_accuracy", "validation_rmse"} & m.keys():
         text = f"{score.removeprefix('validation_')} {_figure(m[score])}, loss {_figure(m['validation_loss'])}"
         lines["held out"] = f"{text} on {100 * config['validation']:g} % of the training samples"
-    if "stopped" in m:
+    if m.stopped is not None:
         what = "validation loss in {} evaluations" if "validation" in config else "training loss in {} rounds"
         whys = {
             "patience": f"no better {what.format(config.get('patience'))}",
             "privacy": "one more would have given away more than privacy_epsilon",
             DIVERGED: "no client had a finite update any more",
         }
-        why = whys.get(m["stopped"], "its caller said so")
-        lines["stopped"] = f"after {m['rounds']} of {config['rounds']} rounds: {why}"
+        why = whys.get(m.stopped, "its caller said so")
+        lines["stopped"] = f"after {m.rounds} of {config['rounds']} rounds: {why}"
     if "best_rounds" in m:
         lines["models"] = f"those after {m['best_rounds']} rounds, which had the least validation loss"
     return lines

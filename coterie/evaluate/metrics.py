@@ -1,4 +1,4 @@
-"""Figures that need no federation."""
+"""Metrics that are computed from arrays, without asking clients."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ SURE = 1.645
 
 
 def agreement(truth: Ints, found: Ints) -> dict[str, float]:
-    """How well the groups found are the true ones, whatever their numbers.
+    """Return how well clusters agree with true groups, regardless of how they are numbered.
 
-    ari: adjusted Rand index, 0 by chance, 1 when equal. nmi: normalised mutual information. identity: the share of
-    clients in the right cluster under the best one-to-one matching of clusters and groups.
+    Args:
+        truth: (n,) the true group of each client.
+        found: (n,) the cluster of each client.
+
+    Returns:
+        `ari`, the adjusted Rand index (0 by chance, 1 if equal); `nmi`, the normalised mutual information; `identity`,
+        the share of clients in the right cluster under the best one-to-one matching of clusters and groups.
     """
     from scipy.optimize import linear_sum_assignment  # slow to import
 
@@ -57,16 +62,20 @@ def _normalised_information(counts: Ints) -> float:
 
 
 def worst_tenth(values: Floats, higher_is_better: bool) -> float:
-    """Mean over the worst-off tenth of the clients (at least one of them)."""
+    """Return the mean over the tenth of the values that are worst, at least one of them."""
     ordered = np.sort(values) if higher_is_better else np.sort(values)[::-1]
     return float(ordered[: max(1, round(len(values) / 10))].mean())
 
 
 def parameter_error(true: Floats, found: Floats) -> float:
-    """d(theta, theta*) of Su, Xu, Yang (eq. 6): the largest distance under the best matching of the models.
+    """Return d(theta, theta*) of Su, Xu, Yang (eq. 6): the largest distance under the best matching of the models.
 
-    true (k, d), found (K, d). With K = k the matching is one to one and makes the largest distance as small as can be;
-    otherwise every true model is compared with the nearest one found.
+    With K = k the matching is one to one and minimises the largest distance; otherwise every true model is compared
+    with the nearest model found.
+
+    Args:
+        true: (k, d) the true coefficients.
+        found: (K, d) the coefficients found.
     """
     from scipy.optimize import linear_sum_assignment  # slow to import
 

@@ -1,7 +1,7 @@
-"""How well the models serve somebody who did not train: one newcomer for each true group, with a few labelled samples.
+"""Scores of newcomers: clients that did not train, one for each true group, with a few labelled samples.
 
-It is placed by its support samples, see `placing`, and measured on its query samples. (Guo, Tang, Lin 2023 measure
-generalisation so; the classes of the support samples are balanced.)
+A newcomer is assigned by its support samples, see `placing`, and evaluated on its query samples, as Guo, Tang, Lin 2023
+measure generalisation. The classes of the support samples are balanced.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ def newcomer_scores(
     density: Density | None = None,
     tree: Tree | None = None,
 ) -> Floats:
-    """Accuracy, or mean squared error for numbers, of each newcomer on its query samples, (newcomers,).
+    """Return the score of each newcomer on its query samples, (newcomers,): accuracy, or mean squared error.
 
-    usual: the mean training loss, as `weigh` needs it. density: for mixtures that model features as well. tree: if they
-    descend it.
+    Args:
+        learner: The learner.
+        models: The models of the clusters.
+        newcomers: Support and query samples of the newcomers.
+        placing: How the method assigns newcomers.
+        usual: Mean training loss, as `weigh` needs it.
+        density: The joint density, for mixtures that model features as well.
+        tree: The tree of splits, if newcomers descend it.
     """
     some = next(iter(models[0].values()))
     scores = []
@@ -52,7 +58,7 @@ def newcomer_scores(
 
 
 def scores_of_own(learner: Learner, models: Sequence[Params], newcomers: Newcomers, groups: np.ndarray) -> Floats:
-    """Of each model alone on the query samples of its own group, (K,): for clients that trained alone."""
+    """Return the score of each model on the query samples of its own group, (K,), for clients that trained alone."""
     queries, one = list(_each(newcomers.query)), torch.ones(1, dtype=torch.float64)
     return np.array([_score(learner, [model], one, *queries[g]) for model, g in zip(models, groups, strict=True)])
 

@@ -1,7 +1,7 @@
-"""Whether single samples are in the right cluster, for data whose clients are mixed and whose samples have a truth.
+"""Agreement of the clusters of single samples with their true groups, for clients that mix several groups.
 
-A yardstick of simulations: it is computed beside the server from the population itself. In a federation the
-responsibilities stay with the clients, since nothing with a sample axis travels.
+It is for simulations only, and is computed from the data itself. In a federation the responsibilities of samples stay
+with the clients, since nothing with a sample axis is sent.
 """
 
 from __future__ import annotations
@@ -26,10 +26,18 @@ from coterie.tiers.objective import Objective
 
 
 def sample_agreement(data: FederatedDataset, positions: Positions, found: Ints) -> dict[str, float]:
-    """How well the clusters `found` (N,) of all training samples of the clients at `positions` are the true ones.
+    """Return how well the clusters of training samples agree with their true groups.
 
-    sample_ari: adjusted Rand index. sample_identity: the share of samples in the right cluster under the best
-    one-to-one matching. Samples that were held out for validation count as well.
+    Samples that were held out for validation count as well.
+
+    Args:
+        data: The data, with the true group of each sample.
+        positions: Clients whose samples are counted.
+        found: (N,) the cluster of each of their samples.
+
+    Returns:
+        `sample_ari`, the adjusted Rand index, and `sample_identity`, the share of samples in the right cluster under
+        the best one-to-one matching.
     """
     assert data.sample_truth is not None
     agreed = agreement(data.sample_truth[rows_of(data.train, positions)], found)
@@ -37,7 +45,7 @@ def sample_agreement(data: FederatedDataset, positions: Positions, found: Ints) 
 
 
 def by_client(shard: Shard, positions: Positions, own: Ints) -> Ints:
-    """Hard clusters: every sample is in its client's, (N,); `own` (answered,) is that of each client at `positions`."""
+    """Return the cluster of each sample, (N,), with hard clusters: that of its client, `own` (answered,)."""
     return np.repeat(own, shard.sizes[positions])
 
 
@@ -51,10 +59,17 @@ def by_responsibility(
     positions: Positions,
     weights: Floats,
 ) -> Ints:
-    """Mixtures: every sample is in the cluster of its largest gamma, (N,), under these models.
+    """Return the cluster of each sample, (N,), with mixtures: that of its largest responsibility gamma.
 
-    common: what clients are told for the objective, of one restart. usual: the mean training loss, from which a
-    Gaussian's variance is taken where targets are numbers. weights: (answered, P) of the clients at `positions`.
+    Args:
+        learner: The learner.
+        models: The models of the clusters.
+        objective: The objective of the mixture.
+        common: Arrays that clients receive for the objective, of one restart.
+        usual: Mean training loss, from which the variance of a Gaussian is taken where targets are numbers.
+        shard: Training samples of all clients.
+        positions: Clients whose samples are assigned.
+        weights: (answered, P) the mixture weights of these clients.
     """
     rows = torch.from_numpy(rows_of(shard, positions))
     block = _each_a_client(shard, rows, next(iter(models[0].values())))

@@ -32,7 +32,6 @@ from coterie.training.planning import MethodChoice, prepare
 from coterie.training.runs.folder import read_toml
 from coterie.training.runs.locking import create_for_jobs
 
-
 FILE = "compare.toml"
 
 

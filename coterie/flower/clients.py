@@ -31,7 +31,8 @@ from coterie.flower.roll import Roll
 from coterie.flower.schema import DataSchema, Demanded
 from coterie.flower.terms import Terms
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
-from coterie.options import Options
+from coterie.methods.settings import RunSettings
+from coterie.tiers.composition import Tiers
 from coterie.training.runs.files import read_checked_json, write_checked_json
 
 FILE = "federation.json"
@@ -77,10 +78,10 @@ class FlowerClients(RemoteClients):
     def training_only(self) -> FlowerClients:
         return replace(self, run=f"{self.run}/trial", scored=False, truth=None)
 
-    def reach(self, options: Options, keeps: bool) -> FlowerFederation:
-        # trial runs are many, and each has states of its own
-        run = self.run if self.scored else f"{self.run}/{options.clusters}/{options.seed}"
-        terms = Terms.of(run, self.profile, options, keeps, self.scored)
+    def reach(self, settings: RunSettings, tiers: Tiers) -> FlowerFederation:
+        # there are many trial runs, and clients keep their states separately for each
+        run = self.run if self.scored else f"{self.run}/{tiers.K}/{settings.seed}"
+        terms = terms_of(run, self.profile, settings, tiers, self.scored)
         return FlowerFederation(self.exchange, self.roll, terms, self.quorum, self.most_change, self.change_factor)
 
     def write_down(self, folder: Path) -> None:
@@ -91,6 +92,29 @@ class FlowerClients(RemoteClients):
             "schema": self.roll.schema.plain(),
         }
         write_checked_json(folder / FILE, facts)
+
+
+def terms_of(run: str, profile: Profile, settings: RunSettings, tiers: Tiers, tests: bool = True) -> Terms:
+    """Return the terms of a run whose settings are settled.
+
+    Args:
+        run: Name of the run, by which clients keep their states.
+        profile: Kind of the data.
+        settings: Settings of the run.
+        tiers: Composition of the method.
+        tests: Whether clients use their test samples, where they have some.
+    """
+    return Terms(
+        run=run,
+        learner=str(settings.learner),
+        features=profile.features,
+        classes=profile.classes,
+        dtype=str(settings.dtype),
+        validation=settings.validation,
+        seed=settings.seed,
+        keeps=tiers.assignment.keeps,
+        tests=tests,
+    )
 
 
 def clients_of(

@@ -80,6 +80,10 @@ class FlowerFederation:
         """Clients keep their states where they live."""
         return
 
+    def pooled(self, groups: Positions) -> None:
+        """The data of remote clients cannot be put in one place."""
+        return
+
     def release(self, accepted: Tensor) -> None:
         """Clients are told with their next message, and delete what they kept of earlier rounds."""
         self.keep_from = accepted.clone()

@@ -40,7 +40,7 @@ from coterie.methods.base import Method
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS
-from coterie.options import Auto, check_fields, option
+from coterie.options import AUTO, Auto, check_fields, option
 from coterie.server.averaging import Averaging
 from coterie.server.clustering.choose import ClusterSettings, cluster_points
 from coterie.tiers.assignment import Assigned
@@ -174,6 +174,11 @@ class ODCL(Clustering, Solving, Method, Initializer):
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @classmethod
+    def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Convex clustering finds the number of clusters itself, whatever a scenario recommends."""
+        return {"clusters": AUTO} if given.get("clustering") == "convex" else {}
 
     @property
     def count(self) -> int | None:

@@ -65,8 +65,8 @@ class Measure:
         unit: How the value is written.
         better: Whether higher or lower values are better; None if neither is, or if it depends on the score.
         when: Whether the figure belongs to the record of each round, to the final metrics, or to both.
-        sentence: Line of the terminal, in which names of metrics and options in braces stand for their values; empty
-            for none.
+        sentence: Line of the terminal; empty for none. In braces stand names of measures and of options, `clients` for
+            the number of clients and `honest` for the number of those that are no attackers.
         progress: Whether the progress bar shows the figure.
         column: Whether tables that compare methods have a column for it.
         curve: Whether the report draws the figure by round.

@@ -104,7 +104,7 @@ class Snapshot(ABC):
         """Whether the method looks for the groups; False if they are given or there is only one."""
         return self.plan.method.groups.found
 
-    @property
+    @cached_property
     def attackers(self) -> Tensor:
         """(m,) which clients are simulated attackers; scores and agreement leave them out."""
         return self.plan.attacking

@@ -36,10 +36,10 @@ def _by_distance(title: str, distance: str) -> Row:
     """HCFL+(FedRC), rho 0.3, with another distance."""
     return Row(
         title,
-        "composed",
+        "tiered",
         {
             "objective": "ratio",
-            "weights": "em-mixture:mu=0.4",
+            "assignment": "em-mixture:mu=0.4",
             "procedure": "remove-unclaimed + split-by-gap:rho=0.3",
             "distance": distance,
             "shared": "body",

@@ -78,13 +78,13 @@ class Trial(AtOnce):
     def measure(self, folder: Path) -> Figures:
         data = self.setting.data(self.seed)
         options = {"rounds": self.rounds, "evaluate_every": self.rounds, "seed": self.seed}
-        plan = prepare(data, "linear-heads", None, None, options)
+        plan = prepare(data, "linear-heads", None, options)
         distance = np.array([record["subspace_distance"] for record in carry_out(plan).records])
         figures = {f"after {t}": float(distance[t - 1]) for t in SHOWN if t <= self.rounds}
         figures["last"] = float(distance[-1])
         if self.setting.noise or self.setting.drift:  # there is a floor, and no line
             return figures
-        return figures | {"expected": _expected(data, plan.method.lr)} | line_through(distance)
+        return figures | {"expected": _expected(data, float(plan.tiers.local.lr))} | line_through(distance)
 
 
 def line_through(distance: np.ndarray) -> Figures:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import begin
 
 from coterie.core.dataset import FederatedDataset
 from coterie.data import scenario
 from coterie.errors import TrainingError
 from coterie.experiments.reproduction import Cell, Claim, Figures, Found, Reproduction, Table, mean_of, values_of
+from coterie.training.fitting import initialize
+from coterie.training.loop import train
 from coterie.training.planning import prepare
 
 ROUNDS, STARTS = 300, 10
@@ -96,12 +96,12 @@ class Trial:
     def _distances(self, data: FederatedDataset, lr: float) -> np.ndarray:
         """dist of each start after the last round, (R,); infinite where it diverged."""
         options = {"restarts": STARTS, "lr": lr, "seed": self.seed, "rounds": self.rounds}
-        plan = prepare(data, "ifca", None, "random", options)
-        state = begin(plan).state
+        plan = prepare(data, "ifca", None, {**options, "init": "random"})
+        state = initialize(plan).state
         try:
             with torch.no_grad():
-                for done in rounds(plan.method, plan.federation, state, self.rounds, self.seed, None):
-                    state = done.state
+                for step in train(plan.method, plan.run, state):
+                    state = step.state
         except TrainingError:  # every client's update overflowed: no start can have succeeded
             return np.full(STARTS, np.inf)
         assert data.true_models is not None

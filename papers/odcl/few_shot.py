@@ -1,7 +1,7 @@
 """A one-shot result as the start of IFCA, which Armacki et al. leave as future work, against random starts.
 
 Ten random starts run to the end side by side and the one with the least training loss is kept, as `restarts=10` does.
-Its curve over the rounds stands beside that of IFCA from `start=odcl`.
+Its curve over the rounds stands beside that of IFCA from `init=odcl`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import Begun, begin
 
 from coterie.core.state import ServerState, best_restart
 from coterie.data import scenario
@@ -34,7 +32,8 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from coterie.training.fitting import fit
+from coterie.training.fitting import Initialized, fit, initialize
+from coterie.training.loop import train
 from coterie.training.planning import prepare
 from papers.odcl.measures import Bar, at_least, kept, normalised_mse, vectors, within
 
@@ -84,7 +83,7 @@ class FewShot(AtOnce):
         return self.case.name
 
     def measure(self, folder: Path) -> Figures:
-        best, few = self._curve(self._best_random()), self._curve(self._begun({"start": "odcl"}))
+        best, few = self._curve(self._best_random()), self._curve(self._begun({"init": "odcl"}))
         figures: Figures = {}
         for name in self.case.figures:
             random, shot = ([point[name] for point in curve] for curve in (best, few))
@@ -97,31 +96,30 @@ class FewShot(AtOnce):
             }
         return kept(figures)
 
-    def _begun(self, start: Mapping[str, Any]) -> Begun:
+    def _begun(self, start: Mapping[str, Any]) -> Initialized:
         data = scenario(self.case.scenario, seed=self.seed, **self.case.options)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that clients have fewer samples than coefficients is the experiment
-            return begin(
-                prepare(data, "ifca", None, None, {**TRAINING, **start, "rounds": self.rounds, "seed": self.seed})
+            return initialize(
+                prepare(data, "ifca", None, {**TRAINING, **start, "rounds": self.rounds, "seed": self.seed})
             )
 
-    def _best_random(self) -> Begun:
+    def _best_random(self) -> Initialized:
         """Where the start began that has the least training loss at the end."""
-        begun = self._begun({"start": "random", "restarts": STARTS, "race": 0})
+        begun = self._begun({"init": "random", "restarts": STARTS, "race": 0})
         last = self._states(begun)[-1]
-        return Begun(begun.plan, begun.state.keep_restart(best_restart(last.loss)))
+        return Initialized(begun.plan, begun.state.keep_restart(best_restart(last.loss)))
 
-    def _states(self, begun: Begun) -> list[ServerState]:
+    def _states(self, begun: Initialized) -> list[ServerState]:
         plan = begun.plan
         with torch.no_grad():
-            done = rounds(plan.method, plan.federation, begun.state, self.rounds, self.seed, plan.groups)
-            return [begun.state, *(each.state for each in done)]
+            return [begun.state, *(step.state for step in train(plan.method, plan.run, begun.state))]
 
-    def _curve(self, begun: Begun) -> list[dict[str, float]]:
+    def _curve(self, begun: Initialized) -> list[dict[str, float]]:
         """Before the first round and after every one, each client with the model that fits it best."""
         return [self._point(begun, state) for state in self._states(begun)]
 
-    def _point(self, begun: Begun, state: ServerState) -> dict[str, float]:
+    def _point(self, begun: Initialized, state: ServerState) -> dict[str, float]:
         plan = begun.plan
         with torch.no_grad():
             _, losses = training_losses(plan.federation, state.clusters, None, state.round)
@@ -170,7 +168,7 @@ class Networks(AtOnce):
                 result = fit(data, "ifca", **common)
                 return kept({name: result.metrics[name] for name in ("accuracy", "ari")})
             alone = fit(data, "odcl", solver="steps", solve_steps=self.steps, seed=self.seed)
-            result = fit(data, "ifca", start=f"odcl:solver=steps,solve_steps={self.steps}", **common)
+            result = fit(data, "ifca", init=f"odcl:solver=steps,solve_steps={self.steps}", **common)
         figures = {name: result.metrics[name] for name in ("accuracy", "ari")}
         return kept(figures | {f"{name} one-shot": alone.metrics[name] for name in ("accuracy", "ari")})
 

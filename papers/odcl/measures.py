@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import begin
 
 from coterie.core.clusters import Params
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.experiments.reproduction import NOT_RUN, Claim, Figures
+from coterie.methods.round import assigned_groups
+from coterie.training.fitting import initialize
+from coterie.training.loop import train
 from coterie.training.planning import prepare
 
 Floats = npt.NDArray[np.float64]
@@ -42,8 +43,9 @@ def shot(data: FederatedDataset, method: str, seed: int, options: Mapping[str, A
     """A method without rounds; all that it does happens before the first one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that clusters overlap, or clients have few samples, is the experiment
-        begun = begin(prepare(data, method, None, None, {**options, "seed": seed}))
-    groups = np.zeros(len(data.clients), np.int64) if begun.plan.groups is None else begun.plan.groups.numpy()
+        begun = initialize(prepare(data, method, None, {**options, "seed": seed}))
+    known = assigned_groups(begun.plan.tiers, begun.state)
+    groups = np.zeros(len(data.clients), np.int64) if known is None else known.numpy()
     return Shot(vectors(begun.state.clusters.params), groups)
 
 
@@ -81,11 +83,11 @@ def errors_by_round(
 
     A client's model is that of the cluster it chose last.
     """
-    begun = begin(prepare(data, method, None, None, {**options, "seed": seed}))
+    begun = initialize(prepare(data, method, None, {**options, "seed": seed}))
     plan, errors = begun.plan, []
     with torch.no_grad():
-        for done in rounds(plan.method, plan.federation, begun.state, plan.options.rounds, seed, plan.groups):
-            state = done.state
+        for step in train(plan.method, plan.run, begun.state):
+            state = step.state
             errors.append(normalised_mse(data, vectors(state.clusters.params), state.choice[:, 0].numpy()))
             if errors[-1] <= until:
                 break

@@ -61,8 +61,8 @@ def _median(values: Sequence[float | None]) -> float | None:
 CAP, QUICK_CAP = 1000, 400
 STEP = {"lr": 0.01, "local_steps": 10}
 CLOSE = f"near-truth:low={1 / 6},high={1 / 4}"
-ALONE = {"start": "gaussian:sd=0"}
-SEVERAL = {"start": CLOSE, "restarts": 1}
+ALONE = {"init": "gaussian:sd=0"}
+SEVERAL = {"init": CLOSE, "restarts": 1}
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Curves(AtOnce):
         odcl, best = (normalised_mse(data, each.models, each.groups) for each in (convex, oracle))
         figures: Figures = {"odcl": odcl, "oracle": best}
         for lr in STEPS:
-            options = {"start": FAR, "restarts": 1, "local_steps": 10, "lr": lr, "rounds": round(self.progress / lr)}
+            options = {"init": FAR, "restarts": 1, "local_steps": 10, "lr": lr, "rounds": round(self.progress / lr)}
             errors = errors_by_round(data, "ifca", self.seed, options)
             whole = errors_by_round(data, "ifca", self.seed, {**options, **NO_HALF}, until=min(odcl, best))
             figures |= {

@@ -15,7 +15,6 @@ from statistics import stdev
 from typing import Any
 
 import numpy as np
-from coterie.training.starting import begin
 
 from coterie.core.dataset import FederatedDataset
 from coterie.data import scenario
@@ -31,7 +30,7 @@ from coterie.experiments.reproduction import (
     spread,
     values_of,
 )
-from coterie.training.fitting import fit
+from coterie.training.fitting import fit, initialize
 from coterie.training.planning import prepare
 from papers.odcl.measures import PAPER, Bar, Floats, Ints, kept, shot, within
 
@@ -120,8 +119,10 @@ class Ifca(AtOnce):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a start that leaves a cluster empty is part of the experiment
             # the oracle of IFCA-1 and IFCA-2 has the penalty, with or without it in the rounds
-            first = begin(prepare(data, "ifca", None, STARTS[self.start], common)).state.clusters.params["weight"]
-            result = fit(data, "ifca", start=[{"weight": model} for model in first.numpy()], **common, **run)
+            first = initialize(
+                prepare(data, "ifca", None, {**common, "init": STARTS[self.start]})
+            ).state.clusters.params["weight"]
+            result = fit(data, "ifca", init=[{"weight": model} for model in first.numpy()], **common, **run)
         return kept({name: result.metrics[name] for name in ("accuracy", "identity")})
 
 

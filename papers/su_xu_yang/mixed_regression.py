@@ -18,16 +18,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from coterie.server.loop import rounds
-from coterie.server.moment_descent import Coarse, MomentSettings, moment_descent
-from coterie.training.starting import begin
 
 from coterie.core.dataset import FederatedDataset
 from coterie.core.state import ServerState
 from coterie.data import scenario
 from coterie.evaluate.metrics import agreement, parameter_error
 from coterie.experiments.reproduction import AtOnce, Cell, Claim, Figures, Found, Reproduction, Table, spread, values_of
-from coterie.training.planning import Start, prepare
+from coterie.methods.moment_descent import Coarse, MomentDescent
+from coterie.training.earlier import InitChoice
+from coterie.training.fitting import initialize
+from coterie.training.loop import train
+from coterie.training.planning import prepare
 
 GROUPS, DIMENSION, NOISE, ROUNDS = 3, 100, "0.2", 400
 EARLY = 100
@@ -130,10 +131,10 @@ class Trial(AtOnce):
 
     def _phase_one(self, data: FederatedDataset) -> Coarse:
         """Five iterations from a random start of norm 1, as in the paper."""
-        return coarse_models(data, MomentSettings(k=GROUPS, start_norm=1.0, iterations=5), self.seed)
+        return coarse_models(data, MomentDescent(clusters=GROUPS, start_norm=1.0, iterations=5), self.seed)
 
     def _coarse_figures(self, data: FederatedDataset, coarse: Coarse) -> Figures:
-        shown = coarse_models(data, MomentSettings(start_norm=1.0, iterations=5), self.seed)
+        shown = coarse_models(data, MomentDescent(clusters="auto", start_norm=1.0, iterations=5), self.seed)
         return {
             **coarse_figures(data, coarse),
             "shown": float(shown.grouping.k),
@@ -165,7 +166,7 @@ class Trial(AtOnce):
         own = {"averaging": "all", "client_weight": "samples", "lr": "auto", "local_steps": 5}
         return own | {"rounds": self.rounds, "seed": self.seed} | dict(more)
 
-    def errors(self, data: FederatedDataset, start: Start, **more: Any) -> tuple[list[float], ServerState]:
+    def errors(self, data: FederatedDataset, start: InitChoice, **more: Any) -> tuple[list[float], ServerState]:
         """The error after every round of phase 2 from `start`, the first before any."""
         options = self._options({"clusters": GROUPS, **more})
         return run_errors(data, "two-phase", start, options, known(data)[1])
@@ -179,10 +180,10 @@ class Trial(AtOnce):
 
 
 def run_errors(
-    data: FederatedDataset, method: str, start: Start | None, options: Mapping[str, Any], models: np.ndarray | None
+    data: FederatedDataset, method: str, init: InitChoice | None, options: Mapping[str, Any], models: np.ndarray | None
 ) -> tuple[list[float], ServerState]:
     """The error (eq. 6) after every round against `models`, if given, and the last state."""
-    begun = begin(prepare(data, method, "linear", start, options))
+    begun = initialize(prepare(data, method, "linear", {**options, "init": init}))
     plan, state = begun.plan, begun.state
 
     def error() -> list[float]:
@@ -190,17 +191,18 @@ def run_errors(
 
     errors = error()
     with torch.no_grad():
-        for done in rounds(plan.method, plan.federation, state, plan.options.rounds, plan.options.seed, plan.groups):
-            state = done.state
+        for step in train(plan.method, plan.run, state):
+            state = step.state
             errors += error()
     return errors, state
 
 
-def coarse_models(data: FederatedDataset, settings: MomentSettings, seed: int) -> Coarse:
+def coarse_models(data: FederatedDataset, settings: MomentDescent, seed: int) -> Coarse:
     """Phase 1 on its own."""
-    federation = prepare(data, "moment-descent", "linear", None, {}).federation
+    federation = prepare(data, "moment-descent", "linear", {}).federation
+    width, device = data.train.x.shape[1], torch.device("cpu")
     with torch.no_grad():
-        return moment_descent(federation, data.train.x.shape[1], settings, seed, torch.float64, torch.device("cpu"))
+        return settings.descend(federation, width, settings.count, seed, torch.float64, device)
 
 
 def coarse_figures(data: FederatedDataset, coarse: Coarse) -> Figures:
@@ -462,8 +464,13 @@ class FreshTrial(AtOnce):
             samples=f"{crowd}x2+10x{own}",
             test_samples=1,
         )
-        settings = MomentSettings(
-            k=GROUPS, anchors=10, moments="two-points", iterations=self.iterations, subspace_rounds=3, start_norm=1.0
+        settings = MomentDescent(
+            clusters=GROUPS,
+            anchors=10,
+            moments="two-points",
+            iterations=self.iterations,
+            subspace_rounds=3,
+            start_norm=1.0,
         )
         return coarse_figures(data, coarse_models(data, settings, self.seed))
 
@@ -534,7 +541,7 @@ class PrivateTrial(AtOnce):
 
     def measure(self, folder: Path) -> Figures:
         data = Trial(SETTINGS[1], self.seed).data()
-        settings = MomentSettings(k=GROUPS, start_norm=1.0, iterations=5, private_anchors=self.sigma)
+        settings = MomentDescent(clusters=GROUPS, start_norm=1.0, iterations=5, private_anchors=self.sigma)
         coarse = coarse_models(data, settings, self.seed)
         return coarse_figures(data, coarse) | {"megabytes": round(coarse.cost.bytes_down / 1e6, 1)}
 

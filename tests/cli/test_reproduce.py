@@ -36,7 +36,7 @@ def test_outside_a_checkout_one_sentence_says_what_to_do(coterie, tmp_path, monk
 
 
 def test_a_quick_run_prints_tables_and_verdicts_and_leaves_nothing(coterie, tmp_path):
-    code, out, err = coterie("reproduce", "ifca-figure3", "--quick", "--only", "(c)", "--seeds", "1")
+    code, out, err = coterie("reproduce", "ifca-figure3", "--quick", "--only", "(c)", "--seeds", "1", "--jobs", "1")
     assert code == 0
     assert "holds   (c) n=25: more clients help" in out
     assert "not run (d) n=25: more clients help" in out

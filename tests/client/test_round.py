@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from coterie.tiers.method import Method
 
 from coterie.client.group import ClientGroup
 from coterie.client.tasks import LocalRound
@@ -19,25 +18,23 @@ from coterie.core.shard import Shard
 from coterie.core.task import Task
 from coterie.errors import ConfigError
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork
-from coterie.server.aggregate import Averaging
+from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
+from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss, SingleCluster
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 from tests.core.make import Samples, class_data, make_block, make_shard, regression_data
 
 D = 3
 SIZES = [4, 9, 4, 10, 1, 17]
 LINEAR = make_learner("linear:bias=true", Profile((D,), None))
-TWO_STEPS = LocalWork(2)
+TWO_STEPS = FullBatch(steps=2)
+BATCHES = MiniBatch(batch_size=3, epochs=1)
 NEAR = {"rtol": 1e-6, "atol": 1e-9}
 
 
-def task(work: LocalWork = TWO_STEPS, weight: str = "uniform", weights=None, seed: int = 5):
-    method = Method(
-        "m", Conditional(), weights or LowestLoss(), Fixed(1), work, Averaging(client_weight=weight), lr=0.1
-    )
-    return method.task(seed)
+def task(work: LocalTraining = TWO_STEPS, weight: str = "uniform", assignment=None, seed: int = 5):
+    averaging = Averaging(client_weight=weight)
+    return Tiers(assignment=assignment or LowestLoss(), K=1, local=work, averaging=averaging).task(seed, 1)
 
 
 def local_round(learner, shard: Shard, task_: LocalRound, sent: Broadcast) -> Reply:
@@ -127,7 +124,7 @@ def cut_in_parts(learner, shard: Shard, task_, sent: Broadcast, parts: int) -> R
 
 
 @pytest.mark.parametrize("parts", [2, len(SIZES)])
-@pytest.mark.parametrize("work", [LocalWork(2), LocalWork(None, 1, 3)])
+@pytest.mark.parametrize("work", [FullBatch(steps=2), BATCHES])
 def test_the_result_does_not_depend_on_the_cut(parts, work):
     shard, sent = make_shard(regression_data(SIZES, D)), broadcast(random_clusters(3, 2))
     whole = local_round(LINEAR, shard, task(work), sent)
@@ -135,7 +132,7 @@ def test_the_result_does_not_depend_on_the_cut(parts, work):
 
 
 def test_batches_differ_by_round_and_seed():
-    shard, clusters, work = make_shard(regression_data([20], D)), random_clusters(1), LocalWork(None, 1, 3)
+    shard, clusters, work = make_shard(regression_data([20], D)), random_clusters(1), BATCHES
 
     def change(seed: int, round_: int) -> torch.Tensor:
         reply = local_round(LINEAR, shard, task(work, seed=seed), broadcast(clusters, round_=round_))
@@ -155,7 +152,7 @@ def test_equal_models_are_chosen_by_the_lowest_index():
 
 def test_one_cluster_needs_no_scores():
     data, clusters = regression_data(SIZES, D), random_clusters(1)
-    reply = local_round(LINEAR, make_shard(data), task(weights=SingleCluster()), broadcast(clusters))
+    reply = local_round(LINEAR, make_shard(data), task(assignment=SingleCluster()), broadcast(clusters))
     slow = slow_round(data, clusters, 2, "uniform")
     np.testing.assert_allclose(reply.slotted["clusters"].arrays["change/weight"].numpy(), slow["weight"], **NEAR)
     np.testing.assert_allclose(reply.sums["loss"].numpy(), slow["loss"], **NEAR)
@@ -165,7 +162,7 @@ def test_the_loss_of_mini_batches_is_taken_as_they_are_stepped_on():
     """One client, all its samples in every batch: the mean of the losses before the two steps of a plain loop."""
     ((x, y),) = data = regression_data([4], D)
     clusters = random_clusters(1)
-    reply = local_round(LINEAR, make_shard(data), task(LocalWork(2, None, 4)), broadcast(clusters))
+    reply = local_round(LINEAR, make_shard(data), task(MiniBatch(batch_size=4, steps=2)), broadcast(clusters))
     w, b, losses = clusters.params["weight"][0].numpy(), float(clusters.params["bias"][0]), []
     for _ in range(2):
         gap = x @ w + b - y
@@ -174,7 +171,7 @@ def test_the_loss_of_mini_batches_is_taken_as_they_are_stepped_on():
     assert float(reply.sums["loss"]) == pytest.approx(4 * np.mean(losses), rel=1e-9)
 
 
-@pytest.mark.parametrize(("K", "work", "scored"), [(1, LocalWork(None, 1, 3), 0), (1, TWO_STEPS, 6), (2, TWO_STEPS, 6)])
+@pytest.mark.parametrize(("K", "work", "scored"), [(1, BATCHES, 0), (1, TWO_STEPS, 6), (2, TWO_STEPS, 6)])
 def test_clients_are_scored_only_where_somebody_needs_it(K, work, scored, monkeypatch):
     counted: list[int] = []
     real = type(LINEAR).score
@@ -186,7 +183,11 @@ def test_clients_are_scored_only_where_somebody_needs_it(K, work, scored, monkey
 
 
 def test_one_cluster_chosen_and_one_cluster_given_have_the_same_loss():
-    shard, sent, work = make_shard(regression_data(SIZES, D)), broadcast(random_clusters(1)), LocalWork(None, 1, 3)
+    shard, sent, work = (
+        make_shard(regression_data(SIZES, D)),
+        broadcast(random_clusters(1)),
+        BATCHES,
+    )
     chosen = local_round(LINEAR, shard, task(work), sent)
     given = local_round(LINEAR, shard, task(work), broadcast(sent.clusters, [[0]] * len(SIZES)))
     assert_same(chosen, given)
@@ -196,7 +197,7 @@ def test_the_reply_names_the_ways_that_were_taken():
     shard = make_shard(regression_data(SIZES, D))
     reply = local_round(LINEAR, shard, task(), broadcast(random_clusters()))
     assert reply.paths == ("closed-form", "closed-form-flat")  # n > p needs the changes, n <= p does not
-    assert local_round(LINEAR, shard, task(LocalWork(None, 1, 3)), broadcast(random_clusters())).paths == ("autograd",)
+    assert local_round(LINEAR, shard, task(BATCHES), broadcast(random_clusters())).paths == ("autograd",)
     parts = [local_round(LINEAR, shard.take(np.array([i])), task(), broadcast(random_clusters())) for i in range(6)]
     assert merge(parts).paths == reply.paths
     assert decode_reply(encode_reply(reply)).paths == reply.paths
@@ -216,7 +217,7 @@ def test_a_told_client_works_on_what_it_was_told():
     assert float(reply.sums["loss"]) == pytest.approx(loss)
 
 
-@pytest.mark.parametrize("work", [LocalWork(2), LocalWork(None, 1, 3)])
+@pytest.mark.parametrize("work", [FullBatch(steps=2), BATCHES])
 def test_told_and_free_clients_work_side_by_side(work):
     data, clusters = regression_data(SIZES, D), random_clusters(3)
     shard = make_shard(data)
@@ -310,7 +311,7 @@ def test_the_change_of_the_body_is_summed_over_all_clusters(restarts):
     for i, one in enumerate(data):
         for restart in range(restarts):
             slot = torch.tensor([[restart * 3 + int(chosen[i, restart])]])
-            change = learner.descend(clusters.at(slot), make_block([one], [f"c{i}"]), LocalWork(2), 0.1)
+            change = learner.descend(clusters.at(slot), make_block([one], [f"c{i}"]), FullBatch(steps=2), 0.1)
             for name in total:
                 total[name][restart] += len(one[1]) * change[name][0, 0]
     body = reply.slotted["body"]

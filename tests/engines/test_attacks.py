@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 from sklearn.metrics import adjusted_rand_score
 
 import coterie
@@ -17,6 +16,7 @@ from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
 from coterie.testing.checks import Case, small_federation
+from coterie.training.fitting import initialize
 from coterie.training.planning import prepare
 from coterie.training.result import Result
 
@@ -24,11 +24,11 @@ SMALL = {"clusters": 2, "rounds": 3, "local_steps": 2, "lr": 0.05, "dtype": "flo
 
 
 def plan_of(poison, **options):
-    return prepare(small_federation("linear"), "ifca", "linear", None, SMALL | {"poison": poison} | options)
+    return prepare(small_federation("linear"), "ifca", "linear", SMALL | {"poison": poison} | options)
 
 
 def names(plan):
-    return {client for client, lies in zip(plan.data.clients, plan.lying.tolist(), strict=True) if lies}
+    return {client for client, lies in zip(plan.data.clients, plan.attacking.tolist(), strict=True) if lies}
 
 
 def test_who_lies_is_drawn_by_id_and_seed_and_not_by_place():
@@ -67,11 +67,11 @@ def test_only_what_an_attacker_trained_is_false(each):
     """Of an answer with 10 times the changes of attackers, the sum is that of the truth and 9 times theirs."""
     options = {"combine": "median"} if each else {}
     honest, poisoned = plan_of(None, **options), plan_of("scale:share=0.4,strength=10", **options)
-    everybody, state = np.arange(9), begin(honest).state
+    everybody, state = np.arange(9), initialize(honest).state
     broadcast = Broadcast(0, state.clusters, scalars={"lr": 0.05})
-    task = honest.method.task(3)
+    task = honest.tiers.task(3, honest.rounds)
     true, false = (plan.federation.ask(task, broadcast, everybody).reply for plan in (honest, poisoned))
-    alone = poisoned.federation.group.take(np.flatnonzero(poisoned.lying.numpy()))
+    alone = poisoned.federation.group.take(np.flatnonzero(poisoned.attacking.numpy()))
     lied = Simulated(replace(honest.federation.group, train=alone.train, test=None, memory=None)).ask(
         task, broadcast.to(np.arange(len(alone.train))), np.arange(len(alone.train))
     )
@@ -121,10 +121,10 @@ def test_scores_and_agreement_are_those_of_honest_clients(tmp_path):
     assert _attackers(result) == names(plan)
     assert result.metrics["liars"] == 3
     scores = [row["score"] for row in result.clients]
-    assert [score is None for score in scores] == plan.lying.tolist()
+    assert [score is None for score in scores] == plan.attacking.tolist()
     known = [score for score in scores if score is not None]
     assert result.metrics["rmse"] == pytest.approx(np.mean(known))
-    truth = plan.data.truth[~plan.lying.numpy()]
+    truth = plan.data.truth[~plan.attacking.numpy()]
     found = [row["cluster"] for row in result.clients if not row.get("liar")]
     assert result.metrics["ari"] == pytest.approx(adjusted_rand_score(truth, found))
     assert coterie.resume(tmp_path / "run", plan.data).config["poison"] == "sign-flip:share=0.3"

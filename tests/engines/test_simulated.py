@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from coterie.tiers.method import Method
 
 from coterie.client.group import ClientGroup
 from coterie.core.clusters import Clusters
@@ -18,16 +17,14 @@ from coterie.core.task import Task
 from coterie.engines import simulated
 from coterie.engines.simulated import Simulated
 from coterie.learners import make_learner
-from coterie.learners.descent import LocalWork
-from coterie.server.aggregate import Averaging
+from coterie.learners.local_training import FullBatch
 from coterie.testing.checks import CHECKS, Case
 from coterie.tiers.assignment import LowestLoss
-from coterie.tiers.objective import Conditional
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.composition import Tiers
 from tests.core.make import make_shard, regression_data
 
 LINEAR = make_learner("linear", Profile((3,), None))
-TASK = Method("m", Conditional(), LowestLoss(), Fixed(2), LocalWork(2), Averaging()).task(0)
+TASK = Tiers(assignment=LowestLoss(), K=2, local=FullBatch(steps=2)).task(0, 1)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from coterie.experiments.reproduction import RunCell, mean_of, spread, values_of
 from coterie.experiments.results import append, read
 from coterie.training.fitting import carry_out
 from coterie.training.planning import prepare
+from tests.experiments.work import Square
 
 
 def accuracy(cell, data, result):
@@ -122,16 +122,6 @@ def test_cells_with_a_result_are_left_out():
     }
     with pytest.raises(ConfigError, match="no cell of ifca-table1 contains 'imagenet'"):
         open_cells(table, found, 1, False, "imagenet")
-
-
-@dataclass(frozen=True)
-class Square:
-    def __call__(self, number: int) -> int:
-        if number == 3:
-            raise ConfigError("three is not allowed")
-        if number == 4:
-            raise ZeroDivisionError("a bug")
-        return number**2
 
 
 def test_processes_hand_back_every_job_and_the_mistakes_among_them():

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Dies:
@@ -51,3 +53,15 @@ class AwkwardError(Exception):
 class Pid:
     def __call__(self, job: int) -> tuple[int, str | None, str | None]:
         return os.getpid(), os.environ.get("OMP_NUM_THREADS"), os.environ.get("COTERIE_WORKER")
+
+
+@dataclass(frozen=True)
+class Square:
+    """Work that is refused for 3 and has a bug for 4."""
+
+    def __call__(self, number: int) -> int:
+        if number == 3:
+            raise ConfigError("three is not allowed")
+        if number == 4:
+            raise ZeroDivisionError("a bug")
+        return number**2

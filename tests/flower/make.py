@@ -12,7 +12,9 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from coterie.core.dataset import FederatedDataset
+from coterie.core.federation import Federation
 from coterie.core.messages import Reply
+from coterie.flower import clients as flower_clients
 from coterie.flower.clients import FlowerClients
 from coterie.flower.engine import FlowerFederation
 from coterie.flower.exchange import Exchange
@@ -21,6 +23,7 @@ from coterie.flower.node import make_client_app
 from coterie.flower.roll import Roll
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Answer, answer_content, read_answer, task_of
+from coterie.privacy.noise import SECRET
 from coterie.testing.checks import LEARNERS
 from coterie.training.planning import Plan
 
@@ -53,7 +56,7 @@ def app_of(plan: Plan, places: Sequence[int], folder: Path | None = None) -> Cli
 
 
 def terms_of(plan: Plan) -> Terms:
-    return Terms.of("a run", plan.data.profile, plan.options, plan.method.weights.keeps)
+    return flower_clients.terms_of("a run", plan.data.profile, plan.settings, plan.tiers)
 
 
 def clients_behind_a_grid(
@@ -81,7 +84,12 @@ def federation_of(
 ) -> FlowerFederation:
     """The same as they are asked."""
     clients = clients_behind_a_grid(plan, folder, deliver, **options)
-    return clients.reach(plan.options, plan.method.weights.keeps)
+    return clients.reach(plan.settings, plan.tiers)
+
+
+def with_federation(plan: Plan, federation: Federation) -> Plan:
+    """The same plan with these remote clients, from whom noise is secret."""
+    return replace(plan, run=replace(plan.run, federation=federation, noise=SECRET))
 
 
 def grid_of(federation: FlowerFederation) -> InProcessGrid:

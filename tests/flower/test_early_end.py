@@ -12,7 +12,8 @@ from coterie.flower.node import make_client_app
 from coterie.flower.preflight import check_run_options
 from coterie.flower.roll import Roll
 from coterie.flower.server import Settings, conduct
-from coterie.methods import METHODS
+from coterie.methods import Method
+from coterie.methods.groups import TrueGroups
 from coterie.testing.checks import small_federation
 from coterie.training.planning import prepare
 from tests.flower.make import Clock
@@ -83,23 +84,25 @@ def test_nodes_that_are_not_connected_yet_are_waited_for():
     assert "ward.csv" in str(error)
 
 
-@pytest.mark.parametrize("method", [name for name, entry in METHODS.items() if entry.groups != "truth"])
+@pytest.mark.parametrize(
+    "method", [name for name, kind in Method.members.items() if not isinstance(kind.groups, TrueGroups)]
+)
 def test_the_check_of_settings_accepts_what_a_run_would_accept(method):
     """Defaults of every method, as they are prepared for data that is known."""
     check_run_options(method, {})
 
 
 @pytest.mark.parametrize("learner", ["linear", "logistic", "mlp:hidden=8", "cnn"])
-@pytest.mark.parametrize("options", [{}, {"clusters": 7}, {"rounds": 3, "lr": 0.1}, {"start": "odcl"}, {"lr": -1}])
+@pytest.mark.parametrize("options", [{}, {"clusters": 7}, {"rounds": 3, "lr": 0.1}, {"init": "odcl"}, {"lr": -1}])
 def test_the_check_of_settings_refuses_only_what_every_data_refuses(learner, options):
     """Whatever some data can be prepared with passes the check."""
     options = {"learner": learner, **options}
-    given = {name: value for name, value in options.items() if name not in ("learner", "start")}
+    given = {name: value for name, value in options.items() if name != "learner"}
     passes = False
     for kind in ("linear", "logistic", "cnn"):
         data = coterie.scenario("mixed-regression" if kind == "linear" else "rotated-digits", clients=8)
         try:
-            prepare(data, "ifca", learner, options.get("start"), given)
+            prepare(data, "ifca", learner, given)
         except CoterieError:
             continue
         passes = True

@@ -9,7 +9,6 @@ from time import time
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 from flwr.app import Error, Message, RecordDict
 
 from coterie.client.tasks import Evaluate
@@ -30,6 +29,7 @@ from coterie.flower.roll import Roll
 from coterie.flower.schema import Demanded
 from coterie.flower.wire import read_request, task_of
 from coterie.testing.checks import Case
+from coterie.training.fitting import initialize
 from tests.flower.make import (
     NODES,
     Clock,
@@ -43,7 +43,7 @@ from tests.flower.make import (
     with_change,
 )
 
-CASE = Case("ifca", "linear", {"start": "random"})
+CASE = Case("ifca", "linear", {"init": "random"})
 PLAN = CASE.plan()
 CLIENTS = PLAN.data.clients
 OF_5 = ("site-1", "site-2")
@@ -55,8 +55,8 @@ SOFT = SOFT_CASE.plan()
 
 def ask(federation: Federation, asked: Positions = EVERYBODY) -> Replies:
     """The first round."""
-    broadcast = Broadcast(0, begin(PLAN).state.clusters, scalars={"lr": 0.05})
-    return federation.ask(PLAN.method.task(3), broadcast, asked)
+    broadcast = Broadcast(0, initialize(PLAN).state.clusters, scalars={"lr": 0.05})
+    return federation.ask(PLAN.tiers.task(3, 1), broadcast, asked)
 
 
 def expected(without: Sequence[str]) -> Reply:
@@ -330,7 +330,7 @@ def test_the_longest_change_by_hand():
 
 
 def test_an_answer_that_is_looked_at_may_be_infinite():
-    clusters = begin(PLAN).state.clusters
+    clusters = initialize(PLAN).state.clusters
     huge = replace(clusters, params={name: p + 1e200 for name, p in clusters.params.items()})
     task, broadcast = Evaluate(), Broadcast(0, huge, each={"own": torch.zeros(9, dtype=int)})
     replies = federation_of(PLAN).ask(task, broadcast, EVERYBODY)
@@ -381,7 +381,7 @@ def test_a_run_with_faults_equals_a_simulation_that_replays_who_answered(nodes, 
 
 def test_a_first_round_without_an_answer_says_why():
     federation = federation_of(PLAN, deliver=in_round(0, failed, *NODES))
-    with pytest.raises(TrainingError, match=r"none of the 9 clients asked has answered \(node 5 answered with"):
+    with pytest.raises(TrainingError, match=r"none of the 9 clients asked has replied \(node 5 answered with"):
         CASE.run(PLAN, lambda side: federation)
 
 
@@ -502,10 +502,10 @@ def refusal(plan, app) -> str:
     roll = Roll()
     roll.call(exchange, wait=1)
     federation = FlowerFederation(exchange, roll, terms_of(plan))
-    clusters = begin(plan).state.clusters
-    each = {"accepted": torch.full((9,), NEVER)} if plan.method.weights.keeps else {}
+    clusters = initialize(plan).state.clusters
+    each = {"accepted": torch.full((9,), NEVER)} if plan.tiers.assignment.keeps else {}
     return reasons(
-        federation.ask(plan.method.task(3), Broadcast(0, clusters, scalars={"lr": 0.1}, each=each), EVERYBODY)
+        federation.ask(plan.tiers.task(3, 1), Broadcast(0, clusters, scalars={"lr": 0.1}, each=each), EVERYBODY)
     )
 
 
@@ -527,7 +527,8 @@ def test_a_node_set_up_for_another_learner_says_so():
 
 
 def test_a_server_names_no_file_of_a_node():
-    plan = replace(PLAN, options=replace(PLAN.options, learner="resnet18:weights=/etc/passwd"))
+    settings = replace(PLAN.settings, learner="resnet18:weights=/etc/passwd")
+    plan = replace(PLAN, run=replace(PLAN.run, settings=settings))
     assert "no file can be read here" in refusal(plan, make_client_app(lambda context: PLAN.data))
 
 

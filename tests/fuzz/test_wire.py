@@ -33,7 +33,7 @@ from tests.flower.make import federation_of
 from tests.fuzz.cases import cases, refusal
 
 RUNS = (
-    Case("ifca", "linear", {"start": "random", "rounds": 1}),
+    Case("ifca", "linear", {"init": "random", "rounds": 1}),
     Case("ifca", "logistic", {"restarts": 2, "rounds": 1}),
     Case("ifca", "logistic", {"combine": "median", "rounds": 1, "finetune": 1}),
     Case("fedem", "linear", {"rounds": 1}),

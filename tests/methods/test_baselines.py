@@ -12,7 +12,7 @@ def test_fedavg_is_the_sample_weighted_mean_of_the_local_models():
     """One round, one step: theta - lr * sum_i (n_i/N) g_i = theta - lr * gradient of the pooled data."""
     data = population()
     start = np.array([0.1, -0.2, 0.3, 0.4])
-    result = coterie.fit(data, "fedavg", learner="linear", start=[{"weight": start}], rounds=1, local_steps=1, lr=0.2)
+    result = coterie.fit(data, "fedavg", learner="linear", init=[{"weight": start}], rounds=1, local_steps=1, lr=0.2)
     x, y = data.train.x.numpy(), data.train.y.numpy()
     expected = start - 0.2 * x.T @ (x @ start - y) / len(y)
     np.testing.assert_allclose(result.models[0]["weight"], expected, rtol=1e-12)
@@ -31,7 +31,7 @@ def test_fedprox_pulls_towards_the_received_model():
     x, y = np.array([[1.0], [2.0]]), np.array([1.0, 0.0])
     data = coterie.from_arrays([(x, y)])
     result = coterie.fit(
-        data, "fedprox", mu=2.0, learner="linear", start=[{"weight": np.array([3.0])}], rounds=1, local_steps=2, lr=0.1
+        data, "fedprox", mu=2.0, learner="linear", init=[{"weight": np.array([3.0])}], rounds=1, local_steps=2, lr=0.1
     )
     # g(t) = mean(x (x t - y)) = 2.5 t - 0.5:  g(3) = 7,  theta1 = 2.3,  g(2.3) = 5.25
     # theta2 = 2.3 - 0.1 (5.25 + 2 (2.3 - 3)) = 2.3 - 0.385 = 1.915

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 
 import coterie
 from coterie.engines.simulated import Simulated
 from coterie.errors import InputError, TrainingError
 from coterie.testing.checks import small_federation
-from coterie.training.fitting import execute
+from coterie.training.fitting import execute, initialize
 from coterie.training.planning import prepare
 
 ROUNDS, LR, STEPS, K = 4, 0.2, 3, 2
@@ -70,10 +69,10 @@ def plain_rounds(data, models, ratio: bool, averaging: str, rounds: int = ROUNDS
 def test_soft_methods_against_a_plain_loop(method: str, averaging: str):
     data = small_federation("logistic")
     options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "averaging": averaging, "seed": 1}
-    plan = prepare(data, method, "logistic", None, options)
-    begun = begin(plan)
-    first = [{name: v.numpy() for name, v in model.items()} for model in begun.state.clusters.models()]
-    result = execute(begun, None, lambda record: None)
+    plan = prepare(data, method, "logistic", options)
+    initialized = initialize(plan)
+    first = [{name: v.numpy() for name, v in model.items()} for model in initialized.state.clusters.models()]
+    result = execute(initialized, None)
     w, models, likelihoods = plain_rounds(data, first, method == "fedrc", averaging)
     for found, expected in zip(result.models, models, strict=True):
         assert found["weight"] == pytest.approx(expected["weight"], rel=1e-9, abs=1e-12)
@@ -125,9 +124,9 @@ def test_numbers_are_told_apart_by_the_error_of_the_round_before():
 def test_fesem_against_a_plain_loop():
     data = small_federation("logistic")
     options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1}
-    begun = begin(prepare(data, "fesem", "logistic", None, options))
-    centres = [{name: v.numpy() for name, v in model.items()} for model in begun.state.clusters.models()]
-    result = execute(begun, None, lambda record: None)
+    initialized = initialize(prepare(data, "fesem", "logistic", options))
+    centres = [{name: v.numpy() for name, v in model.items()} for model in initialized.state.clusters.models()]
+    result = execute(initialized, None)
     x, y, C = data.train.x.numpy().reshape(len(data.train.x), -1), data.train.y.numpy(), data.profile.classes
     spans = list(zip(data.train.starts, data.train.stops, strict=True))
     own = []
@@ -161,19 +160,19 @@ def test_fesem_against_a_plain_loop():
 
 def plan_for(**options):
     settings = {"clusters": 2, "rounds": 4, "lr": 0.2, "local_steps": 2, "seed": 1} | options
-    return prepare(small_federation("logistic"), "fedem", "logistic", None, settings)
+    return prepare(small_federation("logistic"), "fedem", "logistic", settings)
 
 
 def test_a_client_that_was_away_goes_on_from_its_own_last_round():
     plan = plan_for()
     away = Simulated(plan.federation.group, missing={1: ("site-4",), 2: ("site-4",)})
-    begun = begin(replace(plan, federation=away))
+    initialized = initialize(replace(plan, federation=away))
     kept = []
 
     def look(record):
         kept.append(plan.federation.group.states.shelf.arrays["weights"][4].clone())
 
-    execute(begun, None, look)
+    execute(initialized, None, look)
     assert torch.equal(kept[0], kept[1])
     assert torch.equal(kept[1], kept[2])
     assert not torch.equal(kept[2], kept[3])
@@ -181,18 +180,18 @@ def test_a_client_that_was_away_goes_on_from_its_own_last_round():
 
 def test_a_new_run_finds_nothing_of_the_one_before():
     plan = plan_for()
-    first = execute(begin(plan), None, lambda record: None)
-    again = execute(begin(plan), None, lambda record: None)
+    first = execute(initialize(plan), None)
+    again = execute(initialize(plan), None)
     assert np.array_equal(first.weights, again.weights)
 
 
 def test_a_state_of_another_round_is_an_error():
     plan = plan_for()
-    execute(begin(plan), None, lambda record: None)
-    begun = begin(plan)
-    later = replace(begun.state.with_values(accepted=torch.full((9,), 1)), round=2)
+    execute(initialize(plan), None)
+    initialized = initialize(plan)
+    later = replace(initialized.state.with_values(accepted=torch.full((9,), 1)), round=2)
     with pytest.raises(TrainingError, match="goes on from round 1 of a client that has kept weights of round 3"):
-        execute(replace(begun, state=later), None, lambda record: None)
+        execute(replace(initialized, state=later), None)
 
 
 def test_weights_that_have_become_zero_can_come_back():

@@ -8,14 +8,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.errors import ConfigError
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import AssignmentRule, EMMixture
-from coterie.training.fitting import execute
+from coterie.training.fitting import execute, initialize
 from coterie.training.measures import dying
 from coterie.training.planning import prepare
 
@@ -49,7 +48,7 @@ def stepped(model: Model, x: np.ndarray, y: np.ndarray, focus: np.ndarray, pull:
     return moved
 
 
-def begun_with(data: FederatedDataset, method: str, **options: object):
+def initialized_with(data: FederatedDataset, method: str, **options: object):
     plan = prepare(
         data,
         method,
@@ -57,8 +56,10 @@ def begun_with(data: FederatedDataset, method: str, **options: object):
         None,
         {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1} | options,
     )
-    begun = begin(plan)
-    return begun, [{name: v.numpy() for name, v in model.items()} for model in begun.state.clusters.models()]
+    initialized = initialize(plan)
+    return initialized, [
+        {name: v.numpy() for name, v in model.items()} for model in initialized.state.clusters.models()
+    ]
 
 
 def assert_models(found: list[Model], expected: list[Model]) -> None:
@@ -74,9 +75,9 @@ def normal(z: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> float:
 @pytest.mark.parametrize("gaussians", [None, 3])
 def test_fedgmm_against_a_plain_loop(gaussians: int | None):
     data = small_federation("logistic")
-    begun, models = begun_with(data, "fedgmm", gaussians=gaussians)
-    objective = begun.plan.method.objective
-    result = execute(begun, None, lambda record: None)
+    initialized, models = initialized_with(data, "fedgmm", gaussians=gaussians)
+    objective = initialized.plan.method.objective
+    result = execute(initialized, None)
     clients = clients_of(data)
     pairs = [(k, k) for k in range(K)] if gaussians is None else [(a, b) for a in range(gaussians) for b in range(K)]
     G = gaussians or K
@@ -148,8 +149,8 @@ def first_direction(objective, x: np.ndarray) -> np.ndarray:
 def test_fedsoft_against_a_plain_loop(every: int):
     lam, sigma = 0.3, 1e-2
     data = small_federation("logistic")
-    begun, centres = begun_with(data, "fedsoft", lam=lam, least_share=sigma, count_every=every)
-    result = execute(begun, None, lambda record: None)
+    initialized, centres = initialized_with(data, "fedsoft", lam=lam, least_share=sigma, count_every=every)
+    result = execute(initialized, None)
     clients = clients_of(data)
     own: list[Model | None] = [None] * len(clients)
     u = np.zeros((len(clients), K))
@@ -198,10 +199,10 @@ def test_fedem_with_responsibilities_of_zero_and_one_is_ifca_step_by_step(monkey
     options = {"clusters": 3, "rounds": 1, "lr": LR, "local_steps": STEPS, "seed": 2, "client_weight": "samples"}
     models = None
     for _ in range(4):
-        hard = coterie.fit(data, "ifca", learner="logistic", averaging="members", start=models, **options)
+        hard = coterie.fit(data, "ifca", learner="logistic", averaging="members", init=models, **options)
         plan = prepare(data, "fedem", "logistic", models, options | {"averaging": "responsibility"})
         plan = replace(plan, method=replace(plan.method, weights=AllOrNothing()))
-        soft = execute(begin(plan), None, lambda record: None)
+        soft = execute(initialize(plan), None)
         assert_models(soft.models, hard.models)
         assert soft.records[0]["assignments"] == hard.records[0]["assignments"]
         models = hard.models

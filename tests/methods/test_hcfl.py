@@ -14,9 +14,8 @@ from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import hash_ids
 from coterie.methods import find_method
 from coterie.testing.checks import small_federation
-from coterie.training.fitting import execute
+from coterie.training.fitting import execute, initialize
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 
 LR, STEPS = 0.3, 3
 Model = dict[str, np.ndarray]
@@ -34,9 +33,9 @@ def clients_of(data: FederatedDataset) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def run(data: FederatedDataset, method: str, learner: str, **options: object):
     settings = {"rounds": 6, "lr": LR, "local_steps": STEPS, "seed": 1, "dtype": "float64"} | options
-    begun = begin(prepare(data, method, learner, None, settings))
-    first = [{name: v.numpy().copy() for name, v in model.items()} for model in begun.state.clusters.models()]
-    return first, execute(begun, None, lambda record: None)
+    initialized = initialize(prepare(data, method, learner, settings))
+    first = [{name: v.numpy().copy() for name, v in model.items()} for model in initialized.state.clusters.models()]
+    return first, execute(initialized, None)
 
 
 def two_parts(apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -277,10 +276,10 @@ class Perceptron(nn.Module):
 )
 def test_an_own_module_is_trained_as_the_learner_that_it_equals(method, options):
     data, settings = small_federation("mlp"), {"rounds": 3, "lr": LR, "seed": 1, "dtype": "float64"} | options
-    begun = begin(prepare(data, method, "mlp:hidden=6", None, settings))
-    start = [{name: p.numpy().copy() for name, p in model.items()} for model in begun.state.clusters.models()]
-    expected = execute(begun, None, lambda record: None)
-    found = coterie.fit(data, method, learner=Perceptron, start=start, **settings)
+    initialized = initialize(prepare(data, method, "mlp:hidden=6", settings))
+    start = [{name: p.numpy().copy() for name, p in model.items()} for model in initialized.state.clusters.models()]
+    expected = execute(initialized, None)
+    found = coterie.fit(data, method, learner=Perceptron, init=start, **settings)
     assert len(found.models) == len(expected.models) > 1
     for mine, theirs in zip(found.models, expected.models, strict=True):
         for name, value in theirs.items():

@@ -303,8 +303,8 @@ NEVER_SPLIT = {"hcfl+": {"rho": 1e9, "remove": False}, "hcfl": {"warmup": 99}}
     [
         ("hcfl", "fesem", "fesem", {}),
         ("hcfl", "fedsoft", "fedsoft", {}),
-        ("hcfl+", "fesem", "composed", {"weights": "nearest-parameters", "shared": "body", "order": "heads-first"}),
-        ("hcfl+", "fedsoft", "composed", {"weights": "personal-em", "shared": "body", "order": "heads-first"}),
+        ("hcfl+", "fesem", "tiered", {"assignment": "nearest-parameters", "shared": "body", "order": "heads-first"}),
+        ("hcfl+", "fedsoft", "tiered", {"assignment": "personal-em", "shared": "body", "order": "heads-first"}),
     ],
 )
 def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: str, options: dict[str, object]):
@@ -320,7 +320,7 @@ def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: st
 
 def test_a_model_of_ones_own_is_a_change_of_every_clusters():
     """Models 1 and 4, of 1 and 3 samples; weights (1, 0) and (1/4, 3/4); clusters at 0 and 2."""
-    method = prepare(small_federation("mlp"), "fedsoft", "mlp:hidden=6", None, {"clusters": 2}).method
+    method = prepare(small_federation("mlp"), "fedsoft", "mlp:hidden=6", {"clusters": 2}).method
     clusters = Clusters({"w": torch.tensor([[0.0], [2.0]], dtype=torch.float64)}, K=2)
     weights = torch.tensor([[[1.0, 0.0]], [[0.25, 0.75]]], dtype=torch.float64)
     rows = {"model": torch.tensor([[[1.0]], [[4.0]]], dtype=torch.float64), "weights": weights}

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 
 import coterie
 from coterie.core.clusters import Clusters
@@ -20,7 +19,7 @@ from coterie.errors import ConfigError, DivergenceWarning
 from coterie.learners.logistic import Logistic
 from coterie.testing.checks import small_federation
 from coterie.tiers.procedure import SplitBySpectrum, two_means, united
-from coterie.training.fitting import execute
+from coterie.training.fitting import execute, initialize
 from coterie.training.planning import Plan, prepare
 from coterie.training.result import Result
 
@@ -41,9 +40,9 @@ def clients_of(data: FederatedDataset) -> list[tuple[np.ndarray, np.ndarray]]:
 def run(data: FederatedDataset, method: str, **options: object) -> tuple[Model, Plan, Result]:
     """The model it begins with, the plan, and what came out."""
     settings = {"rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1, "dtype": "float64"} | options
-    begun = begin(prepare(data, method, "logistic", None, settings))
-    first = {name: v.numpy().copy() for name, v in begun.state.clusters.models()[0].items()}
-    return first, begun.plan, execute(begun, None, lambda record: None)
+    initialized = initialize(prepare(data, method, "logistic", settings))
+    first = {name: v.numpy().copy() for name, v in initialized.state.clusters.models()[0].items()}
+    return first, initialized.plan, execute(initialized, None)
 
 
 def trained(start: Model, x: np.ndarray, y: np.ndarray, steps: int, lam: float = 0, to: Model | None = None) -> Model:
@@ -275,9 +274,9 @@ def test_homogeneous_clients_end_in_one_cluster(seed: int, share: float):
 def test_no_model_is_held_for_clients_that_find_their_like_at_once():
     """In the first round everybody comes, and what is sent is one model."""
     data = homogeneous(0)
-    begun = begin(prepare(data, "stocfl", "mlp:hidden=20", None, {"rounds": 1, "lr": 0.3, "local_steps": 1}))
-    assert begun.state.clusters.K == 1
-    result = execute(begun, None, lambda record: None)
+    initialized = initialize(prepare(data, "stocfl", "mlp:hidden=20", {"rounds": 1, "lr": 0.3, "local_steps": 1}))
+    assert initialized.state.clusters.K == 1
+    result = execute(initialized, None)
     assert result.records[0]["events"][0]["parents"] == [[]]
     assert result.records[0]["sizes"] == [20]
 
@@ -294,7 +293,7 @@ def test_the_record_says_who_united_and_why(tau: float):
 def test_a_client_introduces_itself_alike_in_any_round_and_company():
     data = small_federation("mlp")
     options = {"batch_size": 4, "local_epochs": 2, "dtype": "float64", "seed": 1}
-    plan = prepare(data, "stocfl", "mlp:hidden=6", None, options)
+    plan = prepare(data, "stocfl", "mlp:hidden=6", options)
 
     def told(round_: int, who: list[int]) -> np.ndarray:
         sent = Broadcast(round_, Clusters({}, K=1), scalars={"lr": LR})

@@ -88,7 +88,7 @@ def test_every_averaging_equals_the_plain_loop_with_unequal_sizes(exchange, over
     data = population()
     steps = 1 if exchange == "gradient" else 4
     result = coterie.fit(
-        data, "ifca", learner="linear", start=START, clusters=2, rounds=5, lr=0.1, local_steps=steps, exchange=exchange,
+        data, "ifca", learner="linear", init=START, clusters=2, rounds=5, lr=0.1, local_steps=steps, exchange=exchange,
         averaging=over, client_weight=weight, divide_by=divide_by, participation=share, seed=9,
     )  # fmt: skip
     expected = plain_ifca(
@@ -113,7 +113,7 @@ def test_resampling_equals_the_plain_loop_over_fresh_subsets(exchange, over, wei
     steps = 1 if exchange == "gradient" else 3
     common = {"rounds": 4, "lr": 0.2, "seed": 9}
     result = coterie.fit(
-        data, "ifca", learner="linear", start=START, clusters=2, local_steps=steps, exchange=exchange, averaging=over,
+        data, "ifca", learner="linear", init=START, clusters=2, local_steps=steps, exchange=exchange, averaging=over,
         client_weight=weight, divide_by=divide_by, participation=share, resample=True, **common,
     )  # fmt: skip
     settings = {"steps": steps, "gradient": exchange == "gradient", "over": over, "weight": weight}
@@ -128,7 +128,7 @@ def test_resampling_equals_the_plain_loop_over_fresh_subsets(exchange, over, wei
 
 def test_the_training_loss_of_a_resampled_round_is_that_of_the_samples_chosen_by():
     data = population(sizes=(13, 8, 20, 9), noise=0.5)
-    result = coterie.fit(data, "ifca", learner="linear", start=START, clusters=2, rounds=2, resample=True, seed=1)
+    result = coterie.fit(data, "ifca", learner="linear", init=START, clusters=2, rounds=2, resample=True, seed=1)
     total = count = 0
     for i, (x, y) in enumerate(arrays_of(data)):
         rows = plain_subset(data, i, 0, 2, 1)
@@ -213,7 +213,7 @@ def test_a_race_that_lasts_the_whole_run_is_decided_by_all_clients():
 
 def test_an_empty_cluster_keeps_its_model():
     far = {"weight": np.full(4, 1e6)}
-    result = coterie.fit(population(), "ifca", learner="linear", start=[START[0], far], clusters=2, rounds=3)
+    result = coterie.fit(population(), "ifca", learner="linear", init=[START[0], far], clusters=2, rounds=3)
     assert np.array_equal(result.models[1]["weight"], far["weight"])
     assert result.metrics["clusters"] == 1
     assert result.records[-1]["sizes"] == [8, 0]

@@ -15,9 +15,8 @@ from coterie.core.messages import Slotted
 from coterie.errors import ConfigError
 from coterie.evaluate.subspace import subspace_distance
 from coterie.server.solved_heads import basis_gradient, least_squares_heads, solve_heads
-from coterie.training.fitting import execute
+from coterie.training.fitting import execute, initialize
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 
 SMALL = {"clients": 9, "samples": 6, "dimension": 5, "width": 2, "groups": 3, "imbalance": 3.0, "noise": 0.3}
 
@@ -77,10 +76,10 @@ def test_the_step_on_the_basis_is_its_gradient():
 )
 def test_rounds_against_a_plain_loop(method, options):
     data, rate, rounds = small(), 0.4, 6
-    plan = prepare(data, method, None, None, {"rounds": rounds, "lr": rate, "seed": 1, **options})
-    begun = begin(plan)
-    first = [{name: v.numpy().copy() for name, v in model.items()} for model in begun.state.clusters.models()]
-    result = execute(begun, None, lambda record: None)
+    plan = prepare(data, method, None, {"rounds": rounds, "lr": rate, "seed": 1, **options})
+    initialized = initialize(plan)
+    first = [{name: v.numpy().copy() for name, v in model.items()} for model in initialized.state.clusters.models()]
+    result = execute(initialized, None)
 
     train, basis = data.train, first[0]["body.weight"].T
     heads = [model["head.weight"][0] for model in first]

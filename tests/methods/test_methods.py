@@ -32,11 +32,11 @@ VARIANTS = {
     "fedprox": [{"mu": 0.5, "batch_size": 5, "local_epochs": 1}],
     "local": [{"batch_size": 5, "local_epochs": 1}],
     "two-phase": [
-        {"phase2": "fedprox", "start": "random"},
-        {"averaging": "members", "start": "random"},
-        {"soft": 0.5, "start": "random"},
-        {"soft": 0.5, "start": "random", "restarts": 2, "averaging": "members"},
-        {"soft": 0.5, "start": "random", "batch_size": 4, "local_epochs": 2},
+        {"phase2": "fedprox", "init": "random"},
+        {"averaging": "members", "init": "random"},
+        {"soft": 0.5, "init": "random"},
+        {"soft": 0.5, "init": "random", "restarts": 2, "averaging": "members"},
+        {"soft": 0.5, "init": "random", "batch_size": 4, "local_epochs": 2},
     ],
 }
 SHARED = [("mlp", {"shared": "layer0"}), ("cnn", {"shared": "conv1,conv2"}), ("module", {"shared": "1."})]
@@ -62,7 +62,7 @@ CASES += [
     Case("moment-descent", "linear", {"private_anchors": 0.1}),
     Case("moment-descent", "linear", {"clusters": "auto", "delta": 1.0, "anchors": 3}),
     Case("moment-descent", "linear", {"moments": "two-points", "iterations": 2, "anchors": 4}),
-    Case("ifca", "linear", {"start": "moment-descent"}),
+    Case("ifca", "linear", {"init": "moment-descent"}),
 ]
 SGD = {"solver": "sgd", "sgd_steps": 50, "sgd_radius": 3.0, "sgd_mu": 0.5}
 CASES += [
@@ -83,11 +83,11 @@ CASES += [
     Case("odcl", "mlp", {"batch_size": 4, "local_epochs": 2}),
     Case("one-shot", "linear", {"then": "fedprox", "mu": 0.3, "clustering": "spectral"}),
     Case("one-shot", "linear", {"participation": 0.6, "batch_size": 4, "local_epochs": 2}),
-    Case("ifca", "linear", {"start": "odcl:clustering=gradient"}),
-    Case("ifca", "mlp", {"start": "odcl"}),
-    Case("ifca", "logistic", {"start": "odcl", "clusters": "auto"}),
-    Case("ifca", "linear", {"start": "gaussian:sd=2", "restarts": 2}),
-    Case("ifca", "logistic", {"start": "cluster-oracle:noise=0.5"}),
+    Case("ifca", "linear", {"init": "odcl:clustering=gradient"}),
+    Case("ifca", "mlp", {"init": "odcl"}),
+    Case("ifca", "logistic", {"init": "odcl", "clusters": "auto"}),
+    Case("ifca", "linear", {"init": "gaussian:sd=2", "restarts": 2}),
+    Case("ifca", "logistic", {"init": "cluster-oracle:noise=0.5"}),
 ]
 CASES += [Case("ifca", "linear", {"clusters": "auto", "max_clusters": 2, "choose_seeds": 2})]
 CASES += [Case("ifca", learner, {"augment": "flip,crop"}) for learner in ("mlp", "cnn")]
@@ -135,7 +135,7 @@ CASES += [
         {"then": "fedprox", "mu": 0.3, "participation": 0.6},
     )
 ]
-CASES += [Case("ifca", "mlp", {"start": "decomposed-cosine:pretrain_steps=3"})]
+CASES += [Case("ifca", "mlp", {"init": "fedgroup:pretrain_steps=3"})]
 
 
 class Kept(Case):
@@ -184,10 +184,10 @@ CASES += [Case("stocfl", "logistic", {"tau": 0.5, "participation": 0.6, "client_
 GROWING = {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1", "distance": "update-cosine", "clusters": 1}
 HALVED = GROWING | {"procedure": "split-by-norm:eps1=10,eps2=0,warmup=1,hard=false + remove-unclaimed"}
 CASES += [
-    Case("composed", "logistic", HALVED | {"objective": "joint", "max_clusters": 4}),
-    Case("composed", "module", HALVED | {"objective": "ratio", "weights": "em-mixture:mu=0.3", "max_clusters": 3}),
-    Case("composed", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
-    Case("composed", "mlp", {"weights": "count-shares"}),
+    Case("tiered", "logistic", HALVED | {"objective": "joint", "max_clusters": 4}),
+    Case("tiered", "module", HALVED | {"objective": "ratio", "assignment": "em-mixture:mu=0.3", "max_clusters": 3}),
+    Case("tiered", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
+    Case("tiered", "mlp", {"assignment": "count-shares"}),
 ]
 
 
@@ -197,8 +197,8 @@ def label(case: Case) -> str:
 
 CHEAP = ("finite", "weights", "config")
 """Checks that need no run, or only the plain run: every case is put to them."""
-PERIOD = {"engines": 2}
-"""A check is run with every third learner of a method unless stated otherwise here."""
+PERIOD = 3
+"""Any other check is run with every third learner of a method, and with other learners for the next method."""
 ROTATING = ("seed", "client_order", "shards", "twin", "silent_client")
 """Checks of which a case with options runs two, in turn: every option meets some, and every check most options."""
 
@@ -219,7 +219,7 @@ def _due_without_options(case: Case) -> list[str]:
     shift = list(METHODS).index(case.method) + learners.index(case.learner)
     found = []
     for number, check in enumerate(CHECKS):
-        period = 1 if check in CHEAP else min(PERIOD.get(check, 3), len(learners))
+        period = 1 if check in CHEAP else min(PERIOD, len(learners))
         if (number + shift) % period == 0:
             found.append(check)
     return found
@@ -295,13 +295,18 @@ def test_every_method_takes_every_kind_of_data_in_every_layout(method: str, task
     assert (refusal is not None) == refuses, refusal
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("learner", ["mlp:hidden=3", "logistic:bias=false", "linear:bias=true"])
+OTHER_LEARNERS = {
+    "binary": ("mlp:hidden=3", "logistic:bias=false"),
+    "three classes": ("mlp:hidden=3", "logistic:bias=false"),
+    "regression": ("mlp:hidden=3", "linear:bias=true"),
+}
+"""Learners for a kind of data whose parameters have other shapes: single numbers, vectors or matrices."""
+
+
+@pytest.mark.parametrize(("task", "learner"), [(task, learner) for task in TASKS for learner in OTHER_LEARNERS[task]])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_every_kind_of_data_with_other_learners(method: str, learner: str, task: str) -> None:
-    """The parameters of a model have other shapes: single numbers, vectors or matrices."""
-    if learner.startswith("linear") == (task == "regression") or learner.startswith("mlp"):
-        check_task(method, task, {"learner": learner}, layouts=())
+    check_task(method, task, {"learner": learner}, layouts=())
 
 
 def test_a_method_that_depends_on_the_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

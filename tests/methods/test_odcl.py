@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 
 import coterie
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, TrainingError
 from coterie.testing.checks import small_federation
-from coterie.training.fitting import execute
+from coterie.training.fitting import execute, initialize
 from coterie.training.planning import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:one-shot")
@@ -189,9 +188,9 @@ def test_nobody_has_a_solution():
 
 
 def test_a_client_that_is_silent_at_first_is_missing_until_the_end():
-    plan = prepare(two_groups(), "one-shot", None, None, {"rounds": 3, "clusters": 2})
+    plan = prepare(two_groups(), "one-shot", None, {"rounds": 3, "clusters": 2})
     late = Simulated(plan.federation.group, missing={-1: ("c2",)})
-    result = execute(begin(replace(plan, federation=late)), None, lambda record: None)
+    result = execute(initialize(replace(plan, federation=late)), None)
     assert [record["missing"] for record in result.records] == [["c2"]] * 3
     assert "c2" not in result.assignments
 
@@ -202,9 +201,9 @@ def test_then_trains_inside_the_clusters_that_were_found():
     result = coterie.fit(data, "one-shot", rounds=4, local_steps=3, lr=0.05)
     start = torch.from_numpy(weights(coterie.fit(data, "oracle-averaging", client_weight="samples")))
     options = {"rounds": 4, "local_steps": 3, "lr": 0.05, "client_weight": "samples"}
-    begun = begin(prepare(data, "oracle", None, None, options))
-    clusters = replace(begun.state.clusters, params={"weight": start})
-    oracle = execute(replace(begun, state=replace(begun.state, clusters=clusters)), None, lambda record: None)
+    initialized = initialize(prepare(data, "oracle", None, options))
+    clusters = replace(initialized.state.clusters, params={"weight": start})
+    oracle = execute(replace(initialized, state=replace(initialized.state, clusters=clusters)), None)
     for client, k in zip(data.clients, data.truth, strict=True):
         assert weights(result)[result.assignments[client]] == pytest.approx(weights(oracle)[k], rel=1e-9)
 
@@ -212,11 +211,11 @@ def test_then_trains_inside_the_clusters_that_were_found():
 def test_a_one_shot_start_goes_on_with_the_method():
     data = two_groups()
     start = coterie.fit(data, "odcl")
-    given = coterie.fit(data, "ifca", start=start, rounds=3)
-    begun = coterie.fit(data, "ifca", start="odcl", rounds=3)
-    assert weights(begun) == pytest.approx(weights(given), rel=1e-12)
-    assert begun.metrics["bytes_up"] == given.metrics["bytes_up"] + 6 * 3 * 8
-    assert begun.config["start"] == "odcl"
+    given = coterie.fit(data, "ifca", init=start, rounds=3)
+    initialized = coterie.fit(data, "ifca", init="odcl", rounds=3)
+    assert weights(initialized) == pytest.approx(weights(given), rel=1e-12)
+    assert initialized.metrics["bytes_up"] == given.metrics["bytes_up"] + 6 * 3 * 8
+    assert initialized.config["start"] == "odcl"
 
 
 def test_inexact_solutions_come_near_the_exact_ones():
@@ -234,7 +233,7 @@ def test_a_run_that_was_killed_goes_on_with_the_clusters_it_found(tmp_path):
     data, options = two_groups(), {"rounds": 5, "checkpoint_every": 1, "clusters": "auto"}
     whole = coterie.fit(data, "one-shot", out=tmp_path / "whole", **options)
     with pytest.raises(KeyboardInterrupt):
-        coterie.fit(data, "one-shot", out=tmp_path / "cut", on_round=kill, **options)
+        coterie.fit(data, "one-shot", out=tmp_path / "cut", callbacks=[kill], **options)
     cut = coterie.resume(tmp_path / "cut", data)
     assert np.array_equal(weights(cut), weights(whole))
     assert cut.assignments == whole.assignments

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from coterie.server.grouping_once import nearest_by_cosine
-from coterie.training.starting import begin
 from scipy.linalg import subspace_angles
 
 import coterie
@@ -17,6 +16,7 @@ from coterie.errors import ConfigError, TrainingError
 from coterie.server.clustering.agglomerate import agglomerate
 from coterie.testing.checks import small_federation
 from coterie.tiers.distance import CosineGaps, PrincipalAngles, decomposed_cosines
+from coterie.training.fitting import initialize
 from coterie.training.planning import Plan, prepare
 
 
@@ -202,12 +202,12 @@ def two_slopes(m: int = 12, seed: int = 0) -> coterie.FederatedDataset:
 
 def plan_of(data: coterie.FederatedDataset, **options: object) -> Plan:
     given = {"clusters": 2, "rounds": 2, "lr": 0.02, "pretrain_steps": 7, "seed": 1}
-    return prepare(data, "fedgroup", None, None, given | options)
+    return prepare(data, "fedgroup", None, given | options)
 
 
 def pretrained(data: coterie.FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
     """FedAvg's start w0, and what each client makes of it by 7 plain steps of 0.02 on half the mean squared error."""
-    start = begin(prepare(data, "fedavg", None, None, {"seed": 1})).state.clusters.params["weight"][0].numpy()
+    start = initialize(prepare(data, "fedavg", None, {"seed": 1})).state.clusters.params["weight"][0].numpy()
     models = []
     for x, y in samples(data):
         theta = start
@@ -221,9 +221,9 @@ def pretrained(data: coterie.FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("client_weight", ["samples", "uniform"])
 def test_fedgroup_by_a_plain_loop(measure: str, client_weight: str):
     data = two_slopes()
-    begun = begin(plan_of(data, measure=measure, client_weight=client_weight))
-    groups = begun.plan.groups.numpy()
-    start = begun.state.clusters.params["weight"].numpy()
+    initialized = initialize(plan_of(data, measure=measure, client_weight=client_weight))
+    groups = initialized.plan.groups.numpy()
+    start = initialized.state.clusters.params["weight"].numpy()
     assert all(len(np.unique(groups[data.truth == g])) == 1 for g in (0, 1))
     _, models = pretrained(data)
     for k in range(2):
@@ -234,10 +234,10 @@ def test_fedgroup_by_a_plain_loop(measure: str, client_weight: str):
 
 def test_whoever_is_no_founder_joins_by_cosine_and_changes_no_model():
     data = two_slopes()
-    begun = begin(plan_of(data, founders=6, client_weight="uniform"))
-    groups, found = begun.plan.groups.numpy(), begun.state.clusters.params["weight"].numpy()
+    initialized = initialize(plan_of(data, founders=6, client_weight="uniform"))
+    groups, found = initialized.plan.groups.numpy(), initialized.state.clusters.params["weight"].numpy()
     start, models = pretrained(data)
-    assert begun.told["grouping"]["founders"] == 6
+    assert initialized.told["grouping"]["founders"] == 6
     # the founders are some six of the clients whose means are the models
     fits = [
         chosen
@@ -261,7 +261,7 @@ def test_the_founders_do_not_depend_on_who_else_is_there():
 
     def models(without: str) -> torch.Tensor:
         some = coterie.from_arrays({c: pair for c, pair in arrays.items() if c != without})
-        return begin(plan_of(some, founders=6)).state.clusters.params["weight"]
+        return initialize(plan_of(some, founders=6)).state.clusters.params["weight"]
 
     whole = models("nobody")
     same = [torch.allclose(models(client), whole, rtol=1e-9) for client in arrays]
@@ -273,10 +273,10 @@ def test_clients_whose_pretraining_diverges_join_by_their_loss():
     arrays = dict(zip(data.clients, samples(data), strict=True))
     x, y = arrays["c3"]
     arrays["c3"] = (x * 1e60, y * 1e60)
-    begun = begin(plan_of(coterie.from_arrays(arrays)))
-    groups = begun.plan.groups.tolist()
-    assert begun.told["grouping"]["diverged"] == 1
-    assert begun.told["grouping"]["exchanges"] == 2
+    initialized = initialize(plan_of(coterie.from_arrays(arrays)))
+    groups = initialized.plan.groups.tolist()
+    assert initialized.told["grouping"]["diverged"] == 1
+    assert initialized.told["grouping"]["exchanges"] == 2
     assert groups[1::2] == [groups[1]] * 6
     assert groups[0::2] == [1 - groups[1]] * 6
 
@@ -284,7 +284,7 @@ def test_clients_whose_pretraining_diverges_join_by_their_loss():
 def test_nobody_is_left_after_pretraining():
     arrays = {c: (x * 1e60, y * 1e60) for c, (x, y) in zip("abcd", samples(two_slopes(4)), strict=True)}
     with pytest.raises(TrainingError, match=r"diverged for all 4 clients.*smaller lr"):
-        begin(plan_of(coterie.from_arrays(arrays)))
+        initialize(plan_of(coterie.from_arrays(arrays)))
 
 
 # ---- from the outside ---------------------------------------------------------------------------------------------
@@ -354,10 +354,10 @@ def test_beta_decides_how_many():
     [
         ("pacfl", {"per_class": True}, "per_class needs labels that are classes"),
         ("pacfl", {"angle": "sum"}, "angle=sum needs beta"),
-        ("pacfl", {"start": "odcl"}, "start means nothing to method pacfl"),
+        ("pacfl", {"init": "odcl"}, "start means nothing to method pacfl"),
         ("pacfl", {"directions": 0}, "directions must be a whole number at least 1"),
         ("pacfl", {"clusters": 13}, "only 12 clients"),
-        ("ifca", {"start": "principal-angles"}, "finds groups and no models"),
+        ("ifca", {"init": "pacfl"}, "finds groups and no models"),
         ("fedgroup", {"clusters": "auto"}, "fedgroup needs a number"),
         ("fedgroup", {"founders": 1}, "clusters must be between 1 and the 1 points"),
     ],

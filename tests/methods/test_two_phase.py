@@ -57,7 +57,7 @@ def test_phase_two_against_a_plain_loop_over_clients(phase2, steps, averaging):
     data = coterie.scenario("mixed-regression", clients=20, samples="1-12", dimension=6, groups=2, test_samples=1)
     start = np.random.default_rng(0).standard_normal((2, 6))
     options = {"phase2": phase2, "local_steps": steps, "averaging": averaging, "lr": 0.05, "rounds": 4, "clusters": 2}
-    result = coterie.fit(data, "two-phase", start=[{"weight": s} for s in start], **options)
+    result = coterie.fit(data, "two-phase", init=[{"weight": s} for s in start], **options)
     theta = start.copy()
     x, y = data.train.x.numpy(), data.train.y.numpy()
     clients = [(x[a:b], y[a:b]) for a, b in zip(data.train.starts, data.train.stops, strict=True)]
@@ -86,7 +86,7 @@ def test_soft_weights_against_a_plain_loop_over_clients(steps, averaging):
     data = coterie.scenario("mixed-regression", clients=15, samples="1-12", dimension=5, groups=2, test_samples=1)
     start = np.random.default_rng(1).standard_normal((2, 5))
     options = {"soft": 0.7, "local_steps": steps, "averaging": averaging, "lr": 0.05, "rounds": 3, "clusters": 2}
-    result = coterie.fit(data, "two-phase", start=[{"weight": s} for s in start], **options)
+    result = coterie.fit(data, "two-phase", init=[{"weight": s} for s in start], **options)
     theta = start.copy()
     x, y = data.train.x.numpy(), data.train.y.numpy()
     clients = [(x[a:b], y[a:b]) for a, b in zip(data.train.starts, data.train.stops, strict=True)]
@@ -137,7 +137,7 @@ def test_moment_descent_before_another_method_and_alone():
     coarse = coterie.fit(data, "moment-descent", clusters=3)
     assert coarse.metrics["rounds"] == 0
     assert coarse.metrics["parameter_error"] < 0.6  # half the separation
-    result = coterie.fit(data, "ifca", clusters=3, start="moment-descent", rounds=40)
+    result = coterie.fit(data, "ifca", clusters=3, init="moment-descent", rounds=40)
     assert result.metrics["ari"] == 1.0
     assert result.metrics["parameter_error"] < coarse.metrics["parameter_error"]
 
@@ -150,7 +150,7 @@ def test_a_run_killed_in_phase_two_keeps_what_phase_one_found(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        coterie.fit(data, "two-phase", clusters="auto", rounds=6, out=tmp_path / "run", on_round=kill)
+        coterie.fit(data, "two-phase", clusters="auto", rounds=6, out=tmp_path / "run", callbacks=[kill])
     resumed = coterie.resume(tmp_path / "run")
     whole = coterie.fit(data, "two-phase", clusters="auto", rounds=6)
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(resumed.models, whole.models, strict=True))
@@ -169,7 +169,7 @@ def test_anchors_that_show_fewer_groups_are_told():
     ("options", "message"),
     [
         ({"learner": "mlp"}, "for learner linear only, but this run has mlp"),
-        ({"start": "random", "clusters": "auto"}, "clusters=auto needs start=odcl"),
+        ({"init": "random", "clusters": "auto"}, "clusters=auto needs start=odcl"),
         ({"restarts": 3}, "restarts=3 needs random starts"),
         ({"anchors": 1, "clusters": 3}, "anchors=1 cannot show clusters=3"),
         ({"phase2": "sgd"}, "phase2"),
@@ -186,7 +186,7 @@ def test_another_learner_runs_phase_two_from_a_random_start():
     data = coterie.scenario("mixed-regression", clients=12, samples="8", dimension=4, groups=2, test_samples=5)
     for phase2 in ("fedavg", "fedprox"):
         result = coterie.fit(
-            data, "two-phase", learner="mlp:hidden=4", start="random", clusters=2, rounds=2, phase2=phase2
+            data, "two-phase", learner="mlp:hidden=4", init="random", clusters=2, rounds=2, phase2=phase2
         )
         assert np.isfinite(result.metrics["loss"])
 

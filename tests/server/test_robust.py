@@ -8,9 +8,12 @@ import coterie
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply
 from coterie.core.regroup import Changes
+from coterie.core.state import ServerState
 from coterie.errors import ConfigError
-from coterie.server.aggregate import Averaging, RoundReplies, aggregate
+from coterie.server.aggregate import RoundReplies
+from coterie.server.averaging import Averaging
 from coterie.server.combine import Krum, Median, Trimmed, krum, krum_scores, median, read_combine, trimmed_mean
+from coterie.server.optimizers import ServerSGD, move_models
 from coterie.server.robust import robust_sums, too_few
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import LowestLoss
@@ -88,8 +91,8 @@ LANES, K, P, M = 2, 2, 5, 24
 
 def averaged(clusters, reply, answered, combine, **averaging):
     by = Averaging(combine=read_combine(combine), **averaging)
-    replies = RoundReplies(clusters, reply, np.full(M, 3), answered, by)
-    return aggregate(LowestLoss(), replies, server_lr=0.5, rate=0.1, exchange="model")
+    update = LowestLoss().server_aggregate(RoundReplies(clusters, reply, np.full(M, 3), answered, by))
+    return move_models(ServerSGD(0.5), ServerState.fresh(clusters, M), update).clusters
 
 
 def some_round(order=None):
@@ -206,13 +209,13 @@ REFUSED = [
         {"combine": "median", "learner": "mlp:hidden=4", "shared": "layer0"},
         "a shared body would still be a mean",
     ),
-    ("two-phase", {"combine": "median", "soft": 0.5, "start": "random"}, "members of one cluster each"),
-    ("composed", {"combine": "median"}, "members of one cluster each"),
+    ("two-phase", {"combine": "median", "soft": 0.5, "init": "random"}, "members of one cluster each"),
+    ("tiered", {"combine": "median"}, "members of one cluster each"),
     (
-        "composed",
+        "tiered",
         {
             "combine": "median",
-            "weights": "assigned",
+            "assignment": "assigned",
             "procedure": "split-by-norm:eps1=1,eps2=1",
             "distance": "update-cosine",
         },

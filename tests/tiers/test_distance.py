@@ -8,7 +8,6 @@ import torch
 from coterie.errors import ConfigError
 from coterie.testing.checks import CHECKS, Case
 from coterie.tiers.distance import FeatureNorm, LabelHistogram, Parameters
-from coterie.training import composing as c
 from tests.tiers.test_tiers import a_block
 
 
@@ -35,18 +34,32 @@ def test_label_histogram_by_hand():
     assert LabelHistogram().server_pairwise(rows) == pytest.approx(torch.tensor(expected).numpy())
 
 
+GAP = {"procedure": "split-by-gap:rho=0.01,hard=true"}
+
+
 @pytest.mark.parametrize(
-    ("learner", "mine"),
+    ("learner", "options"),
     [
-        ("logistic", c.compose(weights=c.nearest(), procedure=c.split(0.01, hard=True), distance=c.parameters())),
-        ("mlp", c.compose(procedure=c.split(0.001), distance=c.feature_norm(), shared="body")),
-        ("logistic", c.compose(weights=c.assigned(), procedure=c.split(0.1, hard=True), distance=c.label_histogram())),
-        ("mlp", c.compose(weights=c.personal(), procedure=c.split(0.01), distance=c.parameters(), shared="body")),
+        ("logistic", {"assignment": "nearest-parameters", "distance": "parameters", **GAP}),
+        ("mlp", {"procedure": "split-by-gap:rho=0.001", "distance": "feature-norm", "shared": "body"}),
+        (
+            "logistic",
+            {"assignment": "assigned", "procedure": "split-by-gap:rho=0.1,hard=true", "distance": "label-histogram"},
+        ),
+        (
+            "mlp",
+            {
+                "assignment": "personal-em",
+                "procedure": "split-by-gap:rho=0.01",
+                "distance": "parameters",
+                "shared": "body",
+            },
+        ),
     ],
     ids=["parameters", "feature-norm", "label-histogram", "personal"],
 )
-def test_clusters_are_split_by_them_and_rows_are_declared(learner: str, mine: c.Composition):
-    case = Case("composed", learner, {"clusters": 1, "max_clusters": 3, **mine.options})
+def test_clusters_are_split_by_them_and_rows_are_declared(learner: str, options: dict[str, str]):
+    case = Case("tiered", learner, {"clusters": 1, "max_clusters": 3, **options})
     assert case.run().records[-1]["K"] == 3
     CHECKS["replies"](case)
 
@@ -64,9 +77,9 @@ def test_clusters_are_split_by_them_and_rows_are_declared(learner: str, mine: c.
 )
 def test_what_they_cannot_do_is_refused(options: dict[str, str], message: str):
     with pytest.raises(ConfigError, match=message):
-        Case("composed", "mlp", options).plan()
+        Case("tiered", "mlp", options).plan()
 
 
 def test_label_shares_of_numbers_are_refused():
     with pytest.raises(ConfigError, match="compares classes, but the targets are numbers"):
-        Case("composed", "linear", {"procedure": "split-by-gap:rho=0.1", "distance": "label-histogram"}).plan()
+        Case("tiered", "linear", {"procedure": "split-by-gap:rho=0.1", "distance": "label-histogram"}).plan()

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from coterie.server.grouping_once import group_by_summaries
 
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.regroup import Changes
 from coterie.core.state import ServerState
 from coterie.data.arrays import from_arrays
-from coterie.tiers.distance import PrincipalAngles, UpdateCosine
+from coterie.methods import PACFL
+from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.landmarks import WITNESSES, drawn, with_the_rest
 from coterie.tiers.procedure import SplitByGap, SplitByNorm, SplitBySpectrum
 from coterie.tiers.view import View
@@ -83,10 +83,10 @@ def test_subspaces_are_grouped_among_some():
     truth = np.arange(CLIENTS) % 3
     for order in (np.arange(CLIENTS), random.permutation(CLIENTS)):
         data = from_arrays({f"c{i}": (x[i], np.arange(6) % 2) for i in order})
-        plan = prepare(data, "pacfl", "logistic", None, {"seed": 1})
+        method = PACFL(directions=1, beta=30)
+        plan = prepare(data, method, "logistic", {"seed": 1})
         for K, founders in ((None, 12), (3, 60)):
-            angles = PrincipalAngles(1)
-            found = group_by_summaries(plan.federation, angles, "average", K=K, limit=30, seed=1, most=12)
-            assert (found.K, found.told["founders"]) == (3, founders)
+            found = method.group(plan.run, K, most=12)
+            assert (found.K, found.facts["founders"]) == (3, founders)
             pairs = {(int(k), int(truth[i])) for k, i in zip(found.labels, order, strict=True)}
             assert len(pairs) == 3

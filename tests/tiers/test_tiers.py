@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.blocks import Block
+from coterie.core.clusters import Params
+from coterie.core.state_array import StateArray
 from coterie.tiers.assignment import AssignmentRule, CountShares, LowestLoss, PersonalEM, SingleCluster, SoftmaxLoss
 from coterie.tiers.distance import Distance
 from coterie.tiers.objective import Conditional, Joint, Objective, Ratio
-from coterie.tiers.procedure import Fixed
+from coterie.tiers.procedure import Procedure, ProcedureStep
 
 
 def a_block(y: list[list[int]], x: Tensor | None = None, sizes: list[int] | None = None) -> Block:
@@ -24,6 +27,11 @@ def a_block(y: list[list[int]], x: Tensor | None = None, sizes: list[int] | None
     mask = None if sizes is None else torch.arange(n)[None] < counts[:, None]
     features = torch.zeros(B, n, 1, dtype=torch.float64) if x is None else x
     return Block(np.arange(B), features, labels, counts, mask, np.arange(B, dtype=np.uint64))
+
+
+def values(arrays: Mapping[str, StateArray]) -> Params:
+    """The tensors of what an objective keeps in the server state."""
+    return {name: array.value for name, array in arrays.items()}
 
 
 def test_conditional_scores_by_the_likelihood_itself():
@@ -39,9 +47,11 @@ def test_the_ratio_takes_away_what_a_cluster_gains_by_its_labels():
     counts = Ratio().client_counts(gamma, block, None, 2)
     assert counts["labels"].tolist() == [[[[1.0, 0.5], [0.0, 1.5]]]]
     # another client adds [[0, 0.5], [3, 0]]: shares (1, 1)/2 and (3, 1.5)/4.5
-    kept = Ratio().server_keep({}, counts, torch.tensor([1]), 3)
+    kept = values(Ratio().server_keep({}, counts, torch.tensor([1]), 3))
     other = {"labels": torch.tensor([[[[0.0, 0.5], [3.0, 0.0]]]], dtype=torch.float64)}
-    kept = Ratio().server_keep(kept, other, torch.tensor([2]), 3)
+    arrays = Ratio().server_keep(kept, other, torch.tensor([2]), 3)
+    assert arrays["labels"].axes == ("client", "restart", "cluster", None)
+    kept = values(arrays)
     assert kept["labels"].shape == (3, 1, 2, 2)
     assert kept["labels"][0].abs().sum() == 0
     shares = Ratio().server_combine(kept)["label_shares"]
@@ -65,7 +75,7 @@ def test_a_joint_cluster_is_the_better_the_nearer_a_sample_is_to_its_gaussian():
     counts = joint.client_counts(gamma, block, joint.client_see(None, block), None)
     assert counts["moments"].tolist() == [[[[2.0, 2.0, 4.0], [2.0, 22.0, 244.0]]]]
     added = {"moments": counts["moments"].sum(dim=0)}
-    common = joint.server_combine(joint.server_keep({}, added, torch.tensor([0]), 1))
+    common = joint.server_combine(values(joint.server_keep({}, added, torch.tensor([0]), 1)))
     assert common["means"].flatten().tolist() == [1.0, 11.0]
     assert common["variances"].flatten().tolist() == [1.0, 1.0]
     # log N(2; 1, 1) = -1/2 - log(2 pi)/2, log N(2; 11, 1) = -81/2 - log(2 pi)/2
@@ -85,7 +95,7 @@ def test_gaussians_have_a_floor_and_an_empty_one_is_that_of_all():
     assert common["variances"].flatten().tolist() == pytest.approx([8 / 3 * 1e-3, 4.0, 8 / 3])
     # next round nothing belongs to the first one: it keeps what it had
     later = {"moments": torch.tensor([[[0.0, 0.0, 0.0], [2.0, 6.0, 26.0], [0.0, 0.0, 0.0]]], dtype=torch.float64)}
-    kept = Joint().server_keep({"moments": moments}, later, torch.tensor([0]), 1)
+    kept = values(Joint().server_keep({"moments": moments}, later, torch.tensor([0]), 1))
     assert kept["moments"].tolist() == moments.tolist()
 
 
@@ -150,9 +160,8 @@ def test_a_model_without_a_finite_score_is_never_preferred():
     assert LowestLoss().client_choose(scores).tolist() == [[0], [2]]
 
 
-def test_fixed_never_regroups():
-    assert Fixed(3).steps == ()
-    assert Fixed(3).K == 3
+def test_without_steps_the_number_of_clusters_is_fixed():
+    assert Procedure().steps == ()
 
 
 def test_only_assigned_clients_are_told_and_only_hard_ones_score():
@@ -183,5 +192,5 @@ def test_soft_weights_by_hand():
 
 
 def test_members_are_found_under_their_own_name():
-    for family in (Objective, AssignmentRule, Distance):
+    for family in (Objective, AssignmentRule, ProcedureStep, Distance):
         assert all(name == member.name for name, member in family.members.items())

@@ -16,7 +16,6 @@ from coterie.errors import ConfigError
 from coterie.report.reading import run_from_parts
 from coterie.testing.checks import small_federation
 from coterie.training.measures import BUILT_IN, MEASURES, RESERVED
-from coterie.training.records import Metrics, attributes_of
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def test_every_measure_says_what_it_is(measure):
     assert not measure.description.endswith(".")
     assert measure.name not in RESERVED
     used = {name for _, name, _, _ in string.Formatter().parse(measure.sentence) if name}
-    known = {*MEASURES, *attributes_of(Metrics), "honest", "finetune", "poison"}
+    known = {*MEASURES, "clients", "honest", "finetune", "poison"}
     assert used <= known, "the sentence names a figure or an option"
     assert not measure.sentence or measure.when != "round"
 

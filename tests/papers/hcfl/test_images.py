@@ -8,6 +8,7 @@ from coterie.experiments.reproduce import find_reproduction
 from coterie.experiments.reproducing import folder_of, open_cells
 from coterie.experiments.results import append, read
 from coterie.training.planning import prepare
+from coterie.training.records import ClientResult, Metrics
 from coterie.training.result import Result
 from papers import REPRODUCTIONS
 from papers.hcfl.images import (
@@ -113,8 +114,8 @@ def test_each_accuracy_in_the_best_round_of_the_other():
 
 def test_samples_of_a_class_in_a_cluster():
     data = scenario("few-classes", clients=5, samples=4, test_samples=2)
-    clients = [{"id": name, "cluster": cluster} for name, cluster in zip(data.clients, (7, 7, 2, 2, 2), strict=True)]
-    counts = class_counts(data, Result({}, None, None, [], [], {}, clients))
+    clients = [ClientResult(id=name, cluster=k) for name, k in zip(data.clients, (7, 7, 2, 2, 2), strict=True)]
+    counts = class_counts(data, Result({}, None, None, [], [], Metrics(), clients))
     assert torch.tensor(counts).sum(dim=0).tolist() == [12, 8]  # clusters 2 and 7
     for c, row in enumerate(counts):
         assert row == [int((data.train.y[8:] == c).sum()), int((data.train.y[:8] == c).sum())]

@@ -12,12 +12,15 @@ from tests.server.clustering.data import D_2, FIGURE_2, blobs, gaussian, solutio
 
 
 def plain_walk(points, centres, alpha, steps):
-    """The update as written, one member after the other."""
+    """The update as written, one member after the other, until no centre moves by more than rounding."""
     centres = centres.copy()
     for _ in range(steps):
+        before = centres.copy()
         labels = [int(np.argmin([((a - x) ** 2).sum() for x in centres])) for a in points]
         for k in range(len(centres)):
             centres[k] -= alpha * sum((centres[k] - a for a, label in zip(points, labels, strict=True) if label == k))
+        if np.abs(centres - before).max() <= 1e-15:
+            break
     return np.array(labels), centres
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from coterie.server.race import rounds_with_race
-from coterie.training.starting import Begun, begin
 
 from coterie.core.state import ServerState, best_restart
 from coterie.core.state_array import Inherit, Share, StateArray
 from coterie.testing.checks import small_federation
 from coterie.training.concluding import conclude
+from coterie.training.fitting import Initialized, initialize
+from coterie.training.loop import train
 from coterie.training.planning import prepare
 from coterie.training.runs.checkpoint import newest_checkpoint, save_checkpoint
 
@@ -24,32 +24,35 @@ METHODS = {
 }
 
 
-def begun_with(method: str, learner: str = "logistic", **options: object) -> Begun:
+def initialized_with(method: str, learner: str = "logistic", **options: object) -> Initialized:
     """A run with two more arrays: the ancestors of each cluster, and an amount of 1 in all clusters together."""
     settings = {"rounds": 6, "lr": 0.3, "local_steps": 3, "seed": 1, "dtype": "float64"} | options
-    begun = begin(prepare(small_federation("logistic"), method, learner, None, settings))
-    R, K = begun.state.clusters.restarts, begun.state.clusters.K
+    initialized = initialize(prepare(small_federation("logistic"), method, learner, settings))
+    R, K = initialized.state.clusters.restarts, initialized.state.clusters.K
     more = {
         "mine/ancestors": StateArray(
             torch.eye(K, dtype=torch.float64).repeat(R, 1, 1), ("restart", "cluster", None), Inherit()
         ),
         "mine/amount": StateArray(torch.full((K,), 1 / K, dtype=torch.float64), ("cluster",), Share()),
     }
-    return replace(begun, state=begun.state.with_arrays(more))
+    return replace(initialized, state=initialized.state.with_arrays(more))
 
 
-def play(begun: Begun, state: ServerState | None = None, total: int = 6):
-    plan = begun.plan
-    return list(rounds_with_race(plan.method, plan.federation, state or begun.state, total, 1, plan.groups))
+def play(initialized: Initialized, state: ServerState | None = None):
+    plan = initialized.plan
+    return list(train(plan.method, plan.run, state or initialized.state))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_array_of_ones_own_follows_every_regroup(method):
-    begun = begun_with(method, **METHODS[method])
-    done = play(begun)
+    initialized = initialized_with(method, **METHODS[method])
+    done = play(initialized)
     events = [event for one in done for event in one.events]
     assert events, "or nothing is tested"
-    ancestors, amount = begun.state.arrays["mine/ancestors"].value[0], begun.state.arrays["mine/amount"].value
+    ancestors, amount = (
+        initialized.state.arrays["mine/ancestors"].value[0],
+        initialized.state.arrays["mine/amount"].value,
+    )
     plain_amount = amount.tolist()
     for event in events:
         parents = event["parents"]
@@ -64,12 +67,12 @@ def test_an_array_of_ones_own_follows_every_regroup(method):
 
 
 def test_an_array_of_ones_own_is_resumed_bit_by_bit(tmp_path):
-    begun = begun_with("cfl", **METHODS["cfl"])
-    whole = play(begun)
+    initialized = initialized_with("cfl", **METHODS["cfl"])
+    whole = play(initialized)
     save_checkpoint(tmp_path, whole[2].state)
     found = newest_checkpoint(tmp_path, pytest.fail)
     assert found is not None
-    resumed = play(begun, found[0])[-1].state
+    resumed = play(initialized, found[0])[-1].state
     last = whole[-1].state
     assert resumed.clusters.K == last.clusters.K > whole[2].state.clusters.K
     assert resumed.arrays.keys() == last.arrays.keys()
@@ -77,10 +80,10 @@ def test_an_array_of_ones_own_is_resumed_bit_by_bit(tmp_path):
 
 
 def test_the_winner_of_a_race_takes_its_arrays_along():
-    begun = begun_with("ifca", clusters=2, restarts=3, race=2)
+    initialized = initialized_with("ifca", clusters=2, restarts=3, race=2)
     before = torch.arange(12.0, dtype=torch.float64).reshape(3, 2, 2)
-    mine = begun.state.arrays["mine/ancestors"].with_value(before)
-    done = play(replace(begun, state=begun.state.with_arrays({"mine/ancestors": mine})))
+    mine = initialized.state.arrays["mine/ancestors"].with_value(before)
+    done = play(replace(initialized, state=initialized.state.with_arrays({"mine/ancestors": mine})))
     winner = best_restart(done[1].state.loss)
     assert [one.state.clusters.restarts for one in done] == [3, 3, 1, 1, 1, 1]
     assert torch.equal(done[-1].state.arrays["mine/ancestors"].value, before[winner : winner + 1])
@@ -88,10 +91,10 @@ def test_the_winner_of_a_race_takes_its_arrays_along():
 
 @pytest.mark.parametrize("noise", [0.0, 1e-13, -1e-13])
 def test_of_restarts_that_are_equal_but_for_rounding_the_first_wins_in_the_end(noise):
-    begun = begun_with("ifca", clusters=2, restarts=2)
-    last = play(begun)[-1].state
+    initialized = initialized_with("ifca", clusters=2, restarts=2)
+    last = play(initialized)[-1].state
     best = last.clusters.restart(best_restart(last.loss)).params
     params = {name: torch.cat([p, p * (1 + noise)]) for name, p in best.items()}
     twins = replace(last, clusters=replace(last.clusters, params=params))
-    result = conclude(Begun(begun.plan, twins), [])
+    result = conclude(initialized.plan, twins, {}, [])
     assert result.metrics["start"] == 0
