@@ -223,7 +223,8 @@ def go_on(
     if (folder / "config.toml").is_file():
         resume(folder, data, learner=learner, warn=lambda text: None)
     else:
-        fit(data, method, learner=learner, out=folder, **options)
+        chosen = {} if learner is None else {"learner": learner}  # a name is among the options
+        fit(data, method, out=folder, **{**options, **chosen})
 
 
 MOST_SEEDS = 10_000
