@@ -109,7 +109,7 @@ CASES += [Case("fedrc", "logistic", options) for options in (EM[0], EM[3])]
 CASES += [Case("fesem", "linear", options) for options in (EM[1], EM[3])]
 # what clients send in rows is combined by one function, whichever method it is
 CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
-CASES += [Case("fesem", "linear", {"combine": "krum:liars=1,keep=2"})]
+CASES += [Case("fesem", "linear", {"combine": "krum:attackers=1,keep=2"})]
 CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3])]
 CASES += [Case("fedgmm", "linear", {"gaussians": 3}), Case("fedgmm", "mlp", {"embedding": "start", "gaussians": 2})]
 CASES += [Case("fedgmm", "logistic", {"embedding": "random", "gaussians": 2, "restarts": 2})]
