@@ -210,6 +210,17 @@ def options_of(kind: Any, default: Any = None) -> tuple[Option, ...]:
     return tuple(found)
 
 
+def options_by_field(kind: Any) -> dict[str, tuple[Option, ...]]:
+    """Return the options of a dataclass by the field that holds the nested value; those of its own under ""."""
+    found: dict[str, tuple[Option, ...]] = {"": ()}
+    for each, hint in _fields_of(kind):
+        if _OPTION in each.metadata:
+            found[""] += (_option(each, hint, _default(each)),)
+        elif _is_group(hint):
+            found[each.name] = hint.group_options(_default(each))
+    return found
+
+
 def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> Any:
     """Return the dataclass with these options, which are checked; names that it does not have are ignored.
 

@@ -36,7 +36,7 @@ from coterie.training.divergence import overflow_refused
 from coterie.training.earlier import Earlier, check_schema, drifted
 from coterie.training.loop import train
 from coterie.training.measuring import record_of
-from coterie.training.planning import MethodChoice, Plan, prepare
+from coterie.training.planning import MethodChoice, Plan, method_of_config, prepare
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
@@ -196,10 +196,10 @@ def resume(
     data = _data_again(config, data, run.path)
     if data.fingerprint() != run.fingerprint:
         raise RunError(f"{folder}: the data is not that of the run: pass the same to coterie.resume(folder, data)")
-    given = {"scenario", "method", "learner", *data.options}
-    options = {name: value for name, value in config.items() if name not in given}
-    chosen = config["learner"] if learner is None else learner
-    return go_on(prepare(data, config["method"], chosen, options), run, callbacks, warn, on_trial)
+    method, options = method_of_config({name: value for name, value in config.items() if name not in data.options})
+    chosen = options.pop("learner", None)
+    plan = prepare(data, method, chosen if learner is None else learner, options)
+    return go_on(plan, run, callbacks, warn, on_trial)
 
 
 def go_on(

@@ -28,7 +28,7 @@ from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
 from coterie.learners.linear import Linear
-from coterie.methods.base import Method, find_method
+from coterie.methods.base import Method
 from coterie.methods.initializers import GivenModels
 from coterie.methods.run import Initializer, Run
 from coterie.methods.settings import PRIVACY_OPTIONS, RUN_OPTIONS, RunSettings
@@ -38,7 +38,7 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import Earlier, initializer_of
-from coterie.training.plugins import knows
+from coterie.training.plugins import knows, method_class
 from coterie.training.runs.files import read_tensors
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
@@ -174,9 +174,7 @@ def prepare(
     if not isinstance(data, ClientDirectory):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     data = data.compact()
-    if not isinstance(method, Method):
-        knows(Method, method)  # which loads installed plugins for a name that is not known yet
-    kind = type(method) if isinstance(method, Method) else find_method(method)
+    kind = type(method) if isinstance(method, Method) else method_class(method)
     given = {name: value for name, value in given.items() if value is not None}
     init, earlier = initializer_of(given.pop("init", None), kind)
     if init is not None:
@@ -192,6 +190,23 @@ def prepare(
     plan = _assembled(built, data, chosen, settings, settings.rounds if built.trains else 0, earlier)
     _check_trials(plan)
     return plan
+
+
+def method_of_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """Return the method of a run from its complete config, and the options that do not belong to the method.
+
+    What the data recommends does not apply: a config holds all settings, and those that it leaves out are not set.
+
+    Args:
+        config: Options as `Plan.config` gives them, without those of the scenario.
+    """
+    kind = method_class(config["method"])
+    own = {name: value for name, value in config.items() if name in kind.own_names()}
+    init = own.get("init")
+    if isinstance(init, str) and not knows(Initializer, init.partition(":")[0]):
+        del own["init"]  # a run folder, or models given in Python
+    rest = {name: value for name, value in config.items() if name not in own and name not in ("scenario", "method")}
+    return from_options(kind, own), rest
 
 
 def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]) -> None:
