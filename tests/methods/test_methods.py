@@ -196,7 +196,7 @@ CASES += [
     Case("ifca", "linear", {"server_optimizer": "adam:lr=0.1", "restarts": 3, "race": 2}),
     Case("ifca", "cnn", {"shared": "conv1,conv2", "server_optimizer": "sgd:momentum=0.5", "batch_size": 4}),
     Case("fedavg", "logistic", {"optimizer": "adamw", "server_optimizer": "yogi"}),
-    Case("fedem", "mlp", {"optimizer": "adam:lr=0.1", "server_optimizer": "sgd:momentum=0.9", "batch_size": 4}),
+    Case("fedem", "mlp", {"optimizer": "adam", "server_optimizer": "sgd:momentum=0.9", "batch_size": 4}),
     Case("fedsoft", "logistic", {"optimizer": "sgd:momentum=0.5", "server_optimizer": "adam"}),
     Case("cfl", "logistic", CUT | {"server_optimizer": "yogi", "optimizer": "sgd:weight_decay=0.1"}),
     Case("stocfl", "logistic", {"tau": 0.5, "server_optimizer": "sgd:momentum=0.9", "participation": 0.6}),
