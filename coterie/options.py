@@ -251,11 +251,24 @@ def check_fields(value: Any) -> None:
         ConfigError: if a value is of another type, out of range or not one of the choices.
     """
     for each, hint in _fields_of(type(value)):
+        own = getattr(value, each.name)
         if _OPTION in each.metadata:
-            own = getattr(value, each.name)
             checked = _option(each, hint, own).check(own)
-            if checked is not own:
-                object.__setattr__(value, each.name, checked)
+        elif _is_group(hint):
+            checked = _checked_group(each.name, hint, own)
+        else:
+            continue
+        if checked is not own:
+            object.__setattr__(value, each.name, checked)
+
+
+def _checked_group(name: str, hint: Any, value: object) -> object:
+    """A nested value; a family's text or plain form is as good as the member itself."""
+    if isinstance(value, hint):
+        return value
+    if issubclass(hint, Registered) and isinstance(value, str | Mapping):
+        return Option(name, hint, "").check(value)
+    raise ConfigError(f"{name} must be a value of type {hint.__name__}, got {shown(value)}")
 
 
 def plain_value(value: object) -> Any:

@@ -76,7 +76,7 @@ class Objective(Registered, ABC, family="objective"):
         """Return counts {name: (B, ...)} for the server, from responsibilities (B, n, R, P), 0 for padding."""
         return {}
 
-    def with_seed(self, seed: int) -> Objective:
+    def server_with_seed(self, seed: int) -> Objective:
         """Return the objective with the seed of the run, from which it may draw; most draw nothing."""
         return self
 

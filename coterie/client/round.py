@@ -38,7 +38,7 @@ ClientWeight = Literal["uniform", "samples"]
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """What every client algorithm is told about a round."""
+    """Settings of a round that every client algorithm receives."""
 
     objective: Objective
     work: LocalTraining
@@ -109,7 +109,7 @@ class ClientAlgorithm(Registered, ABC, family="assignment"):
         """Return how clients predict with what they keep; None: with the model of their cluster."""
         return None
 
-    def reveals(self, settings: RoundSettings) -> dict[str, str]:
+    def client_reveals(self, settings: RoundSettings) -> dict[str, str]:
         """Return the rows that clients send in a round, and what each reveals to the server about a client."""
         rows = {"cluster": self.cluster_row}
         return rows | {"change": "how it changed its cluster's model"} if settings.send_each else rows

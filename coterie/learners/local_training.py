@@ -125,9 +125,9 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         return _of_length(default, given, kept | common)
 
     def to_group(self, default: Any) -> dict[str, Any]:
-        """The options that give this training; plain SGD and a constant learning rate are not named."""
+        """The options that give this training; a constant rate, and SGD if it is the default, are not named."""
         named: dict[str, Any] = {"lr": self.lr, "augment": self.augment}
-        if self.optimizer != SGD():
+        if self.optimizer != SGD() or default.optimizer != SGD():
             named["optimizer"] = self.optimizer
         if isinstance(self.schedule, Constant | ExponentialDecay) and not self.schedule.warmup:
             named["lr_decay"] = getattr(self.schedule, "factor", 1.0)
@@ -329,7 +329,7 @@ LOCAL_OPTIONS = (
     Option(
         "lr",
         float,
-        "learning rate of the local steps (gamma); auto: 0.9 over the largest curvature of a client (linear regression)",
+        "learning rate of the local steps (gamma); auto: 0.9 over a client's largest curvature (linear regression)",
         above=0,
         words=(AUTO,),
     ),

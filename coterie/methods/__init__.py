@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
 from coterie.learners.optimizers import SGD, Adam, AdamW
 from coterie.learners.schedules import Constant, Cosine, ExponentialDecay, StepDecay
 from coterie.methods.base import Method, TieredMethod, find_method
 from coterie.methods.cfl import CFL
+from coterie.methods.fedamp import FedAMP
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedem import FedEM
 from coterie.methods.fedgmm import FedGMM
@@ -15,10 +19,12 @@ from coterie.methods.fedprox import FedProx
 from coterie.methods.fedrc import FedRC
 from coterie.methods.fedsoft import FedSoft
 from coterie.methods.fesem import FeSEM
+from coterie.methods.flexcfl import FlexCFL
 from coterie.methods.hcfl import HCFL, HCFLSplit
 from coterie.methods.hcfl_plus import HCFLPlus
 from coterie.methods.icfl import ICFL
 from coterie.methods.ifca import IFCA
+from coterie.methods.ifca_momentum import IFCAMomentum
 from coterie.methods.initializers import GaussianInit, NearTruth, RandomInit
 from coterie.methods.linear_heads import LinearHeads, LinearHeadsFound
 from coterie.methods.local import Local
@@ -53,6 +59,7 @@ __all__ = [
     "Cosine",
     "ExponentialDecay",
     "FeSEM",
+    "FedAMP",
     "FedAvg",
     "FedEM",
     "FedGMM",
@@ -61,10 +68,12 @@ __all__ = [
     "FedRC",
     "FedSoft",
     "FirstModels",
+    "FlexCFL",
     "FullBatch",
     "GaussianInit",
     "HCFLPlus",
     "HCFLSplit",
+    "IFCAMomentum",
     "Initial",
     "Initializer",
     "LinearHeads",
@@ -95,3 +104,6 @@ __all__ = [
     "TwoPhase",
     "find_method",
 ]
+
+for _module in iter_modules(__path__):  # a method in a new file of this package is known without an entry here
+    import_module(f"{__name__}.{_module.name}")

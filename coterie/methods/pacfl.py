@@ -64,8 +64,8 @@ class PACFL(InsideClusters, Initializer):
     linkage: Literal["average", "complete"] = option("average", "distance of two clusters: the mean or the largest")
     beta: float | None = option(
         None,
-        "clusters=auto: clusters are united while the nearest are at most this many degrees apart; by default 7 for the "
-        "least angle, to be given for sums. It depends on the data: see last_unions of a first run",
+        "clusters=auto: clusters are united while the nearest are at most this many degrees apart; by default 7 for "
+        "the least angle, to be given for sums. It depends on the data: see last_unions of a first run",
         low=0,
     )
 

@@ -7,8 +7,8 @@ tau                        tau: clusters whose mean Psi have a cosine of at leas
 theta_k, omega             the clusters' models, and `clusters.overall`, which all clients train as in FedAvg
 lambda                     lam: theta_k is pulled to omega, as it was sent, by (lam/2) |theta_k - omega|^2
 
-Every client begins as a cluster of its own. Only those clusters exist, and are counted in K, whose clients have introduced
-themselves: they do so in the first round they take part in, are united with the clusters there are, and then train. A
+Every client begins as a cluster of its own. Only those clusters exist, and are counted in K, whose clients have been
+onboarded: they are in the first round they take part in, are united with the clusters there are, and then train. A
 cluster without a model starts from omega, so a client that finds its like at once never has a model of its own. The
 union keeps the model of the larger side. Nothing splits. A client that never took part has no cluster.
 

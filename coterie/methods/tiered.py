@@ -101,7 +101,7 @@ class Tiered(TieredMethod):
 
     @property
     def placing(self) -> Placing:
-        return self.assignment.placing(self.objective)
+        return self.assignment.server_placing(self.objective)
 
     @property
     def _onboards(self) -> bool:
@@ -116,7 +116,7 @@ class Tiered(TieredMethod):
         return self.compose(
             objective=self.objective,
             assignment=self.assignment,
-            procedure=Procedure(tuple(step.capped(self.max_clusters) for step in self.procedure)),
+            procedure=Procedure(tuple(step.server_capped(self.max_clusters) for step in self.procedure)),
             distance=self.distance,
             local=local,
             averaging=averaging if self.assignment.keeps_weights else averaging.for_hard_clusters(),
@@ -143,8 +143,8 @@ class Tiered(TieredMethod):
             return
         if not self.procedure:
             raise ConfigError(
-                "tiered: with assignment assigned nobody ever leaves the first cluster: set a procedure that splits, or "
-                "init=odcl, which finds groups"
+                "tiered: with assignment assigned nobody ever leaves the first cluster: set a procedure that splits, "
+                "or init=odcl, which finds groups"
             )
         if self.count != 1:
             raise ConfigError(

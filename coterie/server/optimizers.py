@@ -62,8 +62,9 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
         return optimizer if lr is None else replace(optimizer, lr=lr)
 
     def to_group(self, default: Any) -> dict[str, Any]:
-        """Plain SGD is not named."""
-        named = {} if self.plain_lr is not None else {SERVER_OPTIMIZER.name: self}
+        """Plain SGD is not named where it is the default."""
+        plain = self.plain_lr is not None and default.plain_lr is not None
+        named = {} if plain else {SERVER_OPTIMIZER.name: self}
         return {SERVER_LR.name: self.lr, **named}
 
     @property

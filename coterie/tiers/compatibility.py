@@ -30,6 +30,18 @@ class Mix:
     learner: Learner
     participation: float = 1.0
 
+    @property
+    def objective(self) -> str:
+        return self.tiers.objective.name
+
+    @property
+    def assignment(self) -> str:
+        return self.tiers.assignment.name
+
+    @property
+    def distance(self) -> str:
+        return "none" if self.tiers.distance is None else self.tiers.distance.name
+
 
 Check = Callable[[Mix], str | None]
 
@@ -82,7 +94,7 @@ def features_without_a_body(mix: Mix) -> str | None:
     if mix.tiers.distance is None or mix.tiers.distance.needs != "features" or shares_body(mix):
         return None
     return (
-        f"distance {mix.tiers.distance.name} compares features, which clusters with bodies of their own do not have "
+        f"distance {mix.distance} compares features, which clusters with bodies of their own do not have "
         "in common: set shared=body"
     )
 
@@ -102,7 +114,7 @@ def merging_without_introduction(mix: Mix) -> str | None:
     if merges != anchored:
         return "merge-above and distance anchor-cosine need each other: set both, or neither"
     if merges and not mix.tiers.assignment.assigned:
-        return f"merge-above places clients itself, but assignment {mix.tiers.assignment.name} do that: set assignment=assigned"
+        return f"merge-above places clients itself, but assignment {mix.assignment} does that: set assignment=assigned"
     return None
 
 
@@ -121,7 +133,7 @@ def distance_nobody_tells(mix: Mix) -> str | None:
     if mix.tiers.distance.needs != "features":
         return None
     return (
-        f"distance {mix.tiers.distance.name} needs features, which clients with assignment {mix.tiers.assignment.name} do not tell "
+        f"distance {mix.distance} needs features, which clients with assignment {mix.assignment} do not send "
         "in a round: use assignment=em-mixture or nearest-parameters, or distance=update-cosine"
     )
 
@@ -132,7 +144,7 @@ def halves_of_a_hard_client(mix: Mix) -> str | None:
     if step is None or mix.tiers.assignment.keeps_weights:
         return None
     return (
-        f"{step.name} with hard=false halves weights, but with assignment {mix.tiers.assignment.name} a client has one "
+        f"{step.name} with hard=false halves weights, but with assignment {mix.assignment} a client has one "
         f"cluster: set {step.name}:hard=true"
     )
 
@@ -141,7 +153,7 @@ def ratio_without_mixtures(mix: Mix) -> str | None:
     """Outside mixtures clients do not count what these objectives need."""
     if mix.tiers.objective.counts and not mix.tiers.assignment.mixture:
         return (
-            f"objective {mix.tiers.objective.name} counts only in mixtures, and assignment {mix.tiers.assignment.name} make "
+            f"objective {mix.objective} counts only in mixtures, and assignment {mix.assignment} makes "
             "none: use assignment=em-mixture, or objective=conditional"
         )
     return None
@@ -157,7 +169,10 @@ def ratio_of_numbers(mix: Mix) -> str | None:
 def likelihoods_of_numbers(mix: Mix) -> str | None:
     """Who has a model of its own keeps no variance of a mixture."""
     if isinstance(mix.tiers.assignment, PersonalEM) and mix.learner.classes is None:
-        return "assignment personal-em compares likelihoods of classes, but the targets are numbers: use assignment=count-shares"
+        return (
+            "assignment personal-em compares likelihoods of classes, but the targets are numbers: use "
+            "assignment=count-shares"
+        )
     return None
 
 
@@ -185,7 +200,7 @@ def ways_that_cannot_change(mix: Mix) -> str | None:
     """What these clients send is not carried over to other clusters."""
     if mix.tiers.adapts and isinstance(mix.tiers.assignment, SoftmaxLoss):
         return (
-            f"the number of clusters cannot change with assignment {mix.tiers.assignment.name}: use assignment=em-mixture, "
+            f"the number of clusters cannot change with assignment {mix.assignment}: use assignment=em-mixture, "
             "lowest-loss or assigned, or no procedure"
         )
     return None
@@ -195,7 +210,7 @@ def mixture_averaged_over_members(mix: Mix) -> str | None:
     """A client of a mixture is a member of every cluster in part."""
     if mix.tiers.assignment.mixture and mix.tiers.averaging.over == "members":
         return (
-            f"averaging=members has no meaning with assignment {mix.tiers.assignment.name}, where everybody is a member of "
+            f"averaging=members has no meaning with assignment {mix.assignment}, where everybody is a member of "
             "all clusters in part: use averaging=all or responsibility"
         )
     return None
@@ -204,7 +219,9 @@ def mixture_averaged_over_members(mix: Mix) -> str | None:
 def whole_models_on_a_body(mix: Mix) -> str | None:
     """Models of all clusters that are trained one by one have no heads apart from their bodies."""
     if isinstance(mix.tiers.assignment, SoftmaxLoss) and mix.tiers.shared:
-        return f"with assignment {mix.tiers.assignment.name} clients train whole models, which cannot share parts: leave shared out"
+        return (
+            f"with assignment {mix.assignment} clients train whole models, which cannot share parts: leave shared out"
+        )
     return None
 
 
@@ -213,7 +230,7 @@ def part_of_a_body(mix: Mix) -> str | None:
     if mix.tiers.assignment.trains_heads and mix.tiers.shared and not shares_body(mix):
         shared = ",".join(mix.tiers.shared)
         return (
-            f"with assignment {mix.tiers.assignment.name} a network's whole body can be shared and no part of it, but "
+            f"with assignment {mix.assignment} a network's whole body can be shared and no part of it, but "
             f"shared={shared}: use shared=body"
         )
     return None
@@ -223,7 +240,7 @@ def several_starts_of_one(mix: Mix) -> str | None:
     """A body that heads share has one start, and so has a client with a model of its own."""
     one = mix.tiers.assignment.personal or (mix.tiers.assignment.trains_heads and bool(mix.tiers.shared))
     if one and mix.tiers.restarts > 1:
-        what = "a shared body" if mix.tiers.shared else f"assignment {mix.tiers.assignment.name}"
+        what = "a shared body" if mix.tiers.shared else f"assignment {mix.assignment}"
         return f"{what} can have one start only, but restarts={mix.tiers.restarts}: leave it at 1"
     return None
 
@@ -232,7 +249,7 @@ def split_heads_of_hard_clients(mix: Mix) -> str | None:
     """Those who choose do not send the changes of heads and body apart."""
     if mix.tiers.shared and mix.tiers.sends_each_change and not mix.tiers.assignment.trains_heads:
         return (
-            f"clusters on a shared body cannot be split with assignment {mix.tiers.assignment.name}: leave shared out, or use "
+            f"clusters on a shared body cannot be split with assignment {mix.assignment}: leave shared out, or use "
             "assignment=em-mixture or nearest-parameters"
         )
     return None
@@ -246,9 +263,7 @@ def lengths_for_cosines(mix: Mix) -> str | None:
         gated = isinstance(step, SplitByNorm) and step.gate is not None
         if gated or isinstance(step, SplitBySpectrum):
             what = f"the gate of {step.name}" if gated else step.name
-            return (
-                f"{what} looks at cosines, which distance {mix.tiers.distance.name} has not: use distance=update-cosine"
-            )
+            return f"{what} looks at cosines, which distance {mix.distance} has not: use distance=update-cosine"
     return None
 
 
@@ -257,14 +272,14 @@ def classes_of_numbers(mix: Mix) -> str | None:
     if mix.tiers.distance is None or mix.learner.classes is not None:
         return None
     if mix.tiers.distance.needs == "labels" or getattr(mix.tiers.distance, "per_class", False):
-        return f"distance {mix.tiers.distance.name} compares classes, but the targets are numbers: use distance=update-cosine"
+        return f"distance {mix.distance} compares classes, but the targets are numbers: use distance=update-cosine"
     return None
 
 
 def several_starts_that_change(mix: Mix) -> str | None:
     """Each would have a K of its own."""
     if mix.tiers.restarts > 1 and mix.tiers.adapts:
-        return f"several starts cannot change their clusters side by side, but restarts={mix.tiers.restarts}: leave it at 1"
+        return f"restarts cannot change their clusters side by side, but restarts={mix.tiers.restarts}: leave it at 1"
     return None
 
 
@@ -275,8 +290,8 @@ def robust_without_members(mix: Mix) -> str | None:
     combine, weights = f"combine={mix.tiers.averaging.combine.name}", mix.tiers.assignment
     if not weights.member_of_one:
         return (
-            f"{combine} needs clients that are members of one cluster each, but with assignment {weights.name} they count "
-            "in several: use assignment=lowest-loss, nearest-parameters or assigned, or combine=mean"
+            f"{combine} needs clients that are members of one cluster each, but with assignment {weights.name} they "
+            "count in several: use assignment=lowest-loss, nearest-parameters or assigned, or combine=mean"
         )
     if mix.tiers.shared or mix.tiers.overall:
         what = "a shared body" if mix.tiers.shared else "the model for all"

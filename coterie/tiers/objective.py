@@ -99,7 +99,7 @@ class Joint(Objective):
     models_features: ClassVar[bool] = True
     summed: ClassVar[bool] = True
 
-    def with_seed(self, seed: int) -> Joint:
+    def server_with_seed(self, seed: int) -> Joint:
         return replace(self, seed=seed)
 
     def client_see(self, learner: Learner, block: Block) -> Tensor | None:

@@ -31,7 +31,7 @@ class ProcedureStep(Registered, ABC, family="procedure step"):
     def server_propose(self, view: View) -> Regroup | None:
         """Return the regroup to apply after a round, or None to leave the clusters as they are."""
 
-    def capped(self, most: int | None) -> ProcedureStep:
+    def server_capped(self, most: int | None) -> ProcedureStep:
         """Return the step with this largest number of clusters, unless it has one of its own or none to set."""
         if most is None or getattr(self, "max_clusters", most) is not None:
             return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,7 @@ def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, 
             raise ConfigError(f"{name} means nothing to method {kind.name} ({kind.summary}): leave it out")
 
 
+@cache
 def names_of(kind: type[Method]) -> frozenset[str]:
     """Return the names of all options that a method takes."""
     return frozenset(option.name for option in kind.options())
@@ -300,7 +302,7 @@ def _assembled(
 ) -> Plan:
     """The plan with its composition and its clients."""
     tiers = with_shared_body(replace(method.tiers(), K=method.groups.count(data, method.tiers().K)), learner)
-    tiers = replace(tiers, objective=tiers.objective.with_seed(settings.seed))
+    tiers = replace(tiers, objective=tiers.objective.server_with_seed(settings.seed))
     tiers.check(method.name)
     _check_memory(learner, (tiers.K or 1) * tiers.restarts, str(settings.dtype))
     _check_device(settings.device)

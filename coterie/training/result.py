@@ -29,6 +29,7 @@ from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
 from coterie.learners.deviance import deviance
 from coterie.methods.base import Method
+from coterie.methods.run import Initializer
 from coterie.options import from_options
 from coterie.tiers.objective import Objective
 from coterie.training.diagnostics import Diagnostics
@@ -473,7 +474,10 @@ def method_of(config: Mapping[str, Any]) -> Method:
             "use the version of Coterie that wrote the run"
         )
     kind: type[Method] = Method.members[name]
-    known = {key: value for key, value in config.items() if key in kind.own_names() and key != "init"}
+    known = {key: value for key, value in config.items() if key in kind.own_names()}
+    init = known.get("init")
+    if (init["name"] if isinstance(init, Mapping) else init) not in Initializer.members:
+        known.pop("init", None)  # models that were given, or come from a run folder
     built: Method = from_options(kind, known)
     return built
 

@@ -17,6 +17,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, hash_ids, keys_for_clients, permutations
 from coterie.core.messages import Reply
+from coterie.core.task import Task
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
@@ -158,9 +159,9 @@ def test_shards_engines_and_the_order_of_clients_do_not_matter(case: Case):
 
 
 def test_the_personal_model_stays_with_the_client_and_the_rest_of_the_result_is_as_without():
-    heard: list[tuple[str, Reply]] = []
+    heard: list[tuple[Task, Reply]] = []
     result = Case("ifca", "mlp", {"finetune": 3}).run(federation=partial(_Listening, heard=heard))
-    (sent,) = [reply for task, reply in heard if task == "finetune"]
+    (sent,) = [reply for task, reply in heard if task.name == "finetune"]
     assert {name: tuple(row.shape) for name, row in sent.rows.items()} == {"score": (9,), "loss": (9,)}
     assert not sent.sums
     assert not sent.slotted

@@ -77,7 +77,7 @@ class LocalRound(RoundSettings, Task):
 
     def reveals(self) -> dict[str, str]:
         """Return the rows of a reply, and what each reveals to the server about a client."""
-        rows = self.assignment.reveals(self) | self.objective.reveals
+        rows = self.assignment.client_reveals(self) | self.objective.reveals
         sent = {} if self.distance is None else self.distance.round_rows
         return rows | {name: words for name, words in sent.items() if name not in rows}
 

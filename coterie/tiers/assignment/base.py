@@ -22,7 +22,7 @@ class AssignmentRule(ClientAlgorithm):
     The server half is that of clients that are members of one cluster, unless a member of the tier overrides it.
     """
 
-    def placing(self, objective: Objective) -> Placing:
+    def server_placing(self, objective: Objective) -> Placing:
         """Return how a client that did not train finds its models."""
         if not self.mixture:
             return "least-loss"

@@ -65,8 +65,8 @@ class EMMixture(AssignmentRule):
     cluster_row: ClassVar[str] = "which cluster weighs most for it"
     not_private: ClassVar[str] = "changes of all models with what each counts"
 
-    def reveals(self, settings: RoundSettings) -> dict[str, str]:
-        rows = super().reveals(settings)
+    def client_reveals(self, settings: RoundSettings) -> dict[str, str]:
+        rows = super().client_reveals(settings)
         if not settings.send_each:
             return rows
         return rows | {"change": "how it changed the clusters' models", "weights": "what each cluster counts for it"}

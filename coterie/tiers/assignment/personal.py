@@ -43,7 +43,7 @@ class PersonalModels(AssignmentRule):
     cluster_row: ClassVar[str] = "which cluster weighs most for it"
     not_private: ClassVar[str] = "models of their own"
 
-    def reveals(self, settings: RoundSettings) -> dict[str, str]:
+    def client_reveals(self, settings: RoundSettings) -> dict[str, str]:
         return {
             "cluster": self.cluster_row,
             "weights": "what part of its samples each cluster explains best",
