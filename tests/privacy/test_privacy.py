@@ -169,10 +169,10 @@ def answer_of(plan, seed: int = 0) -> tuple[Reply, Clusters]:
     K = plan.tiers.K
     clusters = Clusters({"weight": torch.from_numpy(np.random.default_rng(seed).normal(size=(K, 3)))}, K)
     side = replace(plan.federation.group, noise=Silent()).take(np.array([0]), remember=False)
-    told = None if not plan.method.weights.assigned else torch.zeros(1, 1, dtype=torch.int64)
-    broadcast = Broadcast(0, clusters, only=told, scalars={"lr": plan.method.rate(0)})
+    told = None if not plan.tiers.assignment.assigned else torch.zeros(1, 1, dtype=torch.int64)
+    broadcast = Broadcast(0, clusters, only=told, scalars={"lr": plan.tiers.local.rate(0, plan.rounds)})
     with torch.no_grad():
-        return side.serve(plan.method.task(0), broadcast), clusters
+        return side.serve(plan.tiers.task(0, plan.rounds), broadcast), clusters
 
 
 def contribution(reply: Reply, clusters: Clusters) -> np.ndarray:
@@ -225,11 +225,11 @@ def test_nothing_else_in_an_answer_follows_from_the_data(method, where):
 def test_clients_refuse_a_round_that_could_not_be_private_whoever_asks():
     plan = private_plan("ifca", "local", {}, worst_data(0, 1.0))
     soft = prepare(plan.data, "fedem", "linear", {"rounds": 3, "clusters": 2, "init": "random"})
-    nosy = replace(soft.method, privacy=plan.method.privacy)
-    honest = replace(plan.method, privacy=replace(plan.method.privacy, choice=None))
-    for method, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):
+    nosy = replace(soft.tiers, privacy=plan.tiers.privacy)
+    honest = replace(plan.tiers, privacy=replace(plan.tiers.privacy, choice=None))
+    for tiers, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):
         with pytest.raises(ConfigError, match=why):
-            answer_of(replace(plan, method=method))
+            answer_of(replace(plan, run=replace(plan.run, tiers=tiers)))
 
 
 # ---- a round by a plain loop -------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ REFUSED = [
     ("fesem", {}, "a cluster that follows from the model they trained"),
     ("fedsoft", {}, "models of their own"),
     ("stocfl", {}, "anchor-cosine"),
-    ("odcl", {}, "no private form"),
+    ("odcl", {}, "there is no noise for what its clients send"),
     ("local", {}, "nothing leaves a client"),
     ("pacfl", {"clusters": 2}, "init=pacfl would ask"),
     ("cfl", {"privacy": "central"}, "their number would tell"),
