@@ -36,6 +36,7 @@ LAYERS = (
     "flower",
     "clustering",
     "callbacks",
+    "extend",
     "",  # the names that `import coterie` offers
     "cli",
     "testing",
