@@ -340,21 +340,20 @@ def _train(
             callback.on_round_start(run, round_)
         clock = time.perf_counter()
 
-    with overflow_refused():
-        for step in train(plan.method, plan.run, progress.state, before_round):
-            progress.state = step.state
-            epsilon = None if budget is None else budget.spending.epsilon
-            record = record_of(plan, step, time.perf_counter() - clock, run.records, epsilon)
-            stops = [callback for callback in watchers if _is_true(callback.on_round(run, record))]
-            progress.last = step.state.round == plan.rounds or step.diverged
-            if stops and not progress.last:
-                # the mark is written with the record: a run killed after it does not continue when it is resumed
-                record, progress.last = replace(record, stopped=stops[0].reason), True
-            run.records.append(record)
-            for callback in writers:
-                callback.on_round(run, record)
-            if progress.last:
-                return
+    for step in train(plan.method, plan.run, progress.state, before_round):
+        progress.state = step.state
+        epsilon = None if budget is None else budget.spending.epsilon
+        record = record_of(plan, step, time.perf_counter() - clock, run.records, epsilon)
+        stops = [callback for callback in watchers if _is_true(callback.on_round(run, record))]
+        progress.last = step.state.round == plan.rounds or step.diverged
+        if stops and not progress.last:
+            # the mark is written with the record: a run killed after it does not continue when it is resumed
+            record, progress.last = replace(record, stopped=stops[0].reason), True
+        run.records.append(record)
+        for callback in writers:
+            callback.on_round(run, record)
+        if progress.last:
+            return
 
 
 def _concluded(initialized: Initialized, run: TrainingRun, progress: Progress, budget: PrivacyBudget | None) -> Result:
