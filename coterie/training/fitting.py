@@ -17,6 +17,7 @@ from coterie.core.dataset import ClientDirectory
 from coterie.core.numbers import finite_numbers
 from coterie.core.state import ServerState
 from coterie.data import SCENARIOS, scenario
+from coterie.engines.in_process import InProcess
 from coterie.errors import CoterieError, RunError, memory_failures
 from coterie.learners import LearnerChoice
 from coterie.methods.initializers import GivenModels
@@ -302,8 +303,8 @@ def execute(
             if not has_stopped(run.records) and (budget is None or budget.spending.allows(progress.state.round)):
                 _train(run, progress, watchers, writers, budget)
             result = _concluded(initialized, run, progress, budget)
-        if folder is not None:
-            result = result.with_diagnostics()  # the data may be gone when they are asked for
+        if folder is not None or not isinstance(plan.federation, InProcess):
+            result = result.with_diagnostics()  # data and remote clients may be gone when they are asked for
         for callback in (*writers, *watchers):
             callback.on_end(run, result)
     except BaseException as error:
