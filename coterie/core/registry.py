@@ -74,12 +74,20 @@ def register(name: str) -> Callable[[M], M]:
     return known
 
 
+class UnknownMemberError(ConfigError):
+    """A name that no member of a family has; a plugin may register it."""
+
+    def __init__(self, message: object, family: str, name: str) -> None:
+        super().__init__(message)
+        self.family, self.name = family, name
+
+
 def find_member(family: type[Registered], name: str) -> type[Any]:
     """Return the member of a family by its name.
 
     Raises:
-        ConfigError: if there is none; the message suggests the nearest name.
+        UnknownMemberError: if there is none; the message suggests the nearest name.
     """
     if name not in family.members:
-        raise unknown_name(family.family, name, family.members)
+        raise UnknownMemberError(unknown_name(family.family, name, family.members), family.family, name)
     return family.members[name]

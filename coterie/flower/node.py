@@ -21,7 +21,7 @@ from time import time
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
@@ -33,9 +33,11 @@ from coterie.core.shard import ClientId, Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.flower.guard import FAILED, Guard
 from coterie.flower.limits import Limits, RefusedError
+from coterie.flower.plugins import load_plugins
 from coterie.flower.schema import DataSchema
 from coterie.flower.state import Store
 from coterie.flower.terms import Terms
+from coterie.flower.untrusted import MissingPluginError
 from coterie.flower.wire import (
     HELLO,
     Answer,
@@ -48,6 +50,7 @@ from coterie.flower.wire import (
 )
 from coterie.learners import LearnerChoice, make_learner, no_files
 from coterie.learners.base import Learner
+from coterie.training.plugins import load_installed
 from coterie.training.runs.files import read_tensors
 
 LOG = logging.getLogger("flwr")
@@ -68,20 +71,28 @@ def make_client_app(
     mods: Sequence[Mod] = (),
     guard: Guard | None = None,
     limits: Limits | None = None,
+    plugins: Sequence[str | Path] = (),
 ) -> ClientApp:
-    """The app of a node.
+    """Return the app of a node.
 
-    load: called with the node's context for every message; gives the data of the clients that live here.
-    learner: only for learners that a text from the server cannot build here: a function of your own that returns a
-        torch.nn.Module, or one that starts from a file of this node.
-    state_folder: where clients keep what they keep for themselves, for methods in which they do; the node's config may
-        name another (`state-folder`).
-    mods: Flower's, for every message. SecAgg and SecAgg+ are refused.
-    guard: the least privacy that the clients here go by, whatever the server says; they count their answers in
-        the state folder, and no error text that leaves the node depends on data.
-    limits: the largest request that this node serves; by default generous ones.
+    Args:
+        load: Called with the node's context for every message; returns the data of the clients that live here.
+        learner: Only for learners that a text from the server cannot build here: a function that returns a
+            torch.nn.Module, or a learner that starts from a file of this node.
+        state_folder: Folder for the states of clients, for methods in which clients keep a state; the node's config
+            may name another one (`state-folder`).
+        mods: Flower's mods for every message. SecAgg and SecAgg+ are refused.
+        guard: The least privacy that the clients here require, whatever the server says. They count their answers in
+            the state folder, and no error text that leaves the node depends on data.
+        limits: The largest request that this node serves; by default generous ones.
+        plugins: Python files or modules that register tasks or tier members of your own. A relative path is looked for
+            in the app's folder. Plugins of installed packages and of `COTERIE_PLUGINS` need not be named.
+
+    Raises:
+        ConfigError: if a mod cannot be used or a plugin cannot be imported.
     """
     _refuse_masks(mods)
+    load_plugins(plugins)
     node = Node(load, learner, state_folder, guard, limits or Limits())
     app = ClientApp(mods=list(mods))
     app.train()(node.serve)
@@ -127,7 +138,7 @@ class Node:
         """
         if message.metadata.created_at + message.metadata.ttl < time():
             raise RefusedError(f"the {message.metadata.ttl:g} s of this message were over before it was begun: left")
-        request = None if task_of(message.content) == HELLO else read_request(message.content)
+        request = None if task_of(message.content) == HELLO else _request(message.content)
         if request is not None:
             self.limits.check(request)
         data = self.load(context)
@@ -176,6 +187,18 @@ class Node:
                 f"as state_folder of make_client_app, or {STATE_FOLDER} in the node's config"
             )
         return Path(str(named)).expanduser()
+
+
+def _request(content: RecordDict) -> Request:
+    """The request, after a look into installed plugins for a name that is not known yet."""
+    try:
+        return read_request(content)
+    except MissingPluginError:
+        load_installed()
+    try:
+        return read_request(content)
+    except MissingPluginError as error:
+        raise RefusedError(error) from None
 
 
 def _hosted(data: FederatedDataset) -> Hosted:

@@ -1,7 +1,7 @@
 """Checks of the settings of a run before anybody is asked: a typo must not cost the start of a federation.
 
 Nothing is known of the clients yet, so the run is prepared for data of several kinds. Settings that suit none of them
-are refused; what depends on the real data is checked again after the roll call.
+are refused; what depends on the real data is checked again after the first onboarding.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from coterie.core.task import Task
 from coterie.engines.remote import RemoteClients
 from coterie.errors import CoterieError
 from coterie.learners import make_learner
-from coterie.options import Options
-from coterie.training.planning import prepare
+from coterie.methods.settings import RunSettings
+from coterie.tiers.composition import Tiers
+from coterie.training.planning import MethodChoice, prepare
 from coterie.training.runs.files import read_tensors
-from coterie.training.starting import check_start
 
 PROFILES = (
     Profile((3, 64, 64), 10),
@@ -47,16 +47,15 @@ SAMPLES = 1_000_000
 """Training samples of each client, enough for any setting."""
 
 
-def check_run_options(method: str, options: Mapping[str, Any]) -> None:
+def check_run_options(method: MethodChoice, options: Mapping[str, Any]) -> None:
     """Raise the error that a run with these options would end with, whatever data the nodes have."""
     wanted = options.get("clusters")
     count = min(max(CLIENTS, wanted), MOST_CLIENTS) if isinstance(wanted, int) else CLIENTS
     refusals: list[CoterieError] = []
     for profile, learner in _kinds(options.get("learner")):
-        given = {name: value for name, value in options.items() if name not in ("learner", "start")}
+        given = {name: value for name, value in options.items() if name != "learner"}
         try:
-            plan = prepare(UnseenClients("flower", profile, count), method, learner, options.get("start"), given)
-            check_start(plan.start)
+            prepare(UnseenClients("flower", profile, count), method, learner, given)
         except CoterieError as error:
             refusals.append(error)
         else:
@@ -118,13 +117,17 @@ class UnseenClients(RemoteClients):
         """Nothing is kept here."""
         return
 
+    def pooled(self, groups: Positions) -> None:
+        """The data of remote clients cannot be put in one place."""
+        return
+
     def fingerprint(self) -> str:
         return ""
 
     def training_only(self) -> UnseenClients:
         return self
 
-    def reach(self, options: Options, keeps: bool) -> Federation:
+    def reach(self, settings: RunSettings, tiers: Tiers) -> Federation:
         return self
 
     def write_down(self, folder: Path) -> None:

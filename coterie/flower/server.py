@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,27 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.errors import ConfigError
+from coterie.flower.client_registry import LOG
 from coterie.flower.clients import FILE, clients_of
 from coterie.flower.engine import CHANGE_FACTOR
+from coterie.flower.plugins import load_plugins
 from coterie.flower.preflight import check_run_options
-from coterie.flower.roll import LOG
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.learners import LearnerChoice
 from coterie.options import Option, check_all
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
-from coterie.training.fitting import fit, resume
+from coterie.training.callbacks import Tracker
+from coterie.training.fitting import Callbacks, fit, resume
+from coterie.training.planning import MethodChoice
+from coterie.training.plugins import load_installed
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder
 
 OPTIONS = (
     Option("method", str, "a name from `coterie methods`", "ifca"),
-    Option("out", str, "folder of the run, from the root; one that is there and unfinished is gone on with"),
+    Option("out", str, "folder of the run, from the root; an existing unfinished run is resumed"),
     Option("nodes", int, "nodes to wait for before the first round", 1, low=1),
     Option("wait", float, "seconds to wait for them", 600.0, above=0),
     Option(
@@ -60,6 +64,20 @@ OPTIONS = (
     Option("schema", str, "expected form of the data, a JSON file or a JSON text; nodes that differ are refused"),
     Option("most_clients", int, "largest number of clients of one node", MOST_CLIENTS, low=1),
     Option("most_samples", int, "largest number of samples of one client", MOST_SAMPLES, low=1),
+    Option(
+        "plugins",
+        str,
+        "Python files or modules that register methods, tier members or tasks, separated by commas; a relative path is "
+        "looked for in the app's folder",
+        "",
+    ),
+    Option(
+        "track",
+        Tracker,
+        "trackers that copy the figures of the run, such as mlflow:experiment=wards; several are joined by ' + '",
+        (),
+        several=True,
+    ),
     Option("expected", str, "ids of clients that may come later, separated by commas", ""),
 )
 """What the run config says besides the options of the method."""
@@ -69,25 +87,41 @@ OPTIONS = (
 class Settings:
     """A run config, read."""
 
-    method: str
+    method: MethodChoice
     out: Path | None
     exchange: Mapping[str, Any]
-    """What `clients_of` is told."""
+    """Arguments of `clients_of`."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the run."""
+    """Options of the method and of the run."""
+    trackers: Sequence[Tracker] = ()
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Settings:
-        """Names with a hyphen are as good as those with an underscore; an empty text says nothing."""
+    def read(cls, config: Mapping[str, Any], folders: Sequence[str | Path] | None = None) -> Settings:
+        """Return the settings of a run config, whose plugins are loaded first.
+
+        Args:
+            config: Names with a hyphen are as good as those with an underscore; an empty text means nothing.
+            folders: Where plugin files with a relative path are looked for; by default where Python imports from.
+
+        Raises:
+            ConfigError: if a value is not allowed, or a plugin cannot be imported.
+        """
         given = {name.replace("-", "_"): value for name, value in config.items() if value != ""}
+        load_installed()
+        load_plugins(_listed(given.get("plugins", "")), folders)
         own = {option.name for option in OPTIONS}
         said = {option.name: option.default for option in OPTIONS}
         said |= check_all({name: value for name, value in given.items() if name in own}, OPTIONS, "the run config")
-        method, out, expected = (said.pop(name) for name in ("method", "out", "expected"))
-        announced = tuple(name.strip() for name in str(expected).split(",") if name.strip())
+        method, out, expected, track, _ = (said.pop(name) for name in ("method", "out", "expected", "track", "plugins"))
         options = {name: value for name, value in given.items() if name not in own}
         said["change_factor"] = said["change_factor"] or None
-        return cls(str(method), _folder(out), {**said, "expected": announced}, options)
+        assert isinstance(track, tuple), "of several trackers"
+        return cls(str(method), _folder(out), {**said, "expected": _listed(expected)}, options, track)
+
+
+def _listed(text: object) -> tuple[str, ...]:
+    """The parts of a text that are separated by commas."""
+    return tuple(part.strip() for part in str(text).split(",") if part.strip())
 
 
 def _folder(out: object) -> Path | None:
@@ -101,51 +135,60 @@ def _folder(out: object) -> Path | None:
     return folder
 
 
-def make_server_app(*, learner: LearnerChoice | None = None) -> ServerApp:
-    """The app of the server.
+def make_server_app(*, learner: LearnerChoice | None = None, callbacks: Callbacks = ()) -> ServerApp:
+    """Return the app of the server.
 
-    learner: only for learners that a text in the run config cannot name, see `make_client_app`.
+    Args:
+        learner: Only for learners that a text in the run config cannot name, see `make_client_app`.
+        callbacks: Callbacks, or functions that are called with the record of each round, as in `coterie.fit`. Trackers
+            can also be named in the run config (`track`).
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        conduct(grid, Settings.read(context.run_config), learner)
+        conduct(grid, Settings.read(context.run_config), learner, callbacks)
 
     return app
 
 
-def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None) -> Result:
-    """Run, or go on with the run in `out`, and write the report."""
-    out = settings.out
+def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None, callbacks: Callbacks = ()) -> Result:
+    """Start the run, or resume the one in `out`, and write the report.
+
+    Args:
+        grid: The grid that Flower hands to a server app.
+        settings: The run config.
+        learner: A learner that a text cannot name.
+        callbacks: The user's callbacks, besides the trackers of the run config.
+
+    Returns:
+        The result of the run.
+    """
+    out, callbacks = settings.out, (_log_round, *settings.trackers, *callbacks)
     if out is None or not (out / "config.toml").is_file():
         check_run_options(settings.method, settings.options)
         clients = clients_of(grid, **settings.exchange)
-        LOG.info("%d clients at %d nodes", len(clients.clients), len(set(clients.roll.bound.values())))
+        LOG.info("%d clients at %d nodes", len(clients.clients), len(set(clients.registry.bound.values())))
         options = {"learner": learner, **settings.options} if learner is not None else settings.options
-        result = fit(clients, settings.method, out=out, on_round=_told(), **options)
+        result = fit(clients, settings.method, out=out, callbacks=callbacks, **options)
     elif RunFolder.open(out).finished:
         LOG.info("%s is finished already", out)
         return load(out, learner=learner)
     else:
-        LOG.info("going on with %s, with the options of its config.toml", out)
+        LOG.info("resuming %s with the options of its config.toml", out)
         known = {**settings.exchange, "again": out} if (out / FILE).is_file() else settings.exchange
-        result = resume(out, clients_of(grid, **known), learner=learner, on_round=_told(), warn=LOG.warning)
+        result = resume(out, clients_of(grid, **known), learner=learner, callbacks=callbacks, warn=LOG.warning)
     if out is not None:
         write_report(read_runs(out), out / "report.html")
         LOG.info("run %s, report %s", out, out / "report.html")
     return result
 
 
-def _told() -> Callable[[RoundRecord], None]:
-    """Say what a round brought in one line, and what went wrong in one each."""
-
-    def on_round(record: RoundRecord) -> None:
-        figures = {name: record[name] for name in ("loss", "accuracy", "rmse") if record.get(name) is not None}
-        said = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        heard = f"{record['answered']} answered, {len(record['missing'])} missing, {len(record['rejected'])} refused"
-        LOG.info("round %d: %s  %s  %.1f s", record["round"] + 1, said, heard, record["seconds"])
-        for note in record.get("notes", ()):
-            LOG.warning("%s", note["reason"])
-
-    return on_round
+def _log_round(record: RoundRecord) -> None:
+    """Log the figures of a round in one line, and each problem with clients in another."""
+    figures = {name: record[name] for name in ("loss", "accuracy", "rmse") if record.get(name) is not None}
+    said = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    heard = f"{record.answered} answered, {len(record.missing)} missing, {len(record.rejected)} refused"
+    LOG.info("round %d: %s  %s  %.1f s", record.round + 1, said, heard, record.seconds)
+    for note in record.notes:
+        LOG.warning("%s", note["reason"])

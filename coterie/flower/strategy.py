@@ -2,7 +2,7 @@
 
 ::
 
-    strategy = ClusteredStrategy("ifca", clusters=4, nodes=3)
+    strategy = ClusteredStrategy(IFCA(clusters=4), nodes=3)      # or ClusteredStrategy("ifca", clusters=4, nodes=3)
     result = strategy.start(grid, num_rounds=20, timeout=120, out="/srv/runs/first")
     result.arrays          # "0/weight", "0/bias", "1/weight", ...
     result.clustered       # Coterie's own result: who belongs where, how sure, what it cost
@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,10 +22,12 @@ from flwr.serverapp.strategy import Result, Strategy
 
 import coterie.training.result
 from coterie.errors import ConfigError
-from coterie.flower.roll import LOG
+from coterie.flower.client_registry import LOG
 from coterie.flower.server import Settings, conduct
 from coterie.learners import LearnerChoice
-from coterie.methods import find_method
+from coterie.methods import Method, find_method
+from coterie.training.fitting import Callbacks
+from coterie.training.planning import MethodChoice
 from coterie.training.records import RoundRecord
 
 TRAINED = ("loss", "clusters", "moved", "answered", "bytes_up", "bytes_down", "seconds")
@@ -41,16 +43,34 @@ class ClusteredResult(Result):
 
 
 class ClusteredStrategy(Strategy):
-    """A method of Coterie's. Its rounds are its own, so it is started and not asked for single messages."""
+    """A method of Coterie. It carries out its own rounds, so it is started and not asked for single messages."""
 
-    def __init__(self, method: str = "ifca", *, learner: LearnerChoice | None = None, **options: Any) -> None:
-        """options: of the method, and those of the run config (`coterie.flower.server.OPTIONS`)."""
-        self.method, self.learner, self.options = method, learner, options
+    def __init__(
+        self,
+        method: MethodChoice = "ifca",
+        *,
+        learner: LearnerChoice | None = None,
+        callbacks: Callbacks = (),
+        **options: Any,
+    ) -> None:
+        """Make a strategy.
+
+        Args:
+            method: A typed method such as `IFCA(clusters=4)` from `coterie.methods`, or a name.
+            learner: Name of a model family with settings, or a function that returns a torch.nn.Module.
+            callbacks: Callbacks, or functions that are called with the record of each round.
+            **options: Options of the method, and those of the run config (`coterie.flower.server.OPTIONS`).
+        """
+        self.method, self.learner, self.callbacks, self.options = method, learner, callbacks, options
 
     def summary(self) -> None:
         """Log what will be run."""
         said = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        LOG.info("\t└──> %s %s", self.method, said)
+        LOG.info("\t└──> %s %s", self._name, said)
+
+    @property
+    def _name(self) -> str:
+        return self.method.name if isinstance(self.method, Method) else self.method
 
     def start(
         self,
@@ -66,24 +86,39 @@ class ClusteredStrategy(Strategy):
     ) -> ClusteredResult:
         """Run to the last round.
 
-        initial_arrays: models to start from, one for each cluster, "0/weight", "1/weight", ...; None: as the method
-            begins.
-        timeout: seconds that an exchange may take.
-        out: the run's folder; one that is there and unfinished is gone on with.
+        Args:
+            grid: The grid that Flower hands to a server app.
+            initial_arrays: Models to start from, one for each cluster: "0/weight", "1/weight", ...; by default the
+                method makes its own.
+            num_rounds: Number of rounds, for methods that have rounds.
+            timeout: Seconds that an exchange may take.
+            train_config: Not supported, as the next two.
+            evaluate_config: Not supported.
+            evaluate_fn: Not supported.
+            out: Folder of the run, from the root; an existing unfinished run is resumed.
+
+        Returns:
+            Flower's result; `clustered` is Coterie's own.
+
+        Raises:
+            ConfigError: if an option is unknown or does not fit.
         """
         if train_config or evaluate_config or evaluate_fn is not None:
             raise ConfigError(
                 "train_config, evaluate_config and evaluate_fn have nobody to go to: nodes are told what they need "
                 "and evaluate themselves; leave them out, and look at result.arrays in the end"
             )
-        rounds = {} if "rounds" in find_method(self.method).refuses else {"rounds": num_rounds}
-        given = {"method": self.method, "deadline": float(timeout), **rounds, **self.options}
+        given = {"method": self._name, "deadline": float(timeout), **self.options}
         if out is not None:
             given["out"] = str(out)
-        settings = Settings.read(given)
+        settings = Settings.read(given)  # which loads plugins
+        options = dict(settings.options)
+        if "rounds" not in find_method(self._name).refuses:
+            options = {"rounds": num_rounds, **options}
         if initial_arrays is not None:
-            settings = _beginning_with(settings, initial_arrays)
-        return _as_flowers(conduct(grid, settings, self.learner))
+            options["init"] = _models_of(initial_arrays)
+        settings = replace(settings, method=self.method, options=options)
+        return _as_flowers(conduct(grid, settings, self.learner, self.callbacks))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -115,8 +150,12 @@ def _refuse() -> NoReturn:
     )
 
 
-def _beginning_with(settings: Settings, arrays: ArrayRecord) -> Settings:
-    """The same run from these models."""
+def _models_of(arrays: ArrayRecord) -> list[dict[str, np.ndarray]]:
+    """The models of all clusters, in order.
+
+    Raises:
+        ConfigError: if a name has no cluster, or a cluster is missing.
+    """
     models: dict[int, dict[str, np.ndarray]] = {}
     for key, array in arrays.items():
         number, _, name = key.partition("/")
@@ -125,8 +164,7 @@ def _beginning_with(settings: Settings, arrays: ArrayRecord) -> Settings:
         models.setdefault(int(number), {})[name] = array.numpy()
     if sorted(models) != list(range(len(models))):
         raise ConfigError(f"initial_arrays must have clusters 0, 1, ... without a gap, got {sorted(models)}")
-    start = [models[k] for k in sorted(models)]
-    return Settings(settings.method, settings.out, settings.exchange, {**settings.options, "start": start})
+    return [models[k] for k in sorted(models)]
 
 
 def _as_flowers(done: coterie.training.result.Result) -> ClusteredResult:

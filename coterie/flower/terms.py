@@ -1,4 +1,4 @@
-"""What the server tells every node with every task, so that a node need not be set up for a method."""
+"""Facts about a run that the server sends to every node with every task, so that nodes need no set-up per method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from coterie.core.dataset import Profile, torch_dtype
 from coterie.core.keys import Purpose, key_for
 from coterie.errors import CoterieError
 from coterie.learners import make_learner
-from coterie.options import Options
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,6 @@ class Terms:
     """Whether clients keep something for themselves from round to round."""
     tests: bool = True
     """Whether clients look at their test samples, where they have some."""
-
-    @classmethod
-    def of(cls, run: str, profile: Profile, options: Options, keeps: bool, tests: bool = True) -> Terms:
-        """From the settled options of a run."""
-        learner, dtype = str(options.learner), str(options.dtype)
-        return cls(
-            run, learner, profile.features, profile.classes, dtype, options.validation, options.seed, keeps, tests
-        )
 
     @property
     def profile(self) -> Profile:

@@ -51,10 +51,19 @@ _HEADER = re.compile(
 Read = TypeVar("Read")
 
 
+class MissingPluginError(InputError):
+    """A message that is sound, but names something that only a plugin registers, which is not loaded here."""
+
+
 def reading(read: Callable[[], Read], what: str) -> Read:
-    """Return the value of `read`; raise InputError with one sentence for whatever it raises."""
+    """Return the value of `read`; raise InputError with one sentence for whatever it raises.
+
+    Only MissingPluginError stays as it is.
+    """
     try:
         return read()
+    except MissingPluginError:
+        raise
     except KeyError as error:
         raise InputError(f"{what} was expected, but {one_line(str(error))} is missing") from None
     except Exception as error:  # MemoryError and RecursionError included: no message may stop who reads it

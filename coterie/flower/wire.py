@@ -5,7 +5,7 @@
     RecordDict
       "arrays"  ArrayRecord   "params/weight", "slotted/clusters/change/weight", ... as numpy writes them
                               "small": all arrays of a few kB together, the bytes of a safetensors file
-      "config"  ConfigRecord  "format": 4, "task": the task's name, "header": the rest as one JSON text
+      "config"  ConfigRecord  "format": 5, "task": the task's name, "header": the rest as one JSON text
 
 The names of arrays and the header are those of `core/messages.py`. Every message has the plain type `train`: mods see
 no other, and the task's name is in the config.
@@ -39,9 +39,11 @@ from coterie.core.messages import (
     reply_parts,
 )
 from coterie.core.plain import NAME, from_plain, to_plain
+from coterie.core.registry import UnknownMemberError
 from coterie.core.shard import ClientId
 from coterie.core.task import Task
 from coterie.errors import InputError
+from coterie.flower.plugins import missing_plugin, origins_of
 from coterie.flower.schema import DataSchema
 from coterie.flower.terms import Terms
 from coterie.flower.untrusted import (
@@ -55,7 +57,7 @@ from coterie.flower.untrusted import (
     shown,
 )
 
-FORMAT = 4
+FORMAT = 5
 """Of the messages; nodes and server must have the same."""
 HELLO = "hello"
 """The one task that is no client's: who lives at this node?"""
@@ -163,6 +165,7 @@ def request_content(request: Request, packed: dict[Tensor, Array] | None = None)
     header |= {
         "terms": request.terms.plain(),
         "settings": to_plain(request.task),
+        "plugins": origins_of(request.task),
         "clients": request.clients,
         "keep_from": request.keep_from,
     }
@@ -175,7 +178,12 @@ def task_of(content: RecordDict) -> str:
 
 
 def read_request(content: RecordDict) -> Request:
-    """Return what `request_content` packed; raise InputError for anything else."""
+    """Return what `request_content` packed.
+
+    Raises:
+        MissingPluginError: if it names a task or a tier member that is not known here.
+        InputError: for anything else that is no request.
+    """
     name = task_of(content)
 
     def read() -> Request:
@@ -186,8 +194,11 @@ def read_request(content: RecordDict) -> Request:
             raise ValueError(f"{len(clients)} clients but {len(keep_from)} rounds to keep from, or a client twice")
         if not all(is_count(round_, -1, LAST_ROUND) for round_ in (header["round"], *keep_from)):
             raise ValueError(f"rounds must be whole numbers from -1 to {LAST_ROUND}")
-        terms, task = Terms.read(header["terms"]), from_plain(Task, {**header["settings"], NAME: name}, "task")
-        return Request(terms, task, broadcast_of(header, arrays), clients, keep_from)
+        try:
+            task = from_plain(Task, {**header["settings"], NAME: name}, "task")
+        except UnknownMemberError as error:
+            raise missing_plugin(error, dict(header["plugins"])) from None
+        return Request(Terms.read(header["terms"]), task, broadcast_of(header, arrays), clients, keep_from)
 
     return reading(read, f"a request for task {name}")
 
@@ -210,8 +221,8 @@ def read_answer(content: RecordDict, task: str, clients: int = MOST_CLIENTS, mos
 
     def read() -> Answer:
         header, arrays = _unpacked(content, task, HEADER + HEADER_PER_CLIENT * clients, most_bytes)
-        said = {name: _listed(header[name], clients, name) for name in ("clients", "rejected", "lost")}
-        ids = {name: check_texts(found, "client ids") for name, found in said.items()}
+        listed = {name: _listed(header[name], clients, name) for name in ("clients", "rejected", "lost")}
+        ids = {name: check_texts(found, "client ids") for name, found in listed.items()}
         paths = check_texts(_listed(header["paths"], MOST_PATHS, "paths"), "paths")
         slotted = check_texts(_listed(header["slotted"], MOST_ARRAYS, "slotted"), "names of sums")
         reply = reply_of({**header, **ids, "paths": paths, "slotted": slotted}, arrays)

@@ -337,7 +337,7 @@ def _by_loss(plan: Plan, state: ServerState) -> Settled:
     mine, before = (np.take_along_axis(known, each[:, :, None], axis=2)[:, :, 0] for each in (chosen, trained))
     with np.errstate(over="ignore"):
         losses, last = (np.average(each, axis=0, weights=sizes) for each in (mine, before))
-    restart = int(np.argmin(losses))
+    restart = best_restart(torch.from_numpy(losses))
     own[rows] = torch.from_numpy(chosen[:, restart])
     unfit = positions[~np.isfinite(mine[:, restart])]
     return Settled(positions, own, restart, losses, by_restart[:, restart], unfit=unfit, trained=float(last[restart]))

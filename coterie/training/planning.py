@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,7 @@ def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, 
             raise ConfigError(f"{name} means nothing to method {kind.name} ({kind.summary}): leave it out")
 
 
+@cache
 def names_of(kind: type[Method]) -> frozenset[str]:
     """Return the names of all options that a method takes."""
     return frozenset(option.name for option in kind.options())

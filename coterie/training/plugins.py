@@ -21,6 +21,8 @@ from coterie.errors import ConfigError, shown
 
 GROUP = "coterie.plugins"
 """Entry-point group of installed plugins."""
+FROM_FILE = "coterie_plugin_"
+"""Prefix of the module names of plugin files."""
 VARIABLE = "COTERIE_PLUGINS"
 """Environment variable with the paths of plugin files, separated as in PATH."""
 
@@ -49,7 +51,7 @@ def load_plugin(plugin: str | Path) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    name = f"coterie_plugin_{path.stem}"
+    name = f"{FROM_FILE}{path.stem}"
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return loaded

@@ -23,7 +23,7 @@ from coterie.core.task import Task
 from coterie.engines.missing import Missing
 from coterie.engines.simulated import Simulated
 from coterie.flower.local.processes import LocalFederation, LocalRun
-from coterie.training.fitting import begin_run, execute
+from coterie.training.fitting import execute, initialize_run
 from coterie.training.planning import prepare
 from coterie.training.records import RoundRecord
 from coterie.training.runs.folder import RunFolder
@@ -32,7 +32,7 @@ APP = Path(__file__).with_name("app")
 ATTACKS = Path(__file__).parents[1] / "flower" / "attacks.py"
 OPTIONS: Mapping[str, Any] = {
     "learner": "logistic:l2=0.01",
-    "start": "random",
+    "init": "random",
     "clusters": 2,
     "local_steps": 2,
     "lr": 0.05,
@@ -148,24 +148,19 @@ class Replayed(Simulated):
 
 def replayed(data: FederatedDataset, method: str, records: Sequence[RoundRecord]) -> coterie.Result:
     """The run that these records are of, simulated: the same clients answer, and begin anew, in the same rounds."""
-    options = {name: value for name, value in OPTIONS.items() if name not in ("learner", "start")}
-    plan = prepare(data, method, OPTIONS["learner"], OPTIONS["start"], {**options, "rounds": len(records)})
+    options = {name: value for name, value in OPTIONS.items() if name != "learner"}
+    plan = prepare(data, method, OPTIONS["learner"], {**options, "rounds": len(records)})
     assert isinstance(plan.federation, Simulated)
     silent = {record["round"]: [*record["missing"], *record["rejected"]] for record in records}
     lost = {record["round"]: lost_in(record) for record in records}
-    return execute(
-        begin_run(replace(plan, federation=Replayed(plan.federation.group, silent, lost=lost))), None, ignore
-    )
+    federation = Replayed(plan.federation.group, silent, lost=lost)
+    return execute(initialize_run(replace(plan, run=replace(plan.run, federation=federation))), None)
 
 
 def lost_in(record: RoundRecord) -> list[str]:
     """Who has begun anew in this round."""
     notes = [note for note in record.get("notes", ()) if note["reason"].endswith("they began anew")]
     return [client for note in notes for client in note["clients"]]
-
-
-def ignore(record: RoundRecord) -> None:
-    """Nothing to say."""
 
 
 def assert_as_replayed(ended: coterie.Result, data: FederatedDataset, method: str) -> None:

@@ -29,7 +29,7 @@ def load(context):
 
 app = make_client_app(load)
 """
-OPTIONS = {"clusters": 2, "rounds": 3, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "start": "random"}
+OPTIONS = {"clusters": 2, "rounds": 3, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "init": "random"}
 """Of a run with `fedem`, whose clients keep something for themselves."""
 
 

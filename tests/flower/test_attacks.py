@@ -17,7 +17,7 @@ from tests.flower.attacks import ATTACKS, attacking
 NODES: Mapping[int, Sequence[int]] = {11: (0, 3), 5: (1, 2), 7: (4, 5, 6)}
 HOSTILE, ITS_CLIENTS = 3, (7, 8)
 OPTIONS: Mapping[str, Any] = {
-    "clusters": 2, "rounds": 1, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "start": "random"
+    "clusters": 2, "rounds": 1, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "init": "random"
 }  # fmt: skip
 DATA = {learner: small_federation(learner) for learner in ("linear", "logistic")}
 

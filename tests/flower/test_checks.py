@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 
 from coterie.client.group import ClientGroup
 from coterie.core.expected import Expected, Slots, Spec
@@ -17,6 +16,7 @@ from coterie.engines.simulated import Simulated
 from coterie.flower.checks import Asked, Memory, sort_out
 from coterie.flower.wire import Answer, answer_content
 from coterie.testing.checks import Case
+from coterie.training.fitting import initialize
 from tests.flower.make import at_node, edited, federation_of, with_change
 
 MODELS = {"w": torch.zeros(2, 3, dtype=torch.float64)}
@@ -29,7 +29,7 @@ SIZES = {"a": 3, "b": 5}
 
 
 def asked_of(models=MODELS, uniform=False, **options):
-    clusters = replace(begin(PLAN).state.clusters, params=models)
+    clusters = replace(initialize(PLAN).state.clusters, params=models)
     return Asked("local-round", clusters, SIZES, replace(FORM, uniform=uniform), trains=True, **options)
 
 
@@ -41,7 +41,7 @@ def reply_of(length: float, mass: float = 1.0) -> Answer:
     return Answer(Reply(("a", "b"), {"samples": torch.tensor(8.0).double()}, {"clusters": sums}, rows))
 
 
-PLAN = Case("ifca", "linear", {"start": "random"}).plan()
+PLAN = Case("ifca", "linear", {"init": "random"}).plan()
 
 
 def refused(answers, memory=None, **options) -> dict[int, str]:
@@ -67,12 +67,12 @@ def test_a_client_counts_once_or_n_times_and_never_more(uniform, mass, why):
 
 @pytest.mark.parametrize("weight", ["uniform", "samples"])
 def test_a_node_cannot_count_more_than_the_run_lets_it(weight):
-    plan = Case("ifca", "linear", {"start": "random", "client_weight": weight}).plan()
+    plan = Case("ifca", "linear", {"init": "random", "client_weight": weight}).plan()
     for factor, heard in ((1.0, 9), (1.01, 7)):
         fault = edited(with_change(lambda mass, factor=factor: mass * factor, "mass"))
         federation = federation_of(plan, deliver=at_node(5, fault))
-        broadcast = Broadcast(0, begin(plan).state.clusters, scalars={"lr": 0.05})
-        assert len(federation.ask(plan.method.task(3), broadcast, np.arange(9)).reply.clients) == heard
+        broadcast = Broadcast(0, initialize(plan).state.clusters, scalars={"lr": 0.05})
+        assert len(federation.ask(plan.tiers.task(3, 1), broadcast, np.arange(9)).reply.clients) == heard
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_node_cannot_count_more_than_the_run_lets_it(weight):
     [
         ([[0], [0]], ""),
         ([[ALL], [0]], ""),
-        ([[1], [0]], "has clients in other clusters than they were told"),
-        ([[1], [ALL]], "has clients in other clusters than they were told"),
+        ([[1], [0]], "has clients in other clusters than they were assigned to"),
+        ([[1], [ALL]], "has clients in other clusters than they were assigned to"),
     ],
 )
 def test_clients_work_in_the_cluster_that_they_were_told(only, why):
@@ -125,11 +125,11 @@ def test_where_most_have_arrived_the_others_may_still_move():
 
 def test_a_node_that_does_not_clip_is_refused():
     pytest.importorskip("dp_accounting")
-    options = {"privacy": "central", "privacy_noise": 1.0, "privacy_clip": 0.5, "start": "random", "rounds": 1}
+    options = {"privacy": "central", "privacy_noise": 1.0, "privacy_clip": 0.5, "init": "random", "rounds": 1}
     plan = Case("ifca", "linear", options).plan()
     federation = federation_of(plan, deliver=at_node(5, edited(with_change(lambda change: change * 1e3))))
-    broadcast = Broadcast(0, begin(plan).state.clusters, scalars={"lr": 0.05})
-    replies = federation.ask(plan.method.task(3), broadcast, np.arange(9))
+    broadcast = Broadcast(0, initialize(plan).state.clusters, scalars={"lr": 0.05})
+    replies = federation.ask(plan.tiers.task(3, 1), broadcast, np.arange(9))
     assert len(replies.reply.clients) == 7
     assert "but at most 0.5005 is allowed" in replies.notes[0].reason
 
@@ -179,7 +179,7 @@ def test_every_task_but_those_of_a_user_declares_the_form_of_its_reply():
 
 @pytest.mark.parametrize(("value", "answered"), [(42.0, 9), (float("nan"), 0)])
 def test_a_task_of_a_user_is_checked_for_finite_values_only(value, answered):
-    broadcast = Broadcast(0, begin(PLAN).state.clusters)
+    broadcast = Broadcast(0, initialize(PLAN).state.clusters)
     replies = federation_of(PLAN).ask(Answer42(value), broadcast, np.arange(9))
     assert len(replies.reply.clients) == answered
     assert all("not finite" in note.reason for note in replies.notes)

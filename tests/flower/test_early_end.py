@@ -6,13 +6,14 @@ from flwr.app import Context
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.errors import ConfigError, CoterieError, TrainingError
+from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
 from coterie.flower.preflight import check_run_options
-from coterie.flower.roll import Roll
 from coterie.flower.server import Settings, conduct
-from coterie.methods import METHODS
+from coterie.methods import Method
+from coterie.methods.groups import TrueGroups
 from coterie.testing.checks import small_federation
 from coterie.training.planning import prepare
 from tests.flower.make import Clock
@@ -41,17 +42,17 @@ def good(context: Context) -> FederatedDataset:
 
 
 def called(*loads, nodes=None):
-    """Call the roll of nodes with these apps; the seconds that this took and the roll."""
+    """Call the registry of nodes with these apps; the seconds that this took and the registry."""
     clock = Clock()
     apps = {i: make_client_app(load) for i, load in enumerate(loads)}
     grid = InProcessGrid(apps, {i: {"partition-id": i} for i in apps}, clock=clock)
     exchange = Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep)
-    roll = Roll()
+    registry = ClientRegistry()
     try:
-        roll.call(exchange, nodes or len(loads), WAIT)
-        return clock.now, None, roll
+        registry.collect(exchange, nodes or len(loads), WAIT)
+        return clock.now, None, registry
     except CoterieError as error:
-        return clock.now, error, roll
+        return clock.now, error, registry
 
 
 LOADS = {missing_file: "ward.csv", wrong_type: "load must return", several_lines: "the reason", bad_data: "a"}
@@ -69,11 +70,11 @@ def test_an_app_that_fails_everywhere_ends_the_run_at_once_with_the_reason(load,
 
 
 def test_one_good_node_is_reason_to_wait_for_another():
-    seconds, error, roll = called(missing_file, good, nodes=2)
+    seconds, error, registry = called(missing_file, good, nodes=2)
     assert seconds >= WAIT, "a node that works may still come"
     assert "1 have come" in str(error)
     assert "ward.csv" in str(error)
-    assert len(roll.bound) == 1
+    assert len(registry.bound) == 1
     assert called(missing_file, good, nodes=1)[1] is None
 
 
@@ -83,23 +84,25 @@ def test_nodes_that_are_not_connected_yet_are_waited_for():
     assert "ward.csv" in str(error)
 
 
-@pytest.mark.parametrize("method", [name for name, entry in METHODS.items() if entry.groups != "truth"])
+@pytest.mark.parametrize(
+    "method", [name for name, kind in Method.members.items() if not isinstance(kind.groups, TrueGroups)]
+)
 def test_the_check_of_settings_accepts_what_a_run_would_accept(method):
     """Defaults of every method, as they are prepared for data that is known."""
     check_run_options(method, {})
 
 
 @pytest.mark.parametrize("learner", ["linear", "logistic", "mlp:hidden=8", "cnn"])
-@pytest.mark.parametrize("options", [{}, {"clusters": 7}, {"rounds": 3, "lr": 0.1}, {"start": "odcl"}, {"lr": -1}])
+@pytest.mark.parametrize("options", [{}, {"clusters": 7}, {"rounds": 3, "lr": 0.1}, {"init": "odcl"}, {"lr": -1}])
 def test_the_check_of_settings_refuses_only_what_every_data_refuses(learner, options):
     """Whatever some data can be prepared with passes the check."""
     options = {"learner": learner, **options}
-    given = {name: value for name, value in options.items() if name not in ("learner", "start")}
+    given = {name: value for name, value in options.items() if name != "learner"}
     passes = False
     for kind in ("linear", "logistic", "cnn"):
         data = coterie.scenario("mixed-regression" if kind == "linear" else "rotated-digits", clients=8)
         try:
-            prepare(data, "ifca", learner, options.get("start"), given)
+            prepare(data, "ifca", learner, given)
         except CoterieError:
             continue
         passes = True

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from coterie.errors import ConfigError
-from coterie.methods import METHODS, find_method
+from coterie.methods import Method, find_method
 from coterie.testing.checks import Case, learners_of
-from coterie.training.fitting import begin_run, carry_out, go_on
+from coterie.training.fitting import carry_out, go_on, initialize_run
 from coterie.training.planning import Plan
 from coterie.training.result import Result
 from coterie.training.runs.folder import RunFolder
-from tests.flower.make import clients_behind_a_grid, federation_of
+from tests.flower.make import clients_behind_a_grid, federation_of, with_federation
 
 TWO = {11: (0, 3, 7, 8), 5: (1, 2, 4, 5, 6)}
 """Fewer nodes, fewer messages."""
 POOLED = "cluster-oracle"
 """Puts the data in one place, which nobody can do elsewhere."""
-FEW = {"two-phase": {"start": "random"}, "moment-descent": {"moments": "two-points", "iterations": 2, "anchors": 4}}
+FEW = {"two-phase": {"init": "random"}, "moment-descent": {"moments": "two-points", "iterations": 2, "anchors": 4}}
 """Fewer exchanges; moment descent is the start of both."""
-CASES = [Case(method, learners_of(method)[0], FEW.get(method, {})) for method in METHODS if method != POOLED]
+CASES = [Case(method, learners_of(method)[0], FEW.get(method, {})) for method in Method.members if method != POOLED]
 CUT = {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}
 CASES += [
     Case("ifca", "module"),  # a learner of the user's own
@@ -66,7 +66,7 @@ def label(case: Case) -> str:
 
 def quick(case: Case, rounds: int = 3) -> Case:
     """Few rounds, and scores are asked for at the end only."""
-    takes = {option.name for option in find_method(case.method).accepts} - set(find_method(case.method).refuses)
+    takes = {option.name for option in find_method(case.method).options()}
     few = {name: value for name, value in {"evaluate_every": 9, "rounds": rounds}.items() if name in takes}
     return replace(case, options={**few, **case.options})
 
@@ -83,7 +83,7 @@ def test_a_run_that_is_killed_and_goes_on_equals_a_simulated_one(case, tmp_path)
         return case.plan(clients_behind_a_grid(plan, tmp_path / "states", nodes=TWO), **more)
 
     try:
-        ended = carry_out(elsewhere(), tmp_path / "run", kill)  # those without rounds cannot be killed in one
+        ended = carry_out(elsewhere(), tmp_path / "run", [kill])  # those without rounds cannot be killed in one
     except KilledError:
         ended = go_on(elsewhere(), RunFolder.open(tmp_path / "run"))
     same(case.run(plan), ended)
@@ -99,7 +99,7 @@ def test_some_of_the_clients_asked_equals_simulated(case, tmp_path):
 def test_pooling_the_data_is_refused():
     plan = Case(POOLED, "linear").plan()
     with pytest.raises(ConfigError, match="which only a simulation can: leave it out"):
-        begin_run(replace(plan, federation=federation_of(plan)))
+        initialize_run(with_federation(plan, federation_of(plan)))
 
 
 @pytest.mark.parametrize("method", ["fedem", "fedsoft"])
@@ -113,11 +113,11 @@ def test_a_server_that_falls_back_to_an_older_checkpoint_finds_the_states_of_the
             raise KilledError
 
     with pytest.raises(KilledError):
-        carry_out(replace(plan, federation=federation_of(plan, states)), out, kill_late)
+        carry_out(with_federation(plan, federation_of(plan, states)), out, [kill_late])
     for newest in sorted(out.glob("checkpoints/round-*"))[-4:]:  # two checkpoints, of two files each
         newest.write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="is damaged"):
-        ended = go_on(replace(plan, federation=federation_of(plan, states)), RunFolder.open(out))
+        ended = go_on(with_federation(plan, federation_of(plan, states)), RunFolder.open(out))
     same(case.run(plan), ended)
     assert "notes" not in {key for record in ended.records for key in record}
 
@@ -125,7 +125,7 @@ def test_a_server_that_falls_back_to_an_older_checkpoint_finds_the_states_of_the
 def test_states_that_no_checkpoint_needs_are_deleted(tmp_path):
     case = Case("fedem", "linear", {"evaluate_every": 9, "rounds": 6, "checkpoint_every": 1})
     plan = case.plan()
-    carry_out(replace(plan, federation=federation_of(plan, tmp_path / "states")), tmp_path / "run")
+    carry_out(with_federation(plan, federation_of(plan, tmp_path / "states")), tmp_path / "run")
     # checkpoints after 4, 5 and 6 rounds are there; when the last messages went, those after 3, 4 and 5 were
     assert rounds_kept(tmp_path / "states") == {"000003", "000004", "000005"}
 

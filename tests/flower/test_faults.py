@@ -9,7 +9,6 @@ from time import time
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 from flwr.app import Error, Message, RecordDict
 
 from coterie.client.tasks import Evaluate
@@ -22,14 +21,15 @@ from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, InputError, TrainingError
 from coterie.flower.admission import Admission
 from coterie.flower.checks import longest_change
+from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.engine import FlowerFederation
 from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import InProcessGrid, at_once
 from coterie.flower.node import make_client_app
-from coterie.flower.roll import Roll
 from coterie.flower.schema import Demanded
 from coterie.flower.wire import read_request, task_of
 from coterie.testing.checks import Case
+from coterie.training.fitting import initialize
 from tests.flower.make import (
     NODES,
     Clock,
@@ -43,7 +43,7 @@ from tests.flower.make import (
     with_change,
 )
 
-CASE = Case("ifca", "linear", {"start": "random"})
+CASE = Case("ifca", "linear", {"init": "random"})
 PLAN = CASE.plan()
 CLIENTS = PLAN.data.clients
 OF_5 = ("site-1", "site-2")
@@ -55,8 +55,8 @@ SOFT = SOFT_CASE.plan()
 
 def ask(federation: Federation, asked: Positions = EVERYBODY) -> Replies:
     """The first round."""
-    broadcast = Broadcast(0, begin(PLAN).state.clusters, scalars={"lr": 0.05})
-    return federation.ask(PLAN.method.task(3), broadcast, asked)
+    broadcast = Broadcast(0, initialize(PLAN).state.clusters, scalars={"lr": 0.05})
+    return federation.ask(PLAN.tiers.task(3, 1), broadcast, asked)
 
 
 def expected(without: Sequence[str]) -> Reply:
@@ -330,7 +330,7 @@ def test_the_longest_change_by_hand():
 
 
 def test_an_answer_that_is_looked_at_may_be_infinite():
-    clusters = begin(PLAN).state.clusters
+    clusters = initialize(PLAN).state.clusters
     huge = replace(clusters, params={name: p + 1e200 for name, p in clusters.params.items()})
     task, broadcast = Evaluate(), Broadcast(0, huge, each={"own": torch.zeros(9, dtype=int)})
     replies = federation_of(PLAN).ask(task, broadcast, EVERYBODY)
@@ -381,7 +381,7 @@ def test_a_run_with_faults_equals_a_simulation_that_replays_who_answered(nodes, 
 
 def test_a_first_round_without_an_answer_says_why():
     federation = federation_of(PLAN, deliver=in_round(0, failed, *NODES))
-    with pytest.raises(TrainingError, match=r"none of the 9 clients asked has answered \(node 5 answered with"):
+    with pytest.raises(TrainingError, match=r"none of the 9 clients asked has replied \(node 5 answered with"):
         CASE.run(PLAN, lambda side: federation)
 
 
@@ -396,25 +396,25 @@ def grid_with(apps) -> tuple[Exchange, InProcessGrid]:
 
 def test_a_client_keeps_the_node_that_brought_it_first():
     exchange, _ = grid_with({5: app_of(PLAN, (0, 1)), 7: app_of(PLAN, (1, 2))})
-    roll = Roll()
-    (note,) = roll.call(exchange, wait=1)
+    registry = ClientRegistry()
+    (note,) = registry.collect(exchange, wait=1)
     assert note.reason == ("node 7 brings client 'site-1', which lives at node 5: a client keeps its node: refused")
-    assert roll.clients == ("site-0", "site-1")
-    assert roll.bound == {"site-0": 5, "site-1": 5}
-    again = Roll(bound={"site-1": 7})
-    again.call(exchange, wait=1)
+    assert registry.clients == ("site-0", "site-1")
+    assert registry.bound == {"site-0": 5, "site-1": 5}
+    again = ClientRegistry(bound={"site-1": 7})
+    again.collect(exchange, wait=1)
     assert again.node_of("site-1") == 7
     assert again.node_of("site-0") is None
 
 
 def test_the_roll_knows_sizes_tests_and_shapes():
     exchange, _ = grid_with({5: app_of(PLAN, (2, 0))})
-    roll = Roll(expected=["site-1"])
-    roll.call(exchange, wait=1)
-    assert roll.clients == ("site-0", "site-1", "site-2")
-    assert roll.sizes.tolist() == [1, 0, 5]
-    assert (roll.tests > 0).tolist() == [True, False, True]
-    assert roll.profile == PLAN.data.profile
+    registry = ClientRegistry(expected=["site-1"])
+    registry.collect(exchange, wait=1)
+    assert registry.clients == ("site-0", "site-1", "site-2")
+    assert registry.sizes.tolist() == [1, 0, 5]
+    assert (registry.tests > 0).tolist() == [True, False, True]
+    assert registry.profile == PLAN.data.profile
 
 
 def test_a_node_may_start_late_with_clients_that_were_announced():
@@ -458,17 +458,17 @@ def test_nodes_that_do_not_agree_on_their_data_do_not_begin():
     other = Case("ifca", "mlp").plan()
     apps = {5: app_of(PLAN, (0,)), 7: app_of(other, (1,)), 9: app_of(PLAN, (2,))}
     with pytest.raises(InputError, match=r"node 7 has numbers .* where node 5 has classes.*name the expected form"):
-        Roll().call(grid_with(apps)[0], wait=1)
-    roll = Roll(admission=Admission(demanded=Demanded.read({"features": [4, 4], "classes": 0})))
-    (note,) = roll.call(grid_with(apps)[0], nodes=2, wait=1)
+        ClientRegistry().collect(grid_with(apps)[0], wait=1)
+    registry = ClientRegistry(admission=Admission(demanded=Demanded.read({"features": [4, 4], "classes": 0})))
+    (note,) = registry.collect(grid_with(apps)[0], nodes=2, wait=1)
     assert note.reason == "node 7 has 3 classes, but numbers for labels were expected: refused"
-    assert roll.clients == ("site-0", "site-2")
+    assert registry.clients == ("site-0", "site-2")
 
 
 def test_a_run_without_nodes_does_not_begin():
     exchange, _ = grid_with({})
     with pytest.raises(TrainingError, match="2 nodes were waited for, but 0 have come within 3 s: start the nodes"):
-        Roll().call(exchange, nodes=2, wait=3)
+        ClientRegistry().collect(exchange, nodes=2, wait=3)
     assert exchange.clock() >= 3
 
 
@@ -492,20 +492,20 @@ def test_mods_that_see_every_message_are_welcome():
 
     data = part_of(PLAN.data, range(9))
     exchange, _ = grid_with({5: make_client_app(lambda context: data, mods=[listening])})
-    Roll().call(exchange, wait=1)
+    ClientRegistry().collect(exchange, wait=1)
     assert seen == [("train", 1)]
 
 
 def refusal(plan, app) -> str:
     """What the only node says when it is asked."""
     exchange, _ = grid_with({5: app})
-    roll = Roll()
-    roll.call(exchange, wait=1)
-    federation = FlowerFederation(exchange, roll, terms_of(plan))
-    clusters = begin(plan).state.clusters
-    each = {"accepted": torch.full((9,), NEVER)} if plan.method.weights.keeps else {}
+    registry = ClientRegistry()
+    registry.collect(exchange, wait=1)
+    federation = FlowerFederation(exchange, registry, terms_of(plan))
+    clusters = initialize(plan).state.clusters
+    each = {"accepted": torch.full((9,), NEVER)} if plan.tiers.assignment.keeps else {}
     return reasons(
-        federation.ask(plan.method.task(3), Broadcast(0, clusters, scalars={"lr": 0.1}, each=each), EVERYBODY)
+        federation.ask(plan.tiers.task(3, 1), Broadcast(0, clusters, scalars={"lr": 0.1}, each=each), EVERYBODY)
     )
 
 
@@ -527,14 +527,15 @@ def test_a_node_set_up_for_another_learner_says_so():
 
 
 def test_a_server_names_no_file_of_a_node():
-    plan = replace(PLAN, options=replace(PLAN.options, learner="resnet18:weights=/etc/passwd"))
+    settings = replace(PLAN.settings, learner="resnet18:weights=/etc/passwd")
+    plan = replace(PLAN, run=replace(PLAN.run, settings=settings))
     assert "no file can be read here" in refusal(plan, make_client_app(lambda context: PLAN.data))
 
 
 def test_load_must_give_what_from_arrays_makes():
     exchange, _ = grid_with({5: make_client_app(lambda context: {"a": 1})})
     with pytest.raises(TrainingError, match="load must return what from_arrays makes, got dict"):
-        Roll().call(exchange, wait=1)
+        ClientRegistry().collect(exchange, wait=1)
 
 
 def test_senseless_settings_are_refused():

@@ -15,14 +15,14 @@ from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Request, read_answer, request_content
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import FullBatch
 from coterie.client.tasks import LocalRound
 from coterie.tiers.objective import Conditional
 from coterie.tiers.assignment import LowestLoss
 
 x, y = torch.eye(2, dtype=torch.float64), torch.tensor([3.0, 5.0], dtype=torch.float64)
 app = make_client_app(lambda context: from_arrays({"a": (x.numpy(), y.numpy())}))
-task = LocalRound(Conditional(), LocalWork(steps=1), "uniform", 0, assignment=LowestLoss())
+task = LocalRound(Conditional(), FullBatch(steps=1), "uniform", 0, assignment=LowestLoss())
 broadcast = Broadcast(0, Clusters({"weight": torch.zeros(1, 2, dtype=torch.float64)}, 1), scalars={"lr": 1.0})
 learner = "linear:bias=false,degree=1,half=true,scale=1.0,start=normal"
 terms = Terms("r", learner, (2,), None, "float64", None, 0, False)
@@ -34,7 +34,7 @@ print(json.dumps([change.tolist(), sorted(sys.modules)]))
 HEAVY = (
     "scipy", "sklearn", "numba", "jinja2", "tomllib", "torch._dynamo", "coterie.cli", "coterie.data.loaders",
     "coterie.evaluate", "coterie.training.fitting", "coterie.methods", "coterie.training.planning", "coterie.report",
-    "papers", "coterie.data.registry", "coterie.data.table", "coterie.server.clustering", "coterie.server.loop",
+    "papers", "coterie.data.registry", "coterie.data.table", "coterie.server.clustering", "coterie.training.loop",
 )  # fmt: skip
 
 

@@ -24,12 +24,13 @@ from coterie.flower.limits import Limits, RefusedError
 from coterie.flower.node import make_client_app
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Request, request_content
+from coterie.learners.local_training import MiniBatch
 from coterie.testing.checks import Case
 from coterie.tiers.objective import Joint
 
 GUARD = Guard(noise=1.0, answers=10**6, choice=10.0)
 PLAN = Case("ifca", "logistic", {"privacy": "local", "privacy_noise": 2.0, "privacy_choice": 1.0, "rounds": 1}).plan()
-TASK = PLAN.method.task(3)
+TASK = PLAN.tiers.task(3, 1)
 TERMS = Terms("r", "logistic:l2=0.01,bias=true", (4,), 3, "float64", None, 3, False)
 MODELS = Clusters({"weight": torch.zeros(2, 3, 4).double(), "bias": torch.zeros(2, 3).double()}, K=2)
 GOOD = Request(TERMS, TASK, Broadcast(0, MODELS, scalars={"lr": 0.1}), ("a", "b"), (-1, -1))
@@ -125,6 +126,8 @@ def test_the_error_of_a_guarded_node_does_not_depend_on_data(name, tmp_path):
     assert len(told) <= 1, told
     if name == "another task":
         assert "answer private questions only" in told.pop()
+    elif name == "an unknown objective":
+        assert "this node does not know the objective 'nonsense'" in told.pop()
     else:
         assert told <= {f"TrainingError: {FAILED}"}
 
@@ -143,8 +146,8 @@ SMALL = Limits(steps=50, clusters=4, restarts=3, values=1000, setting=100)
 TOO_MUCH = {
     "steps": work(steps=51),
     "steps without end": work(steps=2**62),
-    "epochs": work(steps=None, epochs=51),
-    "batches": work(batch_size=101),
+    "epochs": settings(work=MiniBatch(batch_size=4, epochs=51)),
+    "batches": settings(work=MiniBatch(batch_size=101)),
     "clusters": models(K=5),
     "negative clusters": models(K=-1),
     "restarts": models(restarts=4),

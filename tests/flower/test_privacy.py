@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -16,23 +15,23 @@ from coterie.privacy.accountant import Answer, epsilon
 from coterie.testing.checks import Case
 from coterie.training.fitting import carry_out, go_on
 from coterie.training.runs.folder import RunFolder
-from tests.flower.make import NODES, federation_of, grid_of, part_of
+from tests.flower.make import NODES, clients_behind_a_grid, federation_of, grid_of, part_of, with_federation
 
 pytest.importorskip("dp_accounting", reason="private runs need coterie[privacy]")
 
-LOCAL = {"privacy": "local", "privacy_noise": 4.0, "privacy_choice": 0.5, "start": "random", "rounds": 3}
-CENTRAL = {"privacy": "central", "privacy_noise": 4.0, "start": "random", "rounds": 3}
+LOCAL = {"privacy": "local", "privacy_noise": 4.0, "privacy_choice": 0.5, "init": "random", "rounds": 3}
+CENTRAL = {"privacy": "central", "privacy_noise": 4.0, "init": "random", "rounds": 3}
 
 
-def plan_of(options):
-    return Case("ifca", "linear", options).plan()
+def plan_of(options, data=None):
+    return Case("ifca", "linear", options).plan(data)
 
 
 @pytest.mark.parametrize("options", [LOCAL, CENTRAL], ids=["local", "central"])
 def test_noise_repeats_in_a_simulation_and_nowhere_else(options):
     plan = plan_of(options)
     simulated = [carry_out(plan_of(options)).models for _ in range(2)]
-    elsewhere = [carry_out(replace(plan, federation=federation_of(plan))).models for _ in range(2)]
+    elsewhere = [carry_out(plan_of(options, clients_behind_a_grid(plan))).models for _ in range(2)]
     weights = [[model["weight"].tolist() for model in models] for models in (*simulated, *elsewhere)]
     assert weights[0] == weights[1]
     assert weights[0] != weights[2]
@@ -44,7 +43,7 @@ def test_clients_that_trust_nobody_are_asked_for_nothing_else():
     federation, tasks = federation_of(plan), Counter()
     grid = grid_of(federation)
     grid.deliver = lambda message, answer: tasks.update([task_of(message.content)]) or [(0.0, answer)]
-    found = carry_out(replace(plan, federation=federation))
+    found = carry_out(with_federation(plan, federation))
     assert set(tasks) == {"local-round"}
     assert tasks["local-round"] == 3 * len(NODES)
     assert [record["epsilon"] for record in found.records] == [epsilon(Answer(2.0, 0.5), n, 1e-5) for n in (1, 2, 3)]
@@ -59,9 +58,9 @@ def test_rounds_that_are_asked_again_after_a_resume_count_again(tmp_path):
             raise KeyboardInterrupt
 
     plan = plan_of(LOCAL)
-    plan = replace(plan, federation=federation_of(plan))
+    plan = with_federation(plan, federation_of(plan))
     with pytest.raises(KeyboardInterrupt):
-        carry_out(plan, tmp_path / "run", kill)
+        carry_out(plan, tmp_path / "run", [kill])
     found = go_on(plan, RunFolder.open(tmp_path / "run"))
     # rounds 0 and 1 before, 0 to 2 after: the only checkpoint was that of the start
     assert RunFolder.open(tmp_path / "run").asked() == [0, 1, 0, 1, 2]
@@ -76,7 +75,7 @@ def guarded(plan, folder, guard):
         grid_of(federation).apps[node] = make_client_app(
             lambda context, data=data: data, state_folder=folder, guard=guard
         )
-    return replace(plan, federation=federation)
+    return with_federation(plan, federation)
 
 
 def test_a_node_gives_no_more_answers_than_it_wants_in_all_runs_together(tmp_path):
@@ -94,7 +93,7 @@ def test_a_node_gives_no_more_answers_than_it_wants_in_all_runs_together(tmp_pat
         ({**LOCAL, "privacy_noise": 3.9}, "at least 4, but the run has 3.9"),
         ({**LOCAL, "privacy_choice": 0.6}, "with at most 0.5, but the run has privacy_choice=0.6"),
         (CENTRAL, "answer private questions only"),
-        ({"start": "random", "rounds": 3}, "answer private questions only"),
+        ({"init": "random", "rounds": 3}, "answer private questions only"),
     ],
 )
 def test_a_node_answers_no_question_that_is_less_private_than_it_wants(tmp_path, options, why):

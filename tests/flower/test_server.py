@@ -42,7 +42,7 @@ def grid_of(
 def config_of(out: Path, **more: Any) -> dict[str, Any]:
     """As it stands in an app's pyproject.toml: hyphens, and empty texts for what is left to the method."""
     said = {name.replace("_", "-"): value for name, value in OPTIONS.items()}
-    return {**said, "nodes": 3, "wait": 5.0, "out": str(out), "start": "", **more}
+    return {**said, "nodes": 3, "wait": 5.0, "out": str(out), "init": "", **more}
 
 
 def call(app: Any, grid: InProcessGrid, config: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ def test_two_servers_do_not_share_a_folder(tmp_path):
         call(make_server_app(), grid_of(data), config_of(out))
 
     with pytest.raises(RunError, match="is being written to by another process"):
-        coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), out=out, on_round=second, **OPTIONS)
+        coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), out=out, callbacks=[second], **OPTIONS)
     call(make_server_app(), grid_of(data), config_of(out))
     same_models(coterie.fit(data, "ifca", **OPTIONS), coterie.load(out))
 
@@ -113,7 +113,7 @@ def test_a_client_that_lives_elsewhere_after_a_break_is_refused(tmp_path):
     data, out = small_federation("linear"), tmp_path / "run"
     clients = clients_of(grid_of(data), nodes=3, wait=1)
     with pytest.raises(RuntimeError, match="killed"):
-        coterie.fit(clients, "ifca", out=out, on_round=killed, **OPTIONS)
+        coterie.fit(clients, "ifca", out=out, callbacks=[killed], **OPTIONS)
     moved = {11: NODES[11], 5: NODES[7], 7: NODES[5]}
     again = clients_of(grid_of(data, nodes=moved), wait=0.5, again=out)
     ended = coterie.resume(out, again)
@@ -132,7 +132,7 @@ def killed(record: Mapping[str, Any]) -> None:
 def test_other_clients_than_those_of_the_run_are_not_gone_on_with(tmp_path):
     data, out = small_federation("linear"), tmp_path / "run"
     with pytest.raises(RuntimeError, match="killed"):
-        coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), out=out, on_round=killed, **OPTIONS)
+        coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), out=out, callbacks=[killed], **OPTIONS)
     fewer = clients_of(grid_of(data, nodes={11: NODES[11]}))
     with pytest.raises(RunError, match="the data is not that of the run"):
         coterie.resume(out, fewer)
@@ -163,7 +163,7 @@ def test_silence_when_scores_are_asked_for_is_a_note_and_no_end():
             return []
         return [(0.0, answer)]
 
-    plan = prepare(data, "ifca", None, None, OPTIONS)
+    plan = prepare(data, "ifca", None, OPTIONS)
     ended = coterie.fit(clients_behind_a_grid(plan, deliver=silent_once), "ifca", **OPTIONS)
     first, second = ended.records[0], ended.records[2]
     assert "rmse" not in first
@@ -201,7 +201,7 @@ def test_announced_clients_come_later_and_are_written_down(tmp_path):
     def comes(record: Mapping[str, Any]) -> None:
         grid.apps[7] = late
 
-    ended = coterie.fit(clients, "ifca", out=tmp_path / "run", on_round=comes, **OPTIONS)
+    ended = coterie.fit(clients, "ifca", out=tmp_path / "run", callbacks=[comes], **OPTIONS)
     assert [record["answered"] for record in ended.records] == [5, 9, 9]
     assert json.loads((tmp_path / "run" / "federation.json").read_bytes())["bound"]["site-4"] == 7
     assert {row["id"] for row in ended.clients} == set(data.clients)
@@ -236,7 +236,7 @@ def test_a_strategy_starts_from_given_models_and_from_a_module_of_ones_own():
     own = {name: value for name, value in OPTIONS.items() if name not in ("rounds", "dtype")} | {"dtype": "float32"}
     strategy = ClusteredStrategy("ifca", learner=LEARNERS["module"], nodes=3, wait=5, **own)
     found = strategy.start(grid_of(data, learner=LEARNERS["module"]), arrays, num_rounds=1)
-    simulated = coterie.fit(data, "ifca", learner=LEARNERS["module"], start=start, rounds=1, **own)
+    simulated = coterie.fit(data, "ifca", learner=LEARNERS["module"], init=start, rounds=1, **own)
     for k, model in enumerate(simulated.models):
         for name, value in model.items():
             np.testing.assert_allclose(found.arrays[f"{k}/{name}"].numpy(), value, rtol=1e-4, atol=1e-6)

@@ -10,7 +10,7 @@ from coterie.core.client_state import NEVER, ClientStates
 from coterie.core.messages import Broadcast
 from coterie.flower.state import Store
 from coterie.testing.checks import Case
-from coterie.training.starting import begin
+from coterie.training.fitting import initialize
 from tests.flower.make import federation_of
 
 NOBODY = torch.full((2,), NEVER)
@@ -28,13 +28,13 @@ def test_what_is_kept_is_found_by_run_client_and_round(tmp_path):
     store.save(IDS, kept(weights=[[0.5, 0.5], [0.25, 0.75]], cluster=[3, 1]), NOBODY)
     states, lost = store.load(IDS, torch.tensor([4, 4]))
     assert lost == ()
-    assert states.shelf.arrays["weights"].tolist() == [[0.5, 0.5], [0.25, 0.75]]
-    assert states.shelf.arrays["cluster"].tolist() == [3, 1]
-    assert states.shelf.rounds.tolist() == [4, 4]
+    assert states.store.arrays["weights"].tolist() == [[0.5, 0.5], [0.25, 0.75]]
+    assert states.store.arrays["cluster"].tolist() == [3, 1]
+    assert states.store.rounds.tolist() == [4, 4]
     # only for those that the server has heard of, in any order and company
     states, lost = store.load(("c", "b"), torch.tensor([NEVER, 4]))
-    assert (states.shelf.rounds.tolist(), lost) == ([NEVER, 4], ())
-    assert states.shelf.arrays["cluster"].tolist() == [0, 1]
+    assert (states.store.rounds.tolist(), lost) == ([NEVER, 4], ())
+    assert states.store.arrays["cluster"].tolist() == [0, 1]
     assert store.load(IDS, torch.tensor([3, 4]))[1] == IDS[:1]
     assert Store(tmp_path, "another run").load(IDS, torch.tensor([4, 4]))[1] == IDS
 
@@ -61,7 +61,7 @@ def test_a_crash_before_the_rename_leaves_the_round_before(tmp_path, monkeypatch
     home = next(tmp_path.glob("*/*"))
     (home / "000005.safetensors.tmp").write_bytes(b"half of a fi")  # what a kill leaves behind
     assert store.load(IDS, torch.tensor([5, 5]))[1] == IDS
-    assert store.load(IDS, torch.tensor([4, 4]))[0].shelf.arrays["cluster"].tolist() == [3, 1]
+    assert store.load(IDS, torch.tensor([4, 4]))[0].store.arrays["cluster"].tolist() == [3, 1]
     store.forget(IDS, (4, 4))
     assert store.load(IDS, torch.tensor([4, 4]))[1] == ()
 
@@ -87,14 +87,14 @@ def test_old_rounds_are_forgotten_client_by_client(tmp_path):
 @pytest.mark.parametrize("method", ["fedem", "fesem", "fedsoft"])
 def test_who_has_lost_its_state_goes_on_as_a_newcomer_and_the_server_is_told(method, tmp_path):
     plan = Case(method, "linear").plan()
-    clusters, everybody = begin(plan).state.clusters, np.arange(9)
+    clusters, everybody = initialize(plan).state.clusters, np.arange(9)
     common = {"loss": torch.tensor([1.0], dtype=torch.float64)}
 
     def ask(federation, round_, accepted):
         broadcast = Broadcast(
             round_, clusters, scalars={"lr": 0.05}, each={"accepted": torch.tensor(accepted)}, common=common
         )
-        return federation.ask(plan.method.task(3), broadcast, everybody)
+        return federation.ask(plan.tiers.task(3, 1), broadcast, everybody)
 
     federation = federation_of(plan, tmp_path)
     assert ask(federation, 0, [NEVER] * 9).notes == ()

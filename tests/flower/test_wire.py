@@ -27,7 +27,7 @@ from coterie.flower.wire import (
     read_request,
     request_content,
 )
-from coterie.learners.descent import LocalWork
+from coterie.learners.local_training import MiniBatch
 from coterie.privacy.mechanism import Privacy
 from coterie.tiers.assignment import SoftmaxLoss
 from coterie.tiers.distance import Prototypes
@@ -84,7 +84,7 @@ def test_a_request_comes_back_as_it_was(only):
     task = LocalRound(
         objective=Joint("inputs", gaussians=2, seed=3),
         assignment=SoftmaxLoss(0.1),
-        work=LocalWork(None, 2, 16, prox=0.25),
+        work=MiniBatch(batch_size=16, epochs=2, prox=0.25),
         client_weight="samples",
         seed=2**62,
         distance=Prototypes(reduce="mean", weighted=False),
@@ -141,7 +141,7 @@ MALFORMED = {
     "nothing": (RecordDict(), "must have a ConfigRecord named 'config', but this one has nothing"),
     "another record": (RecordDict({"config": MetricRecord({"a": 1})}), r"has 'config' \(MetricRecord\)"),
     "no arrays": (RecordDict({"config": answer_with()["config"]}), "must have an ArrayRecord named 'arrays'"),
-    "format": (answer_with(format=1), "have format 4, but this one has 1: install the same version"),
+    "format": (answer_with(format=1), "have format 5, but this one has 1: install the same version"),
     "task": (answer_with(task="u"), "for task 't' was expected, but one for 'u' has come"),
     "no text": (answer_with(header=3), "must name its task and have a header"),
     "no JSON": (answer_with(header="{"), "cannot be read: Expecting property name"),

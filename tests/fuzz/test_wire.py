@@ -33,7 +33,7 @@ from tests.flower.make import federation_of
 from tests.fuzz.cases import cases, refusal
 
 RUNS = (
-    Case("ifca", "linear", {"start": "random", "rounds": 1}),
+    Case("ifca", "linear", {"init": "random", "rounds": 1}),
     Case("ifca", "logistic", {"restarts": 2, "rounds": 1}),
     Case("ifca", "logistic", {"combine": "median", "rounds": 1, "finetune": 1}),
     Case("fedem", "linear", {"rounds": 1}),
@@ -64,7 +64,7 @@ class Heard:
 
 @cache
 def exchanges(folder: str) -> tuple[list[Heard], list[RecordDict], list[RecordDict]]:
-    """Real exchanges of all runs, one of each form; the requests of these; and answers to the roll call."""
+    """Real exchanges of all runs, one of each form; the requests of these; and answers to the first onboarding."""
     found: dict[tuple[str, ...], Heard] = {}
     requests: dict[str, RecordDict] = {}
     hello: list[RecordDict] = []

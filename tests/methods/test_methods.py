@@ -109,7 +109,7 @@ CASES += [Case("fedrc", "logistic", options) for options in (EM[0], EM[3])]
 CASES += [Case("fesem", "linear", options) for options in (EM[1], EM[3])]
 # what clients send in rows is combined by one function, whichever method it is
 CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
-CASES += [Case("fesem", "linear", {"combine": "krum:liars=1,keep=2"})]
+CASES += [Case("fesem", "linear", {"combine": "krum:attackers=1,keep=2"})]
 CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3])]
 CASES += [Case("fedgmm", "linear", {"gaussians": 3}), Case("fedgmm", "mlp", {"embedding": "start", "gaussians": 2})]
 CASES += [Case("fedgmm", "logistic", {"embedding": "random", "gaussians": 2, "restarts": 2})]
@@ -197,8 +197,8 @@ def label(case: Case) -> str:
 
 CHEAP = ("finite", "weights", "config")
 """Checks that need no run, or only the plain run: every case is put to them."""
-PERIOD = {"engines": 2}
-"""A check is run with every third learner of a method unless stated otherwise here."""
+PERIOD = 3
+"""Any other check is run with every third learner of a method, and with other learners for the next method."""
 ROTATING = ("seed", "client_order", "shards", "twin", "silent_client")
 """Checks of which a case with options runs two, in turn: every option meets some, and every check most options."""
 
@@ -219,7 +219,7 @@ def _due_without_options(case: Case) -> list[str]:
     shift = list(METHODS).index(case.method) + learners.index(case.learner)
     found = []
     for number, check in enumerate(CHECKS):
-        period = 1 if check in CHEAP else min(PERIOD.get(check, 3), len(learners))
+        period = 1 if check in CHEAP else min(PERIOD, len(learners))
         if (number + shift) % period == 0:
             found.append(check)
     return found
@@ -295,13 +295,18 @@ def test_every_method_takes_every_kind_of_data_in_every_layout(method: str, task
     assert (refusal is not None) == refuses, refusal
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("learner", ["mlp:hidden=3", "logistic:bias=false", "linear:bias=true"])
+OTHER_LEARNERS = {
+    "binary": ("mlp:hidden=3", "logistic:bias=false"),
+    "three classes": ("mlp:hidden=3", "logistic:bias=false"),
+    "regression": ("mlp:hidden=3", "linear:bias=true"),
+}
+"""Learners for a kind of data whose parameters have other shapes: single numbers, vectors or matrices."""
+
+
+@pytest.mark.parametrize(("task", "learner"), [(task, learner) for task in TASKS for learner in OTHER_LEARNERS[task]])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_every_kind_of_data_with_other_learners(method: str, learner: str, task: str) -> None:
-    """The parameters of a model have other shapes: single numbers, vectors or matrices."""
-    if learner.startswith("linear") == (task == "regression") or learner.startswith("mlp"):
-        check_task(method, task, {"learner": learner}, layouts=())
+    check_task(method, task, {"learner": learner}, layouts=())
 
 
 def test_a_method_that_depends_on_the_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,86 @@
+"""Plugins on the server and on nodes: how an app names them, and what a node says where one is missing.
+
+A request names its task and the tier members in it. Both sides must know them, so a plugin is loaded on both.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+from coterie.core.registry import Registered, UnknownMemberError
+from coterie.core.task import Task
+from coterie.flower.untrusted import MissingPluginError, shown
+from coterie.training.plugins import FROM_FILE, load_plugin
+
+HOME = "coterie."
+"""Modules whose members every installation has."""
+
+
+def load_plugins(plugins: Iterable[str | Path], folders: Iterable[str | Path] | None = None) -> None:
+    """Import plugins.
+
+    Args:
+        plugins: Paths of Python files, or names of importable modules.
+        folders: Where files with a relative path are looked for; by default the folders that Python imports from,
+            which include that of the Flower app.
+
+    Raises:
+        ConfigError: if there is no such file or module, or importing it fails.
+    """
+    places = list(sys.path if folders is None else folders)
+    for plugin in plugins:
+        load_plugin(_found(plugin, places))
+
+
+def _found(plugin: str | Path, folders: Iterable[str | Path]) -> str | Path:
+    """The path of a plugin's file in one of these folders; the plugin itself if it is in none of them."""
+    path = Path(plugin)
+    if path.suffix != ".py" or path.is_absolute():
+        return plugin
+    return next((there for folder in folders if (there := Path(folder) / path).is_file()), plugin)
+
+
+def origins_of(task: Task) -> dict[str, str]:
+    """Return the plugins that a task needs: the file or module that registers each name that is not Coterie's own."""
+    return {
+        member.name: _origin(type(member)) for member in _members(task) if not type(member).__module__.startswith(HOME)
+    }
+
+
+def _members(value: object) -> Iterator[Registered]:
+    """Every named value in a task, itself included."""
+    if isinstance(value, Registered):
+        yield value
+    if is_dataclass(value):
+        for field in fields(value):
+            yield from _members(getattr(value, field.name))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _members(each)
+
+
+def _origin(member: type) -> str:
+    module = member.__module__
+    return f"{module.removeprefix(FROM_FILE)}.py" if module.startswith(FROM_FILE) else module
+
+
+def missing_plugin(error: UnknownMemberError, origins: Mapping[str, object]) -> MissingPluginError:
+    """Return the error for a request that names something which is not known here.
+
+    Args:
+        error: The name that is unknown.
+        origins: The plugin of each name, as the server says.
+    """
+    plugin = origins.get(error.name)
+    if plugin is None:
+        return MissingPluginError(
+            f"this node does not know the {error.family} {shown(error.name)}: install the same version of coterie on "
+            "the server and on every node"
+        )
+    return MissingPluginError(
+        f"this node does not know the {error.family} {shown(error.name)}: load the plugin {shown(plugin)} here "
+        "(plugins of make_client_app, or COTERIE_PLUGINS)"
+    )
