@@ -54,8 +54,8 @@ CASES = [
     ("scaffold", Case("scaffold", "linear")),
     ("scaffold", Case("scaffold", "mlp")),
     ("fl_hc", Case("fl-hc", "linear")),
-    ("own_tiers", Case("tiered", "linear", TIERS)),
     ("own_tiers", Case("tiered", "mlp", {"assignment": "reluctant-loss"})),
+    ("own_tiers", Case("tiered", "linear", TIERS)),
 ]
 
 
@@ -64,6 +64,18 @@ CASES = [
 def test_plugins_pass_the_check_suite(plugin, case, check):
     load(plugin)
     CHECKS[check](case)
+
+
+@pytest.mark.parametrize(("plugin", "case"), CASES[::2], ids=lambda value: getattr(value, "method", value))
+def test_plugins_give_the_same_over_a_grid(plugin, case, tmp_path):
+    """A Flower server without data gets the same models, and refuses no reply."""
+    pytest.importorskip("flwr")
+    from tests.flower.make import clients_behind_a_grid
+    from tests.flower.test_every_method import TWO, same
+
+    load(plugin)
+    plan = case.plan()
+    same(case.run(plan), case.run(case.plan(clients_behind_a_grid(plan, tmp_path, nodes=TWO))))
 
 
 @pytest.mark.parametrize("task", TASKS)
