@@ -38,6 +38,7 @@ from coterie.training.earlier import Earlier, check_schema, drifted
 from coterie.training.loop import train
 from coterie.training.measuring import record_of
 from coterie.training.planning import MethodChoice, Plan, method_of_config, prepare
+from coterie.training.plugins import load_installed
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
@@ -260,6 +261,8 @@ def _data_again(config: Mapping[str, Any], data: ClientDirectory | None, path: P
     if data is not None:
         return data
     name = config["scenario"]
+    if name not in SCENARIOS:
+        load_installed()
     if name not in SCENARIOS:
         raise RunError(
             f"{path} was not run on a scenario: use coterie.resume(folder, data) in Python with the same arrays, or "
