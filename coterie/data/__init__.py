@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from coterie.lazy import lazily
+from coterie.core.lazy import lazily
 
 if TYPE_CHECKING:
     from coterie.data.arrays import from_arrays, from_rows
