@@ -25,8 +25,8 @@ from coterie.experiments.processes import in_processes
 from coterie.training.result import Result
 
 WAYS = {
-    "rotated-digits": ("mean", "median", "trimmed:share=0.3", "krum:liars=5", "krum:liars=5,keep=5"),
-    "mixed-regression": ("mean", "median", "trimmed:share=0.3", "krum:liars=12", "krum:liars=12,keep=12"),
+    "rotated-digits": ("mean", "median", "trimmed:share=0.3", "krum:attackers=5", "krum:attackers=5,keep=5"),
+    "mixed-regression": ("mean", "median", "trimmed:share=0.3", "krum:attackers=12", "krum:attackers=12,keep=12"),
 }
 """Clusters have 15 and 40 members if the groups are found, of whom about 30 % are borne."""
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"rotated-digits": {"rounds": 25}, "mixed-regression": {"rounds": 30}}

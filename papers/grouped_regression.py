@@ -37,7 +37,7 @@ CLUSTERED: dict[str, dict[str, object]] = {"ifca": {"restarts": 5}, "two-phase":
 """Methods that are given K clusters, with options of their own; one added here is in all cells, tables and claims."""
 ONE_OR_ALL = ("fedavg", "local")
 CLUSTERS = (2, 3, 4)
-ROUNDS, QUICK_ROUNDS = 600, 100
+ROUNDS, QUICK_ROUNDS = 600, 40
 OPTIONS = {"local_steps": 10, "evaluate_every": 50}
 FITS: dict[str, Callable[[FederatedDataset], npt.NDArray[np.float64]]] = {
     "pooled least squares": pooled_rmse,

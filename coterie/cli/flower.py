@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +21,9 @@ from coterie.cli.terminal import Terminal
 from coterie.errors import ConfigError, RunError, StorageError
 
 if TYPE_CHECKING:
+    from coterie.cli.progress import RunBar
     from coterie.flower.local.bundle import Setting
     from coterie.flower.local.processes import LocalFederation, LocalRun
-    from coterie.training.records import RoundRecord
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -203,7 +203,7 @@ class _Following:
     def __init__(self, folder: Path, federation: LocalFederation) -> None:
         self._folder, self._federation = folder, federation
         self._stack = ExitStack()
-        self._show: Callable[[RoundRecord], None] | None = None
+        self._bar: RunBar | None = None
         self._shown = 0
         self._gone: set[str] = set()
         self._warned = 0
@@ -249,11 +249,11 @@ class _Following:
         if not (self._folder / "config.toml").is_file():
             return
         run = RunFolder.open(self._folder)
-        if self._show is None:
+        if self._bar is None:
             rounds, method = run.planned_rounds, str(run.config["method"])
-            self._show = self._stack.enter_context(run_progress(err, rounds, method))
+            self._bar = self._stack.enter_context(run_progress(err, rounds, method))
         for record in run.records()[self._shown :]:
-            self._show(record)
+            self._bar.show(record)
             self._shown += 1
 
     def _check_processes(self) -> None:

@@ -1,1 +1,1 @@
-"""What runs beside the data. Nothing here knows the server."""
+"""Code that runs next to the data. It does not know the server."""

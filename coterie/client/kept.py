@@ -1,4 +1,4 @@
-"""What clients keep for themselves, as they kept it in their last accepted round."""
+"""State that clients keep from round to round, as of their last accepted round."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from coterie.core.regroup import renormalised
 from coterie.core.shard import Positions
 
 KEPT_WEIGHTS = "weights"
-"""Shares of the clusters, or of the components that an objective has."""
+"""Weights of the clusters, or of the components that an objective has."""
 KEPT_SAMPLES = "samples"
-"""The weights of every sample."""
+"""Weights of every sample."""
 KEPT_MODEL = "model"
-"""A model of one's own, all its arrays as one vector; without what all clusters share."""
+"""The client's own model, all its arrays as one vector, without what all clusters share."""
 KEPT_CLUSTER = "cluster"
-"""The one cluster that a client is in."""
+"""The cluster that a client is a member of."""
 
 
 def kept_weights(
     states: ClientStates | None, positions: Positions, broadcast: Broadcast, shape: tuple[int, int]
 ) -> Tensor:
-    """The weights (B, R, P) of these clients; equal ones at first. shape: R, the restarts they are kept for, and P.
+    """Return the weights (B, R, P) of these clients; equal ones at first. shape: R, the kept restarts, and P.
 
-    Where clusters have been split, merged or removed since, they are carried over.
+    Where clusters have been split, merged or removed since, the weights are carried over.
     """
-    assert states is not None, "clients that keep weights need a place to keep them"
+    assert states is not None, "clients that keep weights need a store for them"
     equal = torch.full((len(positions), *shape), 1 / shape[1], dtype=torch.float64)
     at = torch.from_numpy(positions)
     accepted = broadcast.each["accepted"][at]
@@ -44,7 +44,7 @@ def kept_weights(
 def kept_samples(
     states: ClientStates, positions: Positions, broadcast: Broadcast, weights: Tensor, samples: int
 ) -> Tensor:
-    """The weights of every sample (B, n, R, P); at first those of its client (B, R, P)."""
+    """Return the weights of every sample (B, n, R, P); at first those of its client (B, R, P)."""
     at = torch.from_numpy(positions)
     accepted = broadcast.each["accepted"][at]
     equal = weights.double().cpu()[:, None].expand(-1, samples, -1, -1)
@@ -58,10 +58,10 @@ def kept_samples(
 def kept_clusters(
     states: ClientStates, positions: Positions, broadcast: Broadcast, losses: Tensor, choose: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The clusters (B, R) of these clients; at first what `choose` makes of their mean losses (B, R, K).
+    """Return the clusters (B, R) of these clients; at first what `choose` selects by their mean losses (B, R, K).
 
-    It also chooses among what a client's cluster has become where it was split while the client was away, and among
-    all where it was removed.
+    `choose` also selects among the parts of a client's cluster where it was split while the client was away, and among
+    all clusters where it was removed.
     """
     at = torch.from_numpy(positions)
     accepted = broadcast.each["accepted"][at]
@@ -74,45 +74,45 @@ def kept_clusters(
 
 
 def _as_then(default: Tensor, flow: Tensor) -> Tensor:
-    """Zeros (B, ..., K then) like `default` (B, ..., K now)."""
+    """Return zeros (B, ..., K then) like `default` (B, ..., K now)."""
     return default.new_zeros(*default.shape[:-1], flow.shape[1])
 
 
 def _flown(weights: Tensor, flow: Tensor) -> Tensor:
-    """Weights (B, ..., K then) by flows (B, K then, K now), summing to one again."""
+    """Return weights (B, ..., K now) from weights (B, ..., K then) by flows (B, K then, K now); they sum to one."""
     moved = weights.flatten(1, -2) @ flow
     return renormalised(moved).reshape(*weights.shape[:-1], flow.shape[2])
 
 
 def kept_models(states: ClientStates | None, positions: Positions, accepted: Tensor, first: Params) -> Params:
-    """The models {name: (B, R, ...)} of these clients; `first` of the same shape for those who have none yet."""
-    assert states is not None, "clients that keep a model need a place to keep it"
+    """Return the models {name: (B, R, ...)} of these clients; `first`, of the same shape, where there is none yet."""
+    assert states is not None, "clients that keep a model need a store for it"
     vectors = states.read(KEPT_MODEL, positions, accepted, as_vectors(first).cpu())
     some = next(iter(first.values()))
     return as_models(vectors.to(some), first)
 
 
 def as_vectors(models: Params) -> Tensor:
-    """{name: (B, R, ...)} as (B, R, P)."""
+    """Return models {name: (B, R, ...)} as vectors (B, R, P)."""
     shape = next(iter(models.values())).shape[:2]
     return flat({name: p.flatten(0, 1) for name, p in models.items()}).reshape(*shape, -1)
 
 
 def as_rows(models: Params, weight: Tensor) -> Tensor:
-    """The same as they are sent, with NaN where the weight (B, R) is 0.
+    """Return models as they are sent: vectors (B, R, P), with NaN where the weight (B, R) is 0.
 
-    With several restarts the server could not know otherwise in which of them a client's work does not count.
+    With several restarts the server cannot know otherwise in which of them a client's work does not count.
     """
     return as_vectors(models).masked_fill(weight[..., None] == 0, torch.nan)
 
 
 def as_models(vectors: Tensor, like: Params) -> Params:
-    """The inverse of `as_vectors`."""
+    """Return models from vectors; the inverse of `as_vectors`."""
     named = unflat(vectors.flatten(0, 1), {name: p.flatten(0, 1) for name, p in like.items()})
     return {name: p.reshape(*vectors.shape[:2], *p.shape[1:]) for name, p in named.items()}
 
 
 def mixed_models(clusters: Clusters, shares: Tensor) -> Params:
-    """Each client's mean of the clusters' own parameters in every restart, {name: (B, R, ...)}, by shares (B, R, K)."""
+    """Return each client's mean of the clusters' own parameters, {name: (B, R, ...)}, weighted by shares (B, R, K)."""
     by_restart = {name: p.reshape(clusters.restarts, clusters.K, *p.shape[1:]) for name, p in clusters.params.items()}
     return {name: torch.einsum("brk,rk...->br...", shares.to(p), p) for name, p in by_restart.items()}

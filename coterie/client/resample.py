@@ -9,7 +9,7 @@ from coterie.core.shard import Shard, spans
 
 
 def fresh_parts(shard: Shard, seed: int, round_: int, rounds: int) -> tuple[Shard, Shard]:
-    """The samples that each client chooses its cluster by in this round, and those that it trains on.
+    """Return the samples that each client chooses its cluster by in this round, and those that it trains on.
 
     A client's samples, in an order that is drawn once, are cut into 2T subsets of n' = n_i // 2T samples; what is left
     over is not used. Round t takes the subsets 2t (the paper's Z-hat) and 2t + 1 (Z), so no sample is met twice.

@@ -38,7 +38,7 @@ ClientWeight = Literal["uniform", "samples"]
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """What every client algorithm is told about a round."""
+    """Settings of a round that every client algorithm receives."""
 
     objective: Objective
     work: LocalTraining

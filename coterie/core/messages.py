@@ -29,20 +29,20 @@ Parts = tuple[dict[str, Any], Params]
 
 @dataclass(frozen=True)
 class Broadcast:
-    """All that goes down in one exchange."""
+    """Everything that the server sends in one exchange."""
 
     round: int
     clusters: Clusters
     only: Tensor | None = None
-    """(m, R) the one slot a client is sent in each restart, or `ALL`; None: everybody gets every model."""
+    """(m, R) the one slot that a client is sent in each restart, or `ALL`; None: all clients get every model."""
     scalars: Mapping[str, float] = field(default_factory=dict)
     each: Params = field(default_factory=dict)
-    """A small part for each client, one row a client: {name: (m, ...)}."""
+    """Arrays with one row per client, of which each client gets its own: {name: (m, ...)}."""
     common: Params = field(default_factory=dict)
-    """What everybody gets besides the models."""
+    """Arrays that all clients get in addition to the models."""
 
     def to(self, positions: Positions) -> Broadcast:
-        """The part that goes to these of the m asked clients: no model that none of them is sent."""
+        """Return the part for these of the m asked clients, without models that none of them is sent."""
         chosen = torch.from_numpy(positions)
         part = replace(self, each={name: rows[chosen] for name, rows in self.each.items()})
         if self.only is None:
@@ -53,7 +53,7 @@ class Broadcast:
         return replace(part, only=only, clusters=self.clusters.keep(torch.unique(only)))
 
     def bytes_for(self, count: int) -> int:
-        """Bytes down if each of `count` clients gets its own message."""
+        """Return the number of bytes sent if each of `count` clients gets its own message."""
         clusters = self.clusters
         fixed = 8 * (1 + len(self.scalars)) + clusters.restarts * clusters.common_bytes + row_bytes(self.each)
         fixed += sum(array.numel() * array.element_size() for array in self.common.values())
@@ -86,24 +86,24 @@ class Slotted:
 
 @dataclass(frozen=True)
 class Reply:
-    """All that comes up from one or many clients in one exchange. Nothing here has a sample axis."""
+    """Everything that one or many clients send in one exchange. Nothing in it has a sample axis."""
 
     clients: tuple[ClientId, ...]
-    """Who answered and was accepted, in order of the rows."""
+    """Clients that answered and were accepted, in the order of the rows."""
     sums: Mapping[str, Tensor] = field(default_factory=dict)
     """Added over clients."""
     slotted: Mapping[str, Slotted] = field(default_factory=dict)
     """Added over clients, slot by slot."""
     rows: Params = field(default_factory=dict)
-    """One row a client: {name: (m, ...)}. A method declares every name it uses here."""
+    """Arrays with one row per client: {name: (m, ...)}. A method declares every name it uses here."""
     rejected: tuple[ClientId, ...] = ()
-    """Whose contribution was not finite, and so left out."""
+    """Clients whose contribution was not finite, and so left out."""
     paths: tuple[str, ...] = ()
-    """By which of its ways the learner did the work, sorted; a note for the record, no data and not counted."""
+    """Names of the computation paths that the learner took, sorted; for the record only, and not counted."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes up, as if each client had sent its own message."""
+        """Number of bytes, as if each client had sent its own message."""
         sums = sum(s.numel() * s.element_size() for s in self.sums.values())
         rows = sum(r.numel() * r.element_size() for r in self.rows.values())
         return len(self.clients) * sums + rows + sum(s.nbytes for s in self.slotted.values())
@@ -120,7 +120,7 @@ class Reply:
 
 
 def merge_slotted(parts: Sequence[Slotted]) -> Slotted:
-    """Add slotted sums that may hold different slots."""
+    """Return the sum of slotted sums that may hold different slots."""
     if len(parts) == 1:
         return parts[0]
     slots, where = torch.unique(torch.cat([p.slots for p in parts]), return_inverse=True)
@@ -135,7 +135,7 @@ def merge_slotted(parts: Sequence[Slotted]) -> Slotted:
 
 
 def merge(replies: Sequence[Reply]) -> Reply:
-    """One reply for many: sums added in the given order, rows put one after the other."""
+    """Return one reply for many: sums added in the given order, rows concatenated."""
     if len(replies) == 1:
         return replies[0]
     answered = [r for r in replies if r.clients]
@@ -166,7 +166,7 @@ def _under(prefix: str, arrays: Params) -> Params:
 
 
 def broadcast_parts(broadcast: Broadcast) -> Parts:
-    """A broadcast as a header and named arrays."""
+    """Return a broadcast as a header and named arrays."""
     c = broadcast.clusters
     header = {"round": broadcast.round, "K": c.K, "restarts": c.restarts, "scalars": dict(broadcast.scalars)}
     arrays = _named("params", c.params) | _named("body", c.shared) | _named("each", broadcast.each)
@@ -177,7 +177,7 @@ def broadcast_parts(broadcast: Broadcast) -> Parts:
 
 
 def broadcast_of(header: Mapping[str, Any], arrays: Params) -> Broadcast:
-    """The inverse of `broadcast_parts`."""
+    """Return the broadcast of these parts; the inverse of `broadcast_parts`."""
     only = arrays.get("only")
     clusters = Clusters(
         params=_under("params", arrays),
@@ -192,7 +192,7 @@ def broadcast_of(header: Mapping[str, Any], arrays: Params) -> Broadcast:
 
 
 def reply_parts(reply: Reply) -> Parts:
-    """A reply as a header and named arrays."""
+    """Return a reply as a header and named arrays."""
     header: dict[str, Any] = {
         "clients": reply.clients,
         "rejected": reply.rejected,
@@ -209,7 +209,7 @@ def reply_parts(reply: Reply) -> Parts:
 
 
 def reply_of(header: Mapping[str, Any], arrays: Params) -> Reply:
-    """The inverse of `reply_parts`; raise ValueError for an array that has no place in a reply."""
+    """Return the reply of these parts; raise ValueError for an array that has no place in a reply."""
     names = header["slotted"]
     places = ("sums/", "rows/", *(f"slotted/{name}/" for name in names))
     single = {f"{kind}/{name}" for kind in ("slots", "counts") for name in names}
@@ -249,20 +249,20 @@ def _unpack(data: bytes) -> Parts:
 
 
 def encode_broadcast(broadcast: Broadcast) -> bytes:
-    """A broadcast as bytes."""
+    """Return a broadcast as bytes."""
     return _pack(broadcast_parts(broadcast))
 
 
 def decode_broadcast(data: bytes) -> Broadcast:
-    """The inverse of `encode_broadcast`."""
+    """Return the broadcast that `encode_broadcast` encoded."""
     return broadcast_of(*_unpack(data))
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """A reply as bytes."""
+    """Return a reply as bytes."""
     return _pack(reply_parts(reply))
 
 
 def decode_reply(data: bytes) -> Reply:
-    """The inverse of `encode_reply`."""
+    """Return the reply that `encode_reply` encoded."""
     return reply_of(*_unpack(data))

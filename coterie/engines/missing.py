@@ -1,4 +1,4 @@
-"""Clients that do not answer: a log of them, which a simulation can replay."""
+"""A log of clients that did not answer, which a simulation can replay."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from coterie.core.shard import ClientId, Positions
 
 Missing = Mapping[int, Collection[ClientId]]
-"""Who was asked and did not answer, by round."""
+"""Clients that were asked and did not answer, by round."""
 
 
 def answering(clients: tuple[ClientId, ...], asked: Positions, round_: int, missing: Missing) -> Positions:
-    """Those of the asked that answer in this round, according to the log, as places in `asked`."""
+    """Return the places in `asked` of the clients that answer in this round, according to the log."""
     absent = missing.get(round_, ())
     if not absent:
         return np.arange(len(asked))

@@ -12,7 +12,7 @@ from coterie.methods.settings import RunSettings
 from coterie.tiers.composition import Tiers
 
 PLACES = frozenset({"engine", "device", "poison"})
-"""Options that say where clients compute and who of them lies: those elsewhere decide that themselves."""
+"""Options about where clients compute and which of them attack: remote clients decide that themselves."""
 
 
 @dataclass(frozen=True)

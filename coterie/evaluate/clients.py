@@ -1,4 +1,4 @@
-"""Figures that the clients themselves have to compute: one ask, rows of scalars back."""
+"""Figures that the clients compute themselves: one exchange, rows of scalars."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Own:
     """(m, K then, K now) how the clients' weights have to be carried over; empty where K stays."""
 
     def each(self, clients: Tensor) -> Params:
-        """What is told to each of these clients."""
+        """Return what each of these clients is sent."""
         rows = {"accepted": self.accepted[clients]}
         return rows | ({"flow": self.flows[clients]} if len(self.flows) else {})
 
-    def told(self) -> Params:
-        """What goes to everybody: of the one restart."""
+    def common_of_restart(self) -> Params:
+        """Return what all clients are sent, of the one restart."""
         return {name: value[self.restart : self.restart + 1] for name, value in self.common.items()}
 
 
@@ -87,7 +87,7 @@ def scores(
     each = {"own": rows}
     if by is not None:
         each |= by.each(torch.from_numpy(asked))
-    only, common = None if margin or by else rows[:, None], by.told() if by else {}
+    only, common = None if margin or by else rows[:, None], by.common_of_restart() if by else {}
     broadcast = Broadcast(round_, clusters, only=only, each=each, common=common)
     task = Evaluate(margin, on, None if by is None else by.predictor)
     return _scores(federation, task, broadcast, asked, regression)

@@ -25,7 +25,7 @@ ROUNDED = 1e-6
 LEAST_POOLED, MOST_POOLED = 1e-30, 1e30
 """Sizes of pooled moments with which heads can be solved in float64."""
 FEWEST_COMPARED = 3
-"""Nodes whose changes must be known before one of them can be too long beside the others."""
+"""Smallest number of nodes whose changes can be compared."""
 
 Signature = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 Named = Iterator[tuple[str, Tensor, Spec]]
@@ -91,8 +91,8 @@ def sort_out(
             else:
                 refused[node] = why
     for stands_apart in (_other_form, _not_finite_alone, _changed_too_much):
-        said = {node: answer.reply for node, answer in sound.items() if answer.reply.clients}
-        for node, why in stands_apart(said, asked, memory).items():
+        replies = {node: answer.reply for node, answer in sound.items() if answer.reply.clients}
+        for node, why in stands_apart(replies, asked, memory).items():
             refused[node] = why
             del sound[node]
     return sound, refused
@@ -247,8 +247,8 @@ def _odd_totals(reply: Reply, asked: Asked, form: Expected) -> Iterator[str]:
     sizes = torch.tensor([asked.sizes[c] for c in reply.clients], dtype=torch.float64)
     most = {"samples": float(sizes.sum()), "mass": float(len(sizes) if form.uniform else sizes.sum())}
     for name, spec in form.sums.items():
-        if spec.total and (said := float(reply.sums[name].max())) > most[spec.total] * (1 + ROUNDED):
-            yield f"counts for {said:g} samples in {name!r}, but its clients have {most[spec.total]:g}"
+        if spec.total and (total := float(reply.sums[name].max())) > most[spec.total] * (1 + ROUNDED):
+            yield f"counts for {total:g} samples in {name!r}, but its clients have {most[spec.total]:g}"
     if asked.trains and float(reply.sums["samples"]) < 1:
         yield "counts for no sample at all"
     for name, spec in form.rows.items():
@@ -269,13 +269,13 @@ def _odd_slot_totals(
     for name, spec in slots.arrays.items():
         if not spec.total:
             continue
-        said = float(_by_lane(sums.slots, sums.arrays[name], clusters).max())
-        if said > most[spec.total] * (1 + ROUNDED):
+        total = float(_by_restart(sums.slots, sums.arrays[name], clusters).max())
+        if total > most[spec.total] * (1 + ROUNDED):
             what = "clients" if spec.total == "mass" and uniform else "samples"
-            yield f"counts for {said:g} {what} in {part!r}, but there are {most[spec.total]:g}"
+            yield f"counts for {total:g} {what} in {part!r}, but there are {most[spec.total]:g}"
 
 
-def _by_lane(slots: Tensor, values: Tensor, clusters: Clusters) -> Tensor:
+def _by_restart(slots: Tensor, values: Tensor, clusters: Clusters) -> Tensor:
     """(R,) the values of all slots of a restart together."""
     restarts = torch.zeros(clusters.restarts, dtype=torch.float64)
     return restarts.index_add_(0, torch.div(slots, clusters.K, rounding_mode="floor"), values.double())
@@ -304,7 +304,7 @@ def _odd_models(reply: Reply, asked: Asked) -> Iterator[str]:
         alone = ~reply.rows["weights"].isfinite().all(dim=-1) & reply.rows["model"].isfinite().all(dim=-1)
         if bool(alone.any()):
             yield "has values in 'rows/weights' that are not finite"
-    yield from _not_as_told(reply, asked)
+    yield from _not_as_assigned(reply, asked)
     yield from _diverged_quietly(reply, asked.clusters.restarts)
     length = longest_change(reply, asked.clusters)
     largest = min((LARGEST.get(p.dtype, 0.0) for p in asked.clusters.params.values()), default=math.inf)
@@ -314,17 +314,17 @@ def _odd_models(reply: Reply, asked: Asked) -> Iterator[str]:
         yield f"changes a model by {length:.3g}, but at most {asked.most_change:g} is allowed"
 
 
-def _not_as_told(reply: Reply, asked: Asked) -> Iterator[str]:
-    """Work on other clusters than those that the server told its clients to train."""
+def _not_as_assigned(reply: Reply, asked: Asked) -> Iterator[str]:
+    """Work on other clusters than those that the server assigned to its clients."""
     if asked.only is None:
         return
     place = {client: row for row, client in enumerate(asked.sizes)}
     only = asked.only[torch.tensor([place[client] for client in reply.clients])]
-    told = (only != ALL).all(dim=1)
-    if bool((reply.rows["cluster"][told] != only[told] % asked.clusters.K).any()):
-        yield "has clients in other clusters than they were told"
+    given = (only != ALL).all(dim=1)
+    if bool((reply.rows["cluster"][given] != only[given] % asked.clusters.K).any()):
+        yield "has clients in other clusters than they were assigned to"
     sums = reply.slotted.get("clusters")
-    if sums is not None and bool(told.all()) and not bool(torch.isin(sums.slots, only).all()):
+    if sums is not None and bool(given.all()) and not bool(torch.isin(sums.slots, only).all()):
         yield "has changes of models that none of its clients was sent"
 
 
@@ -348,27 +348,27 @@ def _not_finite(reply: Reply) -> Iterator[str]:
         yield f"has values in {bad[0]!r} that are not finite"
 
 
-# ---- beside the other answers ------------------------------------------------------------------------------------
+# ---- compared with the other answers -----------------------------------------------------------------------------
 
 
-def _other_form(said: Mapping[int, Reply], asked: Mapping[int, Asked], memory: Memory) -> dict[int, str]:
+def _other_form(replies: Mapping[int, Reply], asked: Mapping[int, Asked], memory: Memory) -> dict[int, str]:
     """Answers that do not look as those of most nodes do; the form that they agree on is remembered."""
-    counted = Counter(signature(reply) for reply in said.values())
+    counted = Counter(signature(reply) for reply in replies.values())
     if not counted:
         return {}
     usual = counted.most_common(1)[0][0]
-    first = next(node for node, reply in said.items() if signature(reply) == usual)
+    first = next(node for node, reply in replies.items() if signature(reply) == usual)
     form = asked[first].expected
-    for name, value, spec in _named(said[first], form) if form is not None else ():
+    for name, value, spec in _named(replies[first], form) if form is not None else ():
         if None in spec.shape:
             memory.shapes.setdefault((asked[first].task, name), _unknown(spec, _shape(name, value)))
-    return {node: unusual(reply, usual) for node, reply in said.items() if signature(reply) != usual}
+    return {node: unusual(reply, usual) for node, reply in replies.items() if signature(reply) != usual}
 
 
-def _not_finite_alone(said: Mapping[int, Reply], asked: Mapping[int, Asked], memory: Memory) -> dict[int, str]:
+def _not_finite_alone(replies: Mapping[int, Reply], asked: Mapping[int, Asked], memory: Memory) -> dict[int, str]:
     """Answers that are not finite in a place where those of half of the nodes or more are."""
     bad: dict[str, dict[int, Tensor]] = {}
-    for node, reply in said.items():
+    for node, reply in replies.items():
         form = asked[node].expected
         for name, value, spec in _named(reply, form) if form is not None else ():
             if spec.missing == "shared":
@@ -382,13 +382,13 @@ def _not_finite_alone(said: Mapping[int, Reply], asked: Mapping[int, Asked], mem
     return found
 
 
-def _changed_too_much(said: Mapping[int, Reply], asked: Mapping[int, Asked], memory: Memory) -> dict[int, str]:
+def _changed_too_much(replies: Mapping[int, Reply], asked: Mapping[int, Asked], memory: Memory) -> dict[int, str]:
     """Changes that are many times as long as is usual in this exchange, as they were before, and as the models are."""
-    factors = {asked[node].change_factor for node in said if asked[node].trains}
+    factors = {asked[node].change_factor for node in replies if asked[node].trains}
     if len(factors) != 1 or (factor := factors.pop()) is None:
         return {}
-    clusters = next(asked[node].clusters for node in said)
-    lengths = {node: longest_change(reply, clusters) for node, reply in said.items()}
+    clusters = next(asked[node].clusters for node in replies)
+    lengths = {node: longest_change(reply, clusters) for node, reply in replies.items()}
     if len(lengths) < FEWEST_COMPARED:
         return {}
     memory.longest = max(memory.longest, float(np.median(list(lengths.values()))))
@@ -415,10 +415,10 @@ def longest_change(reply: Reply, clusters: Clusters) -> float:
         lengths.append(_largest(apart))
     sums = reply.slotted.get("clusters")
     if sums is not None:
-        by_restart = _by_lane(sums.slots, sums.arrays["mass"], clusters)
+        by_restart = _by_restart(sums.slots, sums.arrays["mass"], clusters)
         lengths.append(_longest_mean(sums, sums.arrays["mass"]))
-        beside = [part for name, part in reply.slotted.items() if name in ("body", "overall")]
-        lengths += [_longest_mean(part, by_restart[part.slots]) for part in beside]
+        common = [part for name, part in reply.slotted.items() if name in ("body", "overall")]
+        lengths += [_longest_mean(part, by_restart[part.slots]) for part in common]
     return max(lengths)
 
 

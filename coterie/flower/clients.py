@@ -25,9 +25,9 @@ from coterie.core.shard import ClientId, Positions
 from coterie.engines.remote import RemoteClients
 from coterie.errors import RunError
 from coterie.flower.admission import Admission, AllowList, Entries
+from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.engine import CHANGE_FACTOR, FlowerFederation
 from coterie.flower.exchange import Exchange
-from coterie.flower.roll import Roll
 from coterie.flower.schema import DataSchema, Demanded
 from coterie.flower.terms import Terms
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
@@ -40,10 +40,10 @@ FILE = "federation.json"
 
 @dataclass(frozen=True)
 class FlowerClients(RemoteClients):
-    """The clients of a roll that was called."""
+    """The clients of a registry, as a run is given them."""
 
     exchange: Exchange
-    roll: Roll
+    registry: ClientRegistry
     run: str
     """The run's own name, by which clients keep their states; a resumed run has the same."""
     quorum: float = 0.0
@@ -55,19 +55,19 @@ class FlowerClients(RemoteClients):
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        return self.roll.clients
+        return self.registry.clients
 
     @property
     def profile(self) -> Profile:
-        return self.roll.profile
+        return self.registry.profile
 
     @property
     def sizes(self) -> Positions:
-        return self.roll.sizes
+        return self.registry.sizes
 
     @property
     def tested(self) -> npt.NDArray[np.bool_] | None:
-        tested = self.roll.tests > 0
+        tested = self.registry.tests > 0
         return tested if self.scored and bool(tested.any()) else None
 
     def fingerprint(self) -> str:
@@ -82,14 +82,14 @@ class FlowerClients(RemoteClients):
         # there are many trial runs, and clients keep their states separately for each
         run = self.run if self.scored else f"{self.run}/{tiers.K}/{settings.seed}"
         terms = terms_of(run, self.profile, settings, tiers, self.scored)
-        return FlowerFederation(self.exchange, self.roll, terms, self.quorum, self.most_change, self.change_factor)
+        return FlowerFederation(self.exchange, self.registry, terms, self.quorum, self.most_change, self.change_factor)
 
     def write_down(self, folder: Path) -> None:
         facts = {
             "run": self.run,
-            "bound": self.roll.bound,
+            "bound": self.registry.bound,
             "clients": self.clients,
-            "schema": self.roll.schema.plain(),
+            "schema": self.registry.schema.plain(),
         }
         write_checked_json(folder / FILE, facts)
 
@@ -161,11 +161,11 @@ def clients_of(
     admission = admission_of(allowed, schema, most_clients, most_samples)
     exchange = Exchange(grid, deadline)
     if again is None:
-        roll, run = Roll(expected, admission=admission), uuid4().hex
+        registry, run = ClientRegistry(expected, admission=admission), uuid4().hex
     else:
-        roll, run = _known(Path(again), admission)
-    roll.call(exchange, nodes, wait)
-    return FlowerClients("flower", exchange, roll, run, quorum, most_change, change_factor)
+        registry, run = _known(Path(again), admission)
+    registry.collect(exchange, nodes, wait)
+    return FlowerClients("flower", exchange, registry, run, quorum, most_change, change_factor)
 
 
 def admission_of(
@@ -179,12 +179,12 @@ def admission_of(
     return Admission(entries, Demanded.read(schema), most_clients, most_samples)
 
 
-def _known(folder: Path, admission: Admission) -> tuple[Roll, str]:
-    """The roll of an earlier part of a run, and the run's own name."""
+def _known(folder: Path, admission: Admission) -> tuple[ClientRegistry, str]:
+    """Return the registry of an earlier part of a run, and the run's own name."""
     try:
         facts = read_checked_json(folder / FILE)
         schema = DataSchema.read(facts["schema"])
-        return Roll(facts["clients"], facts["bound"], schema, admission), str(facts["run"])
+        return ClientRegistry(facts["clients"], facts["bound"], schema, admission), str(facts["run"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"{folder / FILE} cannot be read ({error}): the folder is no run with clients elsewhere, or damaged"

@@ -20,8 +20,8 @@ from coterie.core.task import Task
 from coterie.core.validation import aside_sizes
 from coterie.errors import ConfigError
 from coterie.flower.checks import Asked, Memory, sort_out
+from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.exchange import Exchange
-from coterie.flower.roll import Roll
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Answer, Request, request_content
 
@@ -31,17 +31,17 @@ CHANGE_FACTOR = 1000.0
 
 @dataclass
 class FlowerFederation:
-    """The clients of a roll that was called, wherever their nodes are."""
+    """The clients of a registry, wherever their nodes are."""
 
     exchange: Exchange
-    roll: Roll
+    registry: ClientRegistry
     terms: Terms
     quorum: float = 0.0
-    """The share of the asked clients that must have answered by the deadline; with fewer it counts as if nobody had."""
+    """Share of the asked clients that must answer by the deadline; with fewer the exchange counts as unanswered."""
     most_change: float | None = None
-    """How long a change of a model may be; an answer with a longer one is refused. None: any length."""
+    """Largest length of a change of a model; an answer with a longer one is refused. None: any length."""
     change_factor: float | None = CHANGE_FACTOR
-    """How many times the median over the nodes a change may be long; None: any length. Private runs go without it."""
+    """Largest ratio of the length of a change to the median over the nodes; None: any. Private runs do not use it."""
     notes: list[Note] = field(default_factory=list)
     """Everything that went wrong so far; a round's part is in its record, too."""
     memory: Memory = field(init=False)
@@ -62,17 +62,17 @@ class FlowerFederation:
     @property
     def clients(self) -> tuple[ClientId, ...]:
         """All ids, sorted."""
-        return self.roll.clients
+        return self.registry.clients
 
     @property
     def hashes(self) -> Words:
         """One word a client, from its id."""
-        return self.roll.hashes
+        return self.registry.hashes
 
     @property
     def sizes(self) -> Positions:
-        """n_i, shape (m,); 0 of clients that are expected and have not come yet."""
-        sizes = self.roll.sizes
+        """n_i, shape (m,); 0 for expected clients that are not registered yet."""
+        sizes = self.registry.sizes
         return sizes if self.terms.validation is None else sizes - aside_sizes(sizes, self.terms.validation)
 
     @property
@@ -85,11 +85,11 @@ class FlowerFederation:
         return
 
     def release(self, accepted: Tensor) -> None:
-        """Clients are told with their next message, and delete what they kept of earlier rounds."""
+        """Remember the rounds; with their next message clients learn of them and delete older state."""
         self.keep_from = accepted.clone()
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        notes = self.roll.greet(self.exchange)
+        notes = self.registry.onboard(self.exchange)
         nodes, absent = self._by_node(asked)
         packed: dict[Tensor, Array] = {}
         heard = self.exchange.send(
@@ -117,7 +117,7 @@ class FlowerFederation:
         absent: dict[str, list[ClientId]] = {}
         for place in np.argsort(asked, kind="stable"):
             client = self.clients[asked[place]]
-            node = self.roll.node_of(client)
+            node = self.registry.node_of(client)
             if node is None:
                 absent.setdefault("have not come yet", []).append(client)
             elif node not in connected:

@@ -1,7 +1,7 @@
 """Checks of the settings of a run before anybody is asked: a typo must not cost the start of a federation.
 
 Nothing is known of the clients yet, so the run is prepared for data of several kinds. Settings that suit none of them
-are refused; what depends on the real data is checked again after the roll call.
+are refused; what depends on the real data is checked again after the first onboarding.
 """
 
 from __future__ import annotations

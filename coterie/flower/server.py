@@ -24,11 +24,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.errors import ConfigError
+from coterie.flower.client_registry import LOG
 from coterie.flower.clients import FILE, clients_of
 from coterie.flower.engine import CHANGE_FACTOR
 from coterie.flower.plugins import load_plugins
 from coterie.flower.preflight import check_run_options
-from coterie.flower.roll import LOG
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.learners import LearnerChoice
 from coterie.options import Option, check_all
@@ -168,7 +168,7 @@ def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None
     if out is None or not (out / "config.toml").is_file():
         check_run_options(settings.method, settings.options)
         clients = clients_of(grid, **settings.exchange)
-        LOG.info("%d clients at %d nodes", len(clients.clients), len(set(clients.roll.bound.values())))
+        LOG.info("%d clients at %d nodes", len(clients.clients), len(set(clients.registry.bound.values())))
         options = {"learner": learner, **settings.options} if learner is not None else settings.options
         result = fit(clients, settings.method, out=out, callbacks=callbacks, **options)
     elif RunFolder.open(out).finished:

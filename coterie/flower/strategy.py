@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 import coterie.training.result
 from coterie.errors import ConfigError
-from coterie.flower.roll import LOG
+from coterie.flower.client_registry import LOG
 from coterie.flower.server import Settings, conduct
 from coterie.learners import LearnerChoice
 from coterie.methods import Method, find_method

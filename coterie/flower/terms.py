@@ -1,4 +1,4 @@
-"""What the server tells every node with every task, so that a node need not be set up for a method."""
+"""Facts about a run that the server sends to every node with every task, so that nodes need no set-up per method."""
 
 from __future__ import annotations
 

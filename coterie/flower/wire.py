@@ -221,8 +221,8 @@ def read_answer(content: RecordDict, task: str, clients: int = MOST_CLIENTS, mos
 
     def read() -> Answer:
         header, arrays = _unpacked(content, task, HEADER + HEADER_PER_CLIENT * clients, most_bytes)
-        said = {name: _listed(header[name], clients, name) for name in ("clients", "rejected", "lost")}
-        ids = {name: check_texts(found, "client ids") for name, found in said.items()}
+        listed = {name: _listed(header[name], clients, name) for name in ("clients", "rejected", "lost")}
+        ids = {name: check_texts(found, "client ids") for name, found in listed.items()}
         paths = check_texts(_listed(header["paths"], MOST_PATHS, "paths"), "paths")
         slotted = check_texts(_listed(header["slotted"], MOST_ARRAYS, "slotted"), "names of sums")
         reply = reply_of({**header, **ids, "paths": paths, "slotted": slotted}, arrays)

@@ -125,7 +125,7 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         return _of_length(default, given, kept | common)
 
     def to_group(self, default: Any) -> dict[str, Any]:
-        """The options that give this training; plain SGD, where it is the default, and a constant rate are not named."""
+        """The options that give this training; a constant rate, and SGD if it is the default, are not named."""
         named: dict[str, Any] = {"lr": self.lr, "augment": self.augment}
         if self.optimizer != SGD() or default.optimizer != SGD():
             named["optimizer"] = self.optimizer

@@ -27,11 +27,10 @@ from coterie.core.clusters import Clusters, flat, unflat
 from coterie.core.federation import positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.registry import register
-from coterie.core.sampling import choose
 from coterie.core.state import UNKNOWN, ServerState
 from coterie.methods.asking import Cost
 from coterie.methods.fedgroup import FedGroup
-from coterie.methods.round import Step
+from coterie.methods.round import Step, participants
 from coterie.methods.run import Run
 from coterie.options import option
 
@@ -84,8 +83,8 @@ class FlexCFL(FedGroup):
     def _migrated(self, run: Run, state: ServerState, cost: Cost) -> tuple[ServerState, int]:
         """Return the state after clients of this round have moved, and how many did."""
         federation = run.federation
-        asked = choose(federation.hashes, run.settings.participation, run.seed, state.round)
-        reply = cost.count(federation.ask(Score(), Broadcast(state.round, state.clusters), asked))
+        broadcast = Broadcast(state.round, state.clusters)
+        reply = cost.count(federation.ask(Score(), broadcast, participants(run, state)))
         if not reply.clients:
             return state, 0
         answered = torch.from_numpy(positions_of(federation, reply.clients))

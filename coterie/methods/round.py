@@ -98,10 +98,49 @@ def tiered_round(run: Run, state: ServerState) -> Step:
     return _updated(run, exchange)
 
 
+def participants(run: Run, state: ServerState) -> Positions:
+    """Return the positions of the clients that take part in the next round: a random share of all clients."""
+    return choose(run.federation.hashes, run.settings.participation, run.seed, state.round)
+
+
+def finished_round(run: Run, asked: Positions, replies: Replies, before: ServerState, after: ServerState) -> Step:
+    """Return the result of a round that a method has carried out itself with one question to the clients.
+
+    The mean training loss is taken from the sums `loss`, (R,), and `samples`, if clients send them.
+
+    Args:
+        run: The run.
+        asked: Positions of the clients that were asked.
+        replies: Their replies.
+        before: The state before the round.
+        after: The state with everything that the method has learned from the replies. It is ignored if none is usable.
+    """
+    reply = replies.reply
+    answered = positions_of(run.federation, reply.clients)
+    done = after if reply.clients else before
+    if reply.clients:
+        accepted = before.accepted.index_fill(0, torch.from_numpy(answered), before.round)
+        done = done.with_values(accepted=accepted, loss=_mean_loss(reply, before.clusters.restarts))
+    moved = (before.choice != done.choice) & (before.choice != UNKNOWN)
+    return Step(
+        replace(done, round=before.round + 1),
+        moved.sum(dim=0),
+        answered=len(answered),
+        positions=answered,
+        missing=_missing(run.federation.clients, asked, reply.clients, reply.rejected),
+        rejected=reply.rejected,
+        bytes_up=replies.bytes_up,
+        bytes_down=replies.bytes_down,
+        path="+".join(reply.paths),
+        notes=replies.notes,
+        diverged=not reply.clients and bool(reply.rejected) and not replies.notes,
+    )
+
+
 def _ask(run: Run, state: ServerState) -> _Exchange:
     """Choose the clients of a round, onboard those that are new, and ask them to train."""
     tiers, federation = run.tiers, run.federation
-    chosen = choose(federation.hashes, run.settings.participation, run.seed, state.round)
+    chosen = participants(run, state)
     onboarded = onboard(run, state, chosen) if tiers.onboards else Onboarded(state)
     state = onboarded.state
     groups = assigned_groups(tiers, state)

@@ -100,7 +100,7 @@ def _reached(sums: Slotted, denominator: Tensor) -> Tensor:
 def _mass_of_all(replies: RoundReplies, by_restart: Tensor) -> Tensor:
     """Return the mass of all clients for each restart, (R,)."""
     averaging = replies.averaging
-    if averaging.divide_by == "answered":
+    if averaging.divide_by != "federation":
         return by_restart
     total = float(replies.sizes.sum()) if averaging.client_weight == "samples" else float(len(replies.sizes))
     return torch.full_like(by_restart, total)

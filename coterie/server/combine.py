@@ -96,25 +96,25 @@ class Krum(Combine):
     (Krum and multi-Krum, Blanchard et al. 2017)
     """
 
-    liars: int
+    attackers: int
     """f: largest number of attackers among the members of a cluster."""
     keep: int = 1
     """m of multi-Krum: the mean of this many with the least scores is taken, at most n - f - 2."""
     below: ClassVar[str] = "the median"
 
     def __post_init__(self) -> None:
-        if self.liars < 1 or self.keep < 1:
+        if self.attackers < 1 or self.keep < 1:
             raise ConfigError(
-                f"krum takes liars and keep of at least 1, got liars={self.liars}, keep={self.keep}: without liars "
-                "use combine=mean"
+                f"krum takes attackers and keep of at least 1, got attackers={self.attackers}, keep={self.keep}: "
+                "without attackers use combine=mean"
             )
 
     @property
     def least(self) -> int:
-        return 2 * self.liars + 3
+        return 2 * self.attackers + 3
 
     def server_centre(self, changes: Tensor) -> Tensor:
-        return krum(changes, self.liars, self.keep)
+        return krum(changes, self.attackers, self.keep)
 
 
 def read_combine(text: str) -> Combine:
@@ -151,18 +151,18 @@ def _middle(changes: Tensor, cut: int) -> Tensor:
     return ordered[cut : len(changes) - cut].mean(dim=0)
 
 
-def krum_scores(changes: Tensor, liars: int) -> Tensor:
+def krum_scores(changes: Tensor, attackers: int) -> Tensor:
     """Return s(i), (n,), of changes (n, P)."""
     # by differences: through products the distances of long vectors near each other would drown in rounding
     apart = torch.cdist(changes.double(), changes.double(), compute_mode="donot_use_mm_for_euclid_dist") ** 2
     nearest = apart.fill_diagonal_(torch.inf).sort(dim=1).values
-    return nearest[:, : len(changes) - liars - 2].sum(dim=1)
+    return nearest[:, : len(changes) - attackers - 2].sum(dim=1)
 
 
-def krum(changes: Tensor, liars: int, keep: int) -> Tensor:
+def krum(changes: Tensor, attackers: int, keep: int) -> Tensor:
     """Return the change (P,) that Krum selects from (n, P), or the mean of `keep`; the first of equal scores."""
     n = len(changes)
-    if n < 2 * liars + 3:
+    if n < 2 * attackers + 3:
         return median(changes)
-    best = krum_scores(changes, liars).sort(stable=True).indices[: min(keep, n - liars - 2)]
+    best = krum_scores(changes, attackers).sort(stable=True).indices[: min(keep, n - attackers - 2)]
     return changes[best.sort().values].mean(dim=0)

@@ -188,7 +188,7 @@ class FinalSnapshot(Snapshot):
             self.learner,
             self.clusters.models(),
             self.plan.tiers.objective,
-            self.kept.told(),
+            self.kept.common_of_restart(),
             float(self.state.loss[self.restart]),
             data.train,
             self.positions,
@@ -241,7 +241,7 @@ def _beside(end: FinalSnapshot) -> Params:
     if kept is None:
         return {}
     if end.plan.tiers.assignment.mixture:
-        return {name: value[0] for name, value in kept.told().items()}
+        return {name: value[0] for name, value in kept.common_of_restart().items()}
     store = end.plan.federation.store
     if store is None or "model" not in store.arrays:
         return {}
@@ -337,7 +337,7 @@ def _by_loss(plan: Plan, state: ServerState) -> Settled:
     mine, before = (np.take_along_axis(known, each[:, :, None], axis=2)[:, :, 0] for each in (chosen, trained))
     with np.errstate(over="ignore"):
         losses, last = (np.average(each, axis=0, weights=sizes) for each in (mine, before))
-    restart = int(np.argmin(losses))
+    restart = best_restart(torch.from_numpy(losses))
     own[rows] = torch.from_numpy(chosen[:, restart])
     unfit = positions[~np.isfinite(mine[:, restart])]
     return Settled(positions, own, restart, losses, by_restart[:, restart], unfit=unfit, trained=float(last[restart]))

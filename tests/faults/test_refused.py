@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow_processes
 
 NODES = 5
 BAD, GOOD, HOSTILE = 0, 1, {2: "sizes of 10^30", 3: "a surrogate in an id", 4: "classes 10^10"}
-"""A node whose answers are wrong, one that is honest, and some that are hostile at the roll call already."""
+"""A node whose answers are wrong, one that is honest, and some that are hostile at the first onboarding already."""
 WRONG = {
     "nan": "has values in 'clusters/change/weight' that are not finite: refused",
     "shape": "has 'clusters/change/weight' as float64",
@@ -64,7 +64,7 @@ def test_wrong_answers_are_refused_silence_is_no_update_and_strangers_stay_outsi
         assert "NaN" not in (it.out / "result.json").read_text(), "scores are checked as answers to rounds are"
         ids = federation.node_ids
     bad, good = names(BAD, of=NODES), names(GOOD, of=NODES)
-    assert sorted(ended.assignments) == sorted((*bad, *good)), "who lies at the roll call brings nobody"
+    assert sorted(ended.assignments) == sorted((*bad, *good)), "who lies at the first onboarding brings nobody"
     for node in HOSTILE:
         assert f"node {ids[node]} " in reasons(ended.records[0])
     *records, nobody = ended.records

@@ -1,8 +1,9 @@
 """Attacks of a hostile node: functions that turn its honest reply into a hostile one.
 
 Each attack takes the records of an honest reply and returns those that are sent instead. `HELLO` are attacks on the
-answer to the roll call, `ANSWERS` on the answer to any other task; some need what only a round has (`ROUNDS`). All of
-them must lead to a refusal of the node with a reason, while the run goes on as if the node did not exist.
+answer to the first onboarding, `ANSWERS` on the answer to any other task; some need what only a round has
+(`ROUNDS`). All of them must lead to a refusal of the node with a reason, while the run goes on as if the
+node did not exist.
 
 A client app for real processes wraps an honest one::
 

@@ -15,12 +15,12 @@ from coterie.core.dataset import FederatedDataset
 from coterie.core.federation import Federation
 from coterie.core.messages import Reply
 from coterie.flower import clients as flower_clients
+from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.clients import FlowerClients
 from coterie.flower.engine import FlowerFederation
 from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import Deliver, InProcessGrid, at_once
 from coterie.flower.node import make_client_app
-from coterie.flower.roll import Roll
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Answer, answer_content, read_answer, task_of
 from coterie.privacy.noise import SECRET
@@ -71,12 +71,12 @@ def clients_behind_a_grid(
     clock = Clock()
     grid = InProcessGrid({node: app_of(plan, p, folder) for node, p in nodes.items()}, deliver=deliver, clock=clock)
     exchange = Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep)
-    roll = Roll(expected)
-    roll.call(exchange, nodes=len(nodes), wait=1)
-    order = np.argsort(plan.data.clients)  # the roll is sorted by id
+    registry = ClientRegistry(expected)
+    registry.collect(exchange, nodes=len(nodes), wait=1)
+    order = np.argsort(plan.data.clients)  # the registry is sorted by id
     truth = None if plan.data.truth is None else plan.data.truth[order]
     known = {"truth": truth, "group_names": plan.data.group_names}  # for oracle and for scores
-    return FlowerClients("flower", exchange, roll, "a run", **options, **known)
+    return FlowerClients("flower", exchange, registry, "a run", **options, **known)
 
 
 def federation_of(

@@ -12,10 +12,10 @@ import coterie
 from coterie import from_arrays
 from coterie.errors import ConfigError, InputError, TrainingError
 from coterie.flower.admission import Admission, AllowList
+from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.clients import clients_of
 from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
-from coterie.flower.roll import Roll
 from coterie.flower.schema import DataSchema, Demanded, difference
 from coterie.flower.server import Settings
 from coterie.flower.wire import Hosted, hosted_content
@@ -40,8 +40,8 @@ def key_pair():
     return pem, public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def roll_of(apps, keys=None, nodes=1, **options):
-    return clients_of(InProcessGrid(apps, keys=keys), nodes=nodes, wait=0.3, deadline=5, **options).roll
+def registry_of(apps, keys=None, nodes=1, **options):
+    return clients_of(InProcessGrid(apps, keys=keys), nodes=nodes, wait=0.3, deadline=5, **options).registry
 
 
 # ---- the list of allowed nodes -----------------------------------------------------------------------------------
@@ -53,9 +53,9 @@ def test_a_node_brings_only_clients_that_its_key_or_id_allows(tmp_path):
     file.write_text(f'[[nodes]]\nkey = "{ssh} a comment"\nclients = ["a", "b"]\n[[nodes]]\nid = 7\nclients = ["c"]\n')
     apps = {5: node("a", "b"), 6: node("b"), 7: node("c"), 8: node("d"), 9: node("a")}
     keys = {5: first, 6: second, 9: b"-----BEGIN nonsense"}
-    roll = roll_of(apps, keys, allowed=file, nodes=2)
-    assert roll.bound == {"a": 5, "b": 5, "c": 7}
-    squatter = roll_of({5: node("a", "x"), 7: node("c")}, {5: first}, allowed=file)
+    registry = registry_of(apps, keys, allowed=file, nodes=2)
+    assert registry.bound == {"a": 5, "b": 5, "c": 7}
+    squatter = registry_of({5: node("a", "x"), 7: node("c")}, {5: first}, allowed=file)
     assert squatter.bound == {"c": 7}
     assert "node 5 brings client 'x', which is not allowed there: refused" in [n.reason for n in squatter._untold]
 
@@ -85,9 +85,9 @@ def test_a_list_that_says_nothing_sensible_is_refused(tmp_path, text, why):
 
 def test_a_node_has_only_so_many_clients_and_a_client_only_so_many_samples():
     apps = {5: node("a", "b", "c"), 7: node("d")}
-    assert roll_of(apps, most_clients=2).clients == ("d",)
+    assert registry_of(apps, most_clients=2).clients == ("d",)
     with pytest.raises(TrainingError, match="samples must be from 1 to 7, got 8"):
-        roll_of({7: node("d")}, most_samples=7)
+        registry_of({7: node("d")}, most_samples=7)
     with pytest.raises(ConfigError, match="most_clients must be a whole number from 1 on"):
         Admission(most_clients=0)
 
@@ -128,11 +128,11 @@ def test_nodes_whose_tables_differ_are_told_how(name):
     other = replace(TABLE, **change)
     apps = {5: hosting(TABLE, "a"), 6: hosting(TABLE, "b"), 7: hosting(other, "c"), 8: hosting(other, "d")}
     with pytest.raises(InputError, match=rf"node 7 .*({why}).*name the expected form"):  # nobody chooses for all
-        roll_of(apps, nodes=4)
-    roll = roll_of(apps, nodes=2, schema=TABLE)
-    assert roll.clients == ("a", "b")
-    assert all(note.reason.endswith(": refused") for note in roll._untold)
-    late = Roll(["a", "c"], {"a": 5}, TABLE)
+        registry_of(apps, nodes=4)
+    registry = registry_of(apps, nodes=2, schema=TABLE)
+    assert registry.clients == ("a", "b")
+    assert all(note.reason.endswith(": refused") for note in registry._untold)
+    late = ClientRegistry(["a", "c"], {"a": 5}, TABLE)
     assert why is not None
     assert late._why_not(7, Hosted(("c",), (8,), (0,), other), b"") is not None
     assert difference(TABLE, TABLE, "") is None
@@ -147,7 +147,7 @@ def test_a_table_with_other_columns_is_refused():
 
     apps = {5: node(load=load(["age", "dose"], "a", "b")), 7: node(load=load(["age", "weight"], "c", "d"))}
     with pytest.raises(InputError, match=r"\('age', 'weight'\), but node 5 has \('age', 'dose'\).*all tables alike"):
-        roll_of(apps, nodes=2)
+        registry_of(apps, nodes=2)
 
 
 def table_of(one, other, answers, standardize, shift=0.0):
@@ -177,18 +177,18 @@ def test_tables_that_nodes_encode_by_themselves_must_come_out_alike(answers, sta
     first = table_of("a", "b", ("no", "yes"), standardize)
     apps = {5: node(load=first), 7: node(load=table_of("c", "d", answers, standardize, shift=1.0))}
     if why is None:
-        assert roll_of(apps, nodes=2).schema.class_names == ("no", "yes")
+        assert registry_of(apps, nodes=2).schema.class_names == ("no", "yes")
         return
     with pytest.raises(InputError, match=why):
-        roll_of(apps, nodes=2)
+        registry_of(apps, nodes=2)
 
 
 def test_a_node_may_have_met_fewer_classes_than_the_server_knows():
     apps = {5: node("a", classes=2), 7: node("b", classes=4)}
     with pytest.raises(InputError, match=r"node 7 has 4 classes, but node 5 has 2.*schema='\{\"classes\": 4\}'"):
-        roll_of(apps, nodes=2)
-    assert roll_of(apps, nodes=2, schema='{"classes": 4}').profile.classes == 4
-    few = roll_of(apps, schema={"classes": 3})
+        registry_of(apps, nodes=2)
+    assert registry_of(apps, nodes=2, schema='{"classes": 4}').profile.classes == 4
+    few = registry_of(apps, schema={"classes": 3})
     assert few.bound == {"a": 5}
     assert few.profile.classes == 3
     assert Settings.read({"schema": '{"classes": 4}', "change-factor": 0}).exchange["change_factor"] is None
@@ -216,5 +216,5 @@ def test_the_form_of_the_data_is_written_down_and_read_again(tmp_path):
     clients = clients_of(InProcessGrid(apps), nodes=2, wait=1)
     clients.write_down(tmp_path)
     again = clients_of(InProcessGrid(apps), wait=1, again=tmp_path)
-    assert again.roll.schema == clients.roll.schema
+    assert again.registry.schema == clients.registry.schema
     assert again.fingerprint() == clients.fingerprint()

@@ -80,8 +80,8 @@ def test_a_node_cannot_count_more_than_the_run_lets_it(weight):
     [
         ([[0], [0]], ""),
         ([[ALL], [0]], ""),
-        ([[1], [0]], "has clients in other clusters than they were told"),
-        ([[1], [ALL]], "has clients in other clusters than they were told"),
+        ([[1], [0]], "has clients in other clusters than they were assigned to"),
+        ([[1], [ALL]], "has clients in other clusters than they were assigned to"),
     ],
 )
 def test_clients_work_in_the_cluster_that_they_were_told(only, why):

@@ -6,11 +6,11 @@ from flwr.app import Context
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.errors import ConfigError, CoterieError, TrainingError
+from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
 from coterie.flower.preflight import check_run_options
-from coterie.flower.roll import Roll
 from coterie.flower.server import Settings, conduct
 from coterie.methods import Method
 from coterie.methods.groups import TrueGroups
@@ -42,17 +42,17 @@ def good(context: Context) -> FederatedDataset:
 
 
 def called(*loads, nodes=None):
-    """Call the roll of nodes with these apps; the seconds that this took and the roll."""
+    """Call the registry of nodes with these apps; the seconds that this took and the registry."""
     clock = Clock()
     apps = {i: make_client_app(load) for i, load in enumerate(loads)}
     grid = InProcessGrid(apps, {i: {"partition-id": i} for i in apps}, clock=clock)
     exchange = Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep)
-    roll = Roll()
+    registry = ClientRegistry()
     try:
-        roll.call(exchange, nodes or len(loads), WAIT)
-        return clock.now, None, roll
+        registry.collect(exchange, nodes or len(loads), WAIT)
+        return clock.now, None, registry
     except CoterieError as error:
-        return clock.now, error, roll
+        return clock.now, error, registry
 
 
 LOADS = {missing_file: "ward.csv", wrong_type: "load must return", several_lines: "the reason", bad_data: "a"}
@@ -70,11 +70,11 @@ def test_an_app_that_fails_everywhere_ends_the_run_at_once_with_the_reason(load,
 
 
 def test_one_good_node_is_reason_to_wait_for_another():
-    seconds, error, roll = called(missing_file, good, nodes=2)
+    seconds, error, registry = called(missing_file, good, nodes=2)
     assert seconds >= WAIT, "a node that works may still come"
     assert "1 have come" in str(error)
     assert "ward.csv" in str(error)
-    assert len(roll.bound) == 1
+    assert len(registry.bound) == 1
     assert called(missing_file, good, nodes=1)[1] is None
 
 

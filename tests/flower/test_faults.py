@@ -21,11 +21,11 @@ from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, InputError, TrainingError
 from coterie.flower.admission import Admission
 from coterie.flower.checks import longest_change
+from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.engine import FlowerFederation
 from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import InProcessGrid, at_once
 from coterie.flower.node import make_client_app
-from coterie.flower.roll import Roll
 from coterie.flower.schema import Demanded
 from coterie.flower.wire import read_request, task_of
 from coterie.testing.checks import Case
@@ -396,25 +396,25 @@ def grid_with(apps) -> tuple[Exchange, InProcessGrid]:
 
 def test_a_client_keeps_the_node_that_brought_it_first():
     exchange, _ = grid_with({5: app_of(PLAN, (0, 1)), 7: app_of(PLAN, (1, 2))})
-    roll = Roll()
-    (note,) = roll.call(exchange, wait=1)
+    registry = ClientRegistry()
+    (note,) = registry.collect(exchange, wait=1)
     assert note.reason == ("node 7 brings client 'site-1', which lives at node 5: a client keeps its node: refused")
-    assert roll.clients == ("site-0", "site-1")
-    assert roll.bound == {"site-0": 5, "site-1": 5}
-    again = Roll(bound={"site-1": 7})
-    again.call(exchange, wait=1)
+    assert registry.clients == ("site-0", "site-1")
+    assert registry.bound == {"site-0": 5, "site-1": 5}
+    again = ClientRegistry(bound={"site-1": 7})
+    again.collect(exchange, wait=1)
     assert again.node_of("site-1") == 7
     assert again.node_of("site-0") is None
 
 
 def test_the_roll_knows_sizes_tests_and_shapes():
     exchange, _ = grid_with({5: app_of(PLAN, (2, 0))})
-    roll = Roll(expected=["site-1"])
-    roll.call(exchange, wait=1)
-    assert roll.clients == ("site-0", "site-1", "site-2")
-    assert roll.sizes.tolist() == [1, 0, 5]
-    assert (roll.tests > 0).tolist() == [True, False, True]
-    assert roll.profile == PLAN.data.profile
+    registry = ClientRegistry(expected=["site-1"])
+    registry.collect(exchange, wait=1)
+    assert registry.clients == ("site-0", "site-1", "site-2")
+    assert registry.sizes.tolist() == [1, 0, 5]
+    assert (registry.tests > 0).tolist() == [True, False, True]
+    assert registry.profile == PLAN.data.profile
 
 
 def test_a_node_may_start_late_with_clients_that_were_announced():
@@ -458,17 +458,17 @@ def test_nodes_that_do_not_agree_on_their_data_do_not_begin():
     other = Case("ifca", "mlp").plan()
     apps = {5: app_of(PLAN, (0,)), 7: app_of(other, (1,)), 9: app_of(PLAN, (2,))}
     with pytest.raises(InputError, match=r"node 7 has numbers .* where node 5 has classes.*name the expected form"):
-        Roll().call(grid_with(apps)[0], wait=1)
-    roll = Roll(admission=Admission(demanded=Demanded.read({"features": [4, 4], "classes": 0})))
-    (note,) = roll.call(grid_with(apps)[0], nodes=2, wait=1)
+        ClientRegistry().collect(grid_with(apps)[0], wait=1)
+    registry = ClientRegistry(admission=Admission(demanded=Demanded.read({"features": [4, 4], "classes": 0})))
+    (note,) = registry.collect(grid_with(apps)[0], nodes=2, wait=1)
     assert note.reason == "node 7 has 3 classes, but numbers for labels were expected: refused"
-    assert roll.clients == ("site-0", "site-2")
+    assert registry.clients == ("site-0", "site-2")
 
 
 def test_a_run_without_nodes_does_not_begin():
     exchange, _ = grid_with({})
     with pytest.raises(TrainingError, match="2 nodes were waited for, but 0 have come within 3 s: start the nodes"):
-        Roll().call(exchange, nodes=2, wait=3)
+        ClientRegistry().collect(exchange, nodes=2, wait=3)
     assert exchange.clock() >= 3
 
 
@@ -492,16 +492,16 @@ def test_mods_that_see_every_message_are_welcome():
 
     data = part_of(PLAN.data, range(9))
     exchange, _ = grid_with({5: make_client_app(lambda context: data, mods=[listening])})
-    Roll().call(exchange, wait=1)
+    ClientRegistry().collect(exchange, wait=1)
     assert seen == [("train", 1)]
 
 
 def refusal(plan, app) -> str:
     """What the only node says when it is asked."""
     exchange, _ = grid_with({5: app})
-    roll = Roll()
-    roll.call(exchange, wait=1)
-    federation = FlowerFederation(exchange, roll, terms_of(plan))
+    registry = ClientRegistry()
+    registry.collect(exchange, wait=1)
+    federation = FlowerFederation(exchange, registry, terms_of(plan))
     clusters = initialize(plan).state.clusters
     each = {"accepted": torch.full((9,), NEVER)} if plan.tiers.assignment.keeps else {}
     return reasons(
@@ -535,7 +535,7 @@ def test_a_server_names_no_file_of_a_node():
 def test_load_must_give_what_from_arrays_makes():
     exchange, _ = grid_with({5: make_client_app(lambda context: {"a": 1})})
     with pytest.raises(TrainingError, match="load must return what from_arrays makes, got dict"):
-        Roll().call(exchange, wait=1)
+        ClientRegistry().collect(exchange, wait=1)
 
 
 def test_senseless_settings_are_refused():

@@ -10,6 +10,7 @@ import click
 import numpy as np
 import pytest
 import tomli_w
+from coterie.training.starts import STARTS
 
 import coterie
 from coterie.cli import main as commands
@@ -20,7 +21,6 @@ from coterie.learners import LEARNERS
 from coterie.methods import METHODS
 from coterie.options import COMMON, Option
 from coterie.training.planning import prepare
-from coterie.training.starts import STARTS
 from tests.fuzz.cases import cases, refusal
 
 DATA = {
@@ -55,7 +55,14 @@ SPECS = [
     *("random", "random:sd=1", "odcl", "odcl:clustering=x", "odcl:lam=oracle13", "odcl:lam=inf", "near-truth:low=inf"),
     *("moment-descent:anchors=0", "moment-descent:anchors=1" + "0" * 400, "/nowhere", "runs/x", "\x00", "x" * 5000),
     *("mean", "median", "median:x=1", "trimmed", "trimmed:share=", "trimmed:share=nan", "trimmed:share=0.5"),
-    *("krum", "krum:liars=", "krum:liars=1", "krum:liars=-1", "krum:liars=1" + "0" * 400, "krum:liars=2,liars=3"),
+    *(
+        "krum",
+        "krum:attackers=",
+        "krum:attackers=1",
+        "krum:attackers=-1",
+        "krum:attackers=1" + "0" * 400,
+        "krum:attackers=2,attackers=3",
+    ),
     *("flip", "crop", "flip,flip", "flip,", ",", "none,flip", "sign-flip", "sign-flip:share=", "sign-flip:share=2"),
     *("scale:strength=nan", "scale:share=0.2,strength=1e400", "label-flip", "label-flip:share=1e-9", "noise:x"),
     *("layer0", "layer0,layer1", "body", "body,body", "cpu", "cuda", "cuda:1", "cuda:99", "meta", "mps", "cpu:7"),

@@ -52,7 +52,7 @@ def folders(tmp_path_factory) -> dict[tuple[str, bool], Path]:
             if method != "odcl":
                 made[kind, False] = place / kind / "unfinished"
                 with pytest.raises(StopError):
-                    coterie.fit(data(), method, learner="linear", out=made[kind, False], on_round=stop, **options)
+                    coterie.fit(data(), method, learner="linear", out=made[kind, False], callbacks=[stop], **options)
     return made
 
 

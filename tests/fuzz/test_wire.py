@@ -64,7 +64,7 @@ class Heard:
 
 @cache
 def exchanges(folder: str) -> tuple[list[Heard], list[RecordDict], list[RecordDict]]:
-    """Real exchanges of all runs, one of each form; the requests of these; and answers to the roll call."""
+    """Real exchanges of all runs, one of each form; the requests of these; and answers to the first onboarding."""
     found: dict[tuple[str, ...], Heard] = {}
     requests: dict[str, RecordDict] = {}
     hello: list[RecordDict] = []

@@ -9,12 +9,13 @@ import pytest
 
 from coterie.client.group import ClientGroup
 from coterie.core.federation import Federation
-from coterie.methods import METHODS
+from coterie.methods import Method
 from coterie.testing.checks import CHECKS, LAYOUTS, LEARNERS, TASKS, Case, check_task, learners_of
 from coterie.training.planning import Plan
 from coterie.training.result import Result
 from tests.fuzz.cases import SCALE
 
+METHODS: dict[str, type[Method]] = dict(Method.members)
 VARIANTS = {
     "ifca": [
         {"exchange": "gradient"},
@@ -109,7 +110,7 @@ CASES += [Case("fedrc", "logistic", options) for options in (EM[0], EM[3])]
 CASES += [Case("fesem", "linear", options) for options in (EM[1], EM[3])]
 # what clients send in rows is combined by one function, whichever method it is
 CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
-CASES += [Case("fesem", "linear", {"combine": "krum:liars=1,keep=2"})]
+CASES += [Case("fesem", "linear", {"combine": "krum:attackers=1,keep=2"})]
 CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3])]
 CASES += [Case("fedgmm", "linear", {"gaussians": 3}), Case("fedgmm", "mlp", {"embedding": "start", "gaussians": 2})]
 CASES += [Case("fedgmm", "logistic", {"embedding": "random", "gaussians": 2, "restarts": 2})]
@@ -189,6 +190,19 @@ CASES += [
     Case("tiered", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
     Case("tiered", "mlp", {"assignment": "count-shares"}),
 ]
+# local optimizers, schedules and server optimizers, with methods that keep, split, merge and select what they belong to
+CASES += [
+    Case("ifca", "mlp", {"optimizer": "sgd:momentum=0.9,nesterov=true", "schedule": "cosine:warmup=1", "restarts": 2}),
+    Case("ifca", "linear", {"server_optimizer": "adam:lr=0.1", "restarts": 3, "race": 2}),
+    Case("ifca", "cnn", {"shared": "conv1,conv2", "server_optimizer": "sgd:momentum=0.5", "batch_size": 4}),
+    Case("fedavg", "logistic", {"optimizer": "adamw", "server_optimizer": "yogi"}),
+    Case("fedem", "mlp", {"optimizer": "adam", "server_optimizer": "sgd:momentum=0.9", "batch_size": 4}),
+    Case("fedsoft", "logistic", {"optimizer": "sgd:momentum=0.5", "server_optimizer": "adam"}),
+    Case("cfl", "logistic", CUT | {"server_optimizer": "yogi", "optimizer": "sgd:weight_decay=0.1"}),
+    Case("stocfl", "logistic", {"tau": 0.5, "server_optimizer": "sgd:momentum=0.9", "participation": 0.6}),
+    Case("hcfl+", "mlp", GAP | {"server_optimizer": "adam:lr=0.05", "optimizer": "sgd:momentum=0.9"}),
+    Case("local", "mlp", {"optimizer": "adam", "schedule": "step-decay:every=2,factor=0.5"}),
+]
 
 
 def label(case: Case) -> str:
@@ -197,8 +211,8 @@ def label(case: Case) -> str:
 
 CHEAP = ("finite", "weights", "config")
 """Checks that need no run, or only the plain run: every case is put to them."""
-PERIOD = {"engines": 2}
-"""A check is run with every third learner of a method unless stated otherwise here."""
+PERIOD = 3
+"""Any other check is run with every third learner of a method, and with other learners for the next method."""
 ROTATING = ("seed", "client_order", "shards", "twin", "silent_client")
 """Checks of which a case with options runs two, in turn: every option meets some, and every check most options."""
 
@@ -219,7 +233,7 @@ def _due_without_options(case: Case) -> list[str]:
     shift = list(METHODS).index(case.method) + learners.index(case.learner)
     found = []
     for number, check in enumerate(CHECKS):
-        period = 1 if check in CHEAP else min(PERIOD.get(check, 3), len(learners))
+        period = 1 if check in CHEAP else min(PERIOD, len(learners))
         if (number + shift) % period == 0:
             found.append(check)
     return found
@@ -295,13 +309,18 @@ def test_every_method_takes_every_kind_of_data_in_every_layout(method: str, task
     assert (refusal is not None) == refuses, refusal
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("learner", ["mlp:hidden=3", "logistic:bias=false", "linear:bias=true"])
+OTHER_LEARNERS = {
+    "binary": ("mlp:hidden=3", "logistic:bias=false"),
+    "three classes": ("mlp:hidden=3", "logistic:bias=false"),
+    "regression": ("mlp:hidden=3", "linear:bias=true"),
+}
+"""Learners for a kind of data whose parameters have other shapes: single numbers, vectors or matrices."""
+
+
+@pytest.mark.parametrize(("task", "learner"), [(task, learner) for task in TASKS for learner in OTHER_LEARNERS[task]])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_every_kind_of_data_with_other_learners(method: str, learner: str, task: str) -> None:
-    """The parameters of a model have other shapes: single numbers, vectors or matrices."""
-    if learner.startswith("linear") == (task == "regression") or learner.startswith("mlp"):
-        check_task(method, task, {"learner": learner}, layouts=())
+    check_task(method, task, {"learner": learner}, layouts=())
 
 
 def test_a_method_that_depends_on_the_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,10 @@ import torch
 
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply, Slotted
-from coterie.server.aggregate import Averaging, RoundReplies, aggregate, apply_update
+from coterie.core.state import ServerState
+from coterie.server.aggregate import RoundReplies
+from coterie.server.averaging import Averaging
+from coterie.server.optimizers import ServerSGD, move_models
 from coterie.tiers.assignment import LowestLoss
 
 MEMBERS = Averaging()
@@ -38,8 +41,9 @@ def averaged(
     server_lr: float = 1.0,
     exchange: str = "model",
 ) -> Clusters:
-    replies = RoundReplies(old, message, SIZES, EVERYBODY, averaging)
-    return aggregate(LowestLoss(), replies, server_lr, rate=0.5, exchange=exchange)
+    update = LowestLoss().server_aggregate(RoundReplies(old, message, SIZES, EVERYBODY, averaging))
+    state = ServerState.fresh(old, len(SIZES))
+    return move_models(ServerSGD(server_lr), state, update, 0.5 if exchange == "gradient" else 1.0).clusters
 
 
 def moved(averaging: Averaging, message: Reply, **options) -> list[float]:
@@ -48,51 +52,57 @@ def moved(averaging: Averaging, message: Reply, **options) -> list[float]:
 
 def test_members_counted_once():
     # 10 + (1 + 3) / 2 = 12; 30 + 8 / 1 = 38; nobody chose model 1
-    assert moved(Averaging("members", "uniform"), UNIFORM) == [12, 20, 38]
+    assert moved(Averaging(over="members", client_weight="uniform"), UNIFORM) == [12, 20, 38]
 
 
 def test_members_counted_by_samples():
     # 10 + (2 * 1 + 6 * 3) / 8 = 12.5; 30 + 4 * 8 / 4 = 38
-    assert moved(Averaging("members", "samples"), SAMPLES) == [12.5, 20, 38]
+    assert moved(Averaging(over="members", client_weight="samples"), SAMPLES) == [12.5, 20, 38]
 
 
 def test_all_who_answered_counted_once():
     # 10 + 4 / 3; 30 + 8 / 3
-    assert moved(Averaging("all", "uniform"), UNIFORM) == pytest.approx([10 + 4 / 3, 20, 30 + 8 / 3], rel=1e-15)
+    assert moved(Averaging(over="all", client_weight="uniform"), UNIFORM) == pytest.approx(
+        [10 + 4 / 3, 20, 30 + 8 / 3], rel=1e-15
+    )
 
 
 def test_all_who_answered_counted_by_samples():
     # 10 + 20 / 12; 30 + 32 / 12
-    assert moved(Averaging("all", "samples"), SAMPLES) == pytest.approx([10 + 5 / 3, 20, 30 + 8 / 3], rel=1e-15)
+    assert moved(Averaging(over="all", client_weight="samples"), SAMPLES) == pytest.approx(
+        [10 + 5 / 3, 20, 30 + 8 / 3], rel=1e-15
+    )
 
 
 def test_the_whole_federation_counted_once():
     # four clients there are: 10 + 4 / 4 = 11; 30 + 8 / 4 = 32
-    assert moved(Averaging("all", "uniform", "federation"), UNIFORM) == [11, 20, 32]
+    assert moved(Averaging(over="all", client_weight="uniform", divide_by="federation"), UNIFORM) == [11, 20, 32]
 
 
 def test_the_whole_federation_counted_by_samples():
     # 20 samples there are: 10 + 20 / 20 = 11; 30 + 32 / 20 = 31.6
-    assert moved(Averaging("all", "samples", "federation"), SAMPLES) == pytest.approx([11, 20, 31.6])
+    assert moved(Averaging(over="all", client_weight="samples", divide_by="federation"), SAMPLES) == pytest.approx(
+        [11, 20, 31.6]
+    )
 
 
 def test_divide_by_means_nothing_for_members():
-    assert moved(Averaging("members", "uniform", "federation"), UNIFORM) == [12, 20, 38]
+    assert moved(Averaging(over="members", client_weight="uniform", divide_by="federation"), UNIFORM) == [12, 20, 38]
 
 
 def test_the_server_applies_the_step_size_to_gradients():
     # rate 0.5: 10 + 0.5 * 4 / 2 = 11; 30 + 0.5 * 8 = 34
-    assert moved(Averaging(), UNIFORM, exchange="gradient") == [11, 20, 34]
+    assert moved(MEMBERS, UNIFORM, exchange="gradient") == [11, 20, 34]
 
 
 def test_the_servers_own_factor_multiplies():
-    assert moved(Averaging(), UNIFORM, server_lr=2.0) == [14, 20, 46]
+    assert moved(MEMBERS, UNIFORM, server_lr=2.0) == [14, 20, 46]
     # 2 * 0.5 = 1: as a plain model exchange
-    assert moved(Averaging(), UNIFORM, server_lr=2.0, exchange="gradient") == [12, 20, 38]
+    assert moved(MEMBERS, UNIFORM, server_lr=2.0, exchange="gradient") == [12, 20, 38]
 
 
 def test_the_old_models_are_not_changed_in_place():
-    moved(Averaging(), UNIFORM)
+    moved(MEMBERS, UNIFORM)
     assert OLD.params["w"].flatten().tolist() == [10, 20, 30]
 
 
@@ -121,7 +131,7 @@ def test_lanes_are_averaged_apart():
     message = Reply(("a", "b", "c"), slotted={"clusters": slotted})
     members = averaged(old, message)
     assert members.params["w"].flatten().tolist() == [2, 6, 0, 5]
-    everybody = averaged(old, message, Averaging("all"))
+    everybody = averaged(old, message, Averaging(over="all"))
     # restart 0 has mass 3: 4/3 and 6/3; restart 1 has mass 2: nothing and 10/2
     assert everybody.params["w"].flatten().tolist() == pytest.approx([4 / 3, 2, 0, 5])
 
@@ -165,4 +175,5 @@ def test_the_mean_change_is_separate_from_its_application():
     assert update.params["w"].flatten().tolist() == [2, 0, 8]
     assert update.reached.tolist() == [True, False, True]
     assert update.body == update.overall == {}
-    assert apply_update(OLD, update, 0.25).params["w"].flatten().tolist() == [10.5, 20, 32]
+    applied = move_models(ServerSGD(0.25), ServerState.fresh(OLD, len(SIZES)), update)
+    assert applied.clusters.params["w"].flatten().tolist() == [10.5, 20, 32]

@@ -1,4 +1,4 @@
-"""Robust means within clusters: by hand, against a plain loop, and what liars can and cannot do to them."""
+"""Robust means within clusters: by hand, against a plain loop, and what attackers can and cannot do to them."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,12 @@ import coterie
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Reply
 from coterie.core.regroup import Changes
+from coterie.core.state import ServerState
 from coterie.errors import ConfigError
-from coterie.server.aggregate import Averaging, RoundReplies, aggregate
+from coterie.server.aggregate import RoundReplies
+from coterie.server.averaging import Averaging
 from coterie.server.combine import Krum, Median, Trimmed, krum, krum_scores, median, read_combine, trimmed_mean
+from coterie.server.optimizers import ServerSGD, move_models
 from coterie.server.robust import robust_sums, too_few
 from coterie.testing.checks import small_federation
 from coterie.tiers.assignment import LowestLoss
@@ -81,15 +84,15 @@ def plain_krum(rows, f, keep):
 PLAIN = {
     "median": plain_median,
     "trimmed:share=0.2": lambda rows: plain_trimmed(rows, int(np.ceil(0.2 * len(rows)))),
-    "krum:liars=2,keep=3": lambda rows: plain_krum(rows, 2, 3),
+    "krum:attackers=2,keep=3": lambda rows: plain_krum(rows, 2, 3),
 }
 LANES, K, P, M = 2, 2, 5, 24
 
 
 def averaged(clusters, reply, answered, combine, **averaging):
     by = Averaging(combine=read_combine(combine), **averaging)
-    replies = RoundReplies(clusters, reply, np.full(M, 3), answered, by)
-    return aggregate(LowestLoss(), replies, server_lr=0.5, rate=0.1, exchange="model")
+    update = LowestLoss().server_aggregate(RoundReplies(clusters, reply, np.full(M, 3), answered, by))
+    return move_models(ServerSGD(0.5), ServerState.fresh(clusters, M), update).clusters
 
 
 def some_round(order=None):
@@ -144,23 +147,23 @@ def test_equal_scores_go_to_the_first_id_in_whatever_order():
         assert float(sums.arrays["change/w"] / sums.arrays["mass"]) == 5.0  # a before b
 
 
-# ---- liars ---------------------------------------------------------------------------------------------------
+# ---- attackers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("huge", [1e6, -1e300])
-@pytest.mark.parametrize("liars", [1, 2, 3])
-def test_a_minority_of_liars_cannot_leave_the_range_of_the_honest(huge, liars):
-    honest = torch.from_numpy(np.random.default_rng(2).normal(size=(9 - liars, 4)))
-    changes = torch.cat([torch.full((liars, 4), huge, dtype=torch.float64), honest])
+@pytest.mark.parametrize("attackers", [1, 2, 3])
+def test_a_minority_of_attackers_cannot_leave_the_range_of_the_honest(huge, attackers):
+    honest = torch.from_numpy(np.random.default_rng(2).normal(size=(9 - attackers, 4)))
+    changes = torch.cat([torch.full((attackers, 4), huge, dtype=torch.float64), honest])
     low, high = honest.min(dim=0).values, honest.max(dim=0).values
-    found = [median(changes), trimmed_mean(changes, liars / 9), krum(changes, liars, keep=1)]
+    found = [median(changes), trimmed_mean(changes, attackers / 9), krum(changes, attackers, keep=1)]
     for centre in found:
         assert bool((low <= centre).all())
         assert bool((centre <= high).all())
     assert float(changes.mean(dim=0).abs().min()) > 1e4  # which is what happens to a mean
 
 
-def test_a_majority_of_liars_has_its_way():
+def test_a_majority_of_attackers_has_its_way():
     assert median(column(0, 0, 9, 9, 9)).tolist() == [9.0]
 
 
@@ -190,15 +193,15 @@ def test_a_record_tells_where_there_were_too_few_members():
     assert [note.reason for note in too_few(Krum(2), clusters, reply)] == [
         "combine=krum takes 7 members or more, so the median was taken for cluster 0 (5), cluster 2 (2)"
     ]
-    result = coterie.fit(small_federation("linear"), "ifca", clusters=2, combine="krum:liars=3", rounds=1, lr=0.01)
+    result = coterie.fit(small_federation("linear"), "ifca", clusters=2, combine="krum:attackers=3", rounds=1, lr=0.01)
     assert "combine=krum takes 9 members" in result.records[0]["notes"][0]["reason"]
 
 
 REFUSED = [
     ("ifca", {"combine": "medain"}, "did you mean 'median'"),
     ("ifca", {"combine": "trimmed:share=0.5"}, "a share above 0 and below 0.5"),
-    ("ifca", {"combine": "krum"}, "krum needs liars: write krum:liars="),
-    ("ifca", {"combine": "krum:liars=0"}, "at least 1"),
+    ("ifca", {"combine": "krum"}, "krum needs attackers: write krum:attackers="),
+    ("ifca", {"combine": "krum:attackers=0"}, "at least 1"),
     ("ifca", {"combine": "median", "client_weight": "samples"}, "counts every client once"),
     ("ifca", {"combine": "median", "averaging": "responsibility"}, "averaging=members or all"),
     (

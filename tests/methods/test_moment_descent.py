@@ -8,8 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from coterie.server.anchors import choose_anchors, group_anchors, groups_shown, how_many
-from coterie.server.moment_descent import Coarse, Cost, MomentSettings, _Server, moment_descent
 
 import coterie
 from coterie.client.tasks import anchor_step
@@ -18,11 +16,14 @@ from coterie.data.arrays import stack_shard
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.metrics import parameter_error
+from coterie.methods.anchors import choose_anchors, group_anchors, groups_shown, how_many
+from coterie.methods.asking import Cost
+from coterie.methods.moment_descent import Coarse, MomentDescent, _Server
 from coterie.training.planning import prepare
 
 
 def federation_of(data: FederatedDataset) -> Simulated:
-    federation = prepare(data, "ifca", "linear", "random", {"restarts": 1}).federation
+    federation = prepare(data, "ifca", "linear", {"init": "random", "restarts": 1}).federation
     assert isinstance(federation, Simulated)
     return federation
 
@@ -32,13 +33,10 @@ def population(**options) -> FederatedDataset:
     return coterie.scenario("mixed-regression", **given | options)
 
 
-def descend(data: FederatedDataset, seed: int = 0, federation=None, **settings) -> Coarse:
-    width = data.train.x.shape[1]
-    chosen = MomentSettings(**{"k": 3, **settings})
+def descend(data: FederatedDataset, seed: int = 0, federation=None, k: int | None = 3, **settings) -> Coarse:
+    width, clients = data.train.x.shape[1], federation or federation_of(data)
     with torch.no_grad():
-        return moment_descent(
-            federation or federation_of(data), width, chosen, seed, torch.float64, torch.device("cpu")
-        )
+        return MomentDescent(**settings).descend(clients, width, k, seed, torch.float64, torch.device("cpu"))
 
 
 def covered(data: FederatedDataset, found: Coarse) -> bool:
@@ -64,8 +62,8 @@ def moment_matrix(data: FederatedDataset, theta: np.ndarray, two_points: bool) -
 def test_orthogonal_iteration_finds_the_leading_left_singular_vectors(two_points):
     data = population(samples="2-9", clients=400)
     theta = np.random.default_rng(1).standard_normal(12)
-    settings = MomentSettings(k=2, moments="two-points" if two_points else "all-pairs", iterations=1)
-    server = _Server(federation_of(data), settings, 0, Cost())
+    settings = MomentDescent(moments="two-points" if two_points else "all-pairs", iterations=1)
+    server = _Server(federation_of(data), settings, 2, 0, Cost())
     start = torch.linalg.qr(torch.randn(1, 12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
     basis = server.orthogonal_iteration(torch.from_numpy(theta)[None], start, 0, rounds=200)[0].numpy()
     left = np.linalg.svd(moment_matrix(data, theta, two_points))[0][:, :2]

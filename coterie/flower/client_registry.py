@@ -1,8 +1,9 @@
-"""Who lives where: the clients of a federation, bound to the node that brought them first.
+"""The client registry: the clients of a federation, each bound to the node that registered it first.
 
-Before the first exchange nodes are called (`Roll.call`). With that the list of clients is closed: those that came, and
-those that were announced (`expected`). A node that comes later, or again, is greeted before the next exchange and may
-bring clients of the list that nobody has brought; a client never changes its node.
+Before the first exchange the registry collects the clients of the connected nodes (`ClientRegistry.collect`). This
+closes the list of clients: those that have been registered, and those that were announced (`expected`). A node that
+connects later, or again, is onboarded before the next exchange and may register clients of the list that no other node
+has registered; a client never changes its node.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ FEW = 3
 """Reasons that one sentence names at most."""
 
 
-class Roll:
-    """The clients by id, with what their nodes said of them."""
+class ClientRegistry:
+    """The clients by id, with the facts about them that their nodes sent."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Roll:
         schema: DataSchema | None = None,
         admission: Admission | None = None,
     ) -> None:
-        """Make an empty roll.
+        """Create an empty registry.
 
         Args:
             expected: Ids of clients that may come later.
@@ -50,9 +51,9 @@ class Roll:
             admission: Rules for nodes; None: the default limits and no other rule.
         """
         self.bound: dict[ClientId, int] = dict(bound or {})
-        """The node of every client that came."""
+        """Node of every registered client."""
         self.clients: tuple[ClientId, ...] = tuple(sorted({*expected, *self.bound}))
-        """All ids, sorted; fixed once the roll was called."""
+        """All ids, sorted; fixed after `collect`."""
         self.hashes: Words = hash_ids(self.clients)
         self.admission = Admission() if admission is None else admission
         self._schema = schema
@@ -79,37 +80,48 @@ class Roll:
 
     @property
     def sizes(self) -> Positions:
-        """n_i before anything is held out, shape (m,); 0 of those that have not come."""
+        """n_i before anything is held out, shape (m,); 0 for clients that are not registered yet."""
         return self._of_each({c: n for h in self._hosted.values() for c, n in zip(h.clients, h.train, strict=True)})
 
     @property
     def tests(self) -> Positions:
-        """Test samples, shape (m,); 0 of those that have not come."""
+        """Number of test samples, shape (m,); 0 for clients that are not registered yet."""
         return self._of_each({c: n for h in self._hosted.values() for c, n in zip(h.clients, h.test, strict=True)})
 
     def node_of(self, client: ClientId) -> int | None:
-        """The node that has brought this client to this roll; None: it has not come."""
+        """Return the node that registered this client; None if none has."""
         node = self.bound.get(client)
         return node if node in self._hosted else None
 
-    def call(self, exchange: Exchange, nodes: int = 1, wait: float = 600.0) -> list[Note]:
-        """Greet whoever comes until so many nodes and all expected clients are there, at most `wait` seconds.
+    def collect(self, exchange: Exchange, nodes: int = 1, wait: float = 600.0) -> list[Note]:
+        """Onboard nodes until enough of them and all expected clients are registered, then close the list of clients.
 
-        Then the list of clients is closed. If the app fails at every node, nobody is waited for.
+        If the app fails at every connected node, the registry does not wait any longer.
+
+        Args:
+            exchange: Connection to the nodes.
+            nodes: Smallest number of nodes.
+            wait: Longest time to wait, in seconds.
+
+        Returns:
+            Notes about nodes that were refused or failed.
+
+        Raises:
+            TrainingError: if too few nodes have connected in time.
         """
         if nodes < 1:
             raise ConfigError(f"nodes must be a number from 1 on, got {nodes}: a run begins with one at least")
-        told, end = dict[str, Note](), exchange.clock() + wait
+        found, end = dict[str, Note](), exchange.clock() + wait
         while True:
-            for note in self.greet(exchange):
-                if told.setdefault(note.reason, note) is note:  # who waits should see why
+            for note in self.onboard(exchange):
+                if found.setdefault(note.reason, note) is note:  # the user should see why the run waits
                     LOG.warning("%s", note.reason)
             self._refuse_disagreement()
-            self._check_hope(exchange, nodes, told.values())
+            self._check_hope(exchange, nodes, found.values())
             if self._complete(nodes) or exchange.clock() >= end:
                 break
             exchange.sleep(exchange.poll)
-        notes = list(told.values())
+        notes = list(found.values())
         if len(self._hosted) < nodes:
             why = f" ({notes[0].reason})" if notes else ""
             raise TrainingError(
@@ -138,10 +150,10 @@ class Roll:
     def _closed(self) -> bool:
         return self._schema is not None
 
-    def greet(self, exchange: Exchange) -> list[Note]:
-        """Ask the nodes that nobody has seen yet who lives there; what went wrong, and what did at the call.
+    def onboard(self, exchange: Exchange) -> list[Note]:
+        """Ask new nodes for their clients, and return notes about what went wrong, including those of `collect`.
 
-        One that does not answer by the deadline holds up the others once: until it gives a sign it is not asked again.
+        A node that does not answer by the deadline delays the others once: it is not asked again until it responds.
         """
         untold, self._untold = self._untold, []
         strangers = exchange.nodes() - self._hosted.keys() - self._refused

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from coterie.server.race import rounds_with_race
 
 from coterie.core.state import ServerState, best_restart
 from coterie.core.state_array import Inherit, Share, StateArray
 from coterie.testing.checks import small_federation
 from coterie.training.concluding import conclude
 from coterie.training.fitting import Initialized, initialize
+from coterie.training.loop import train
 from coterie.training.planning import prepare
 from coterie.training.runs.checkpoint import newest_checkpoint, save_checkpoint
 
@@ -38,9 +38,9 @@ def initialized_with(method: str, learner: str = "logistic", **options: object) 
     return replace(initialized, state=initialized.state.with_arrays(more))
 
 
-def play(initialized: Initialized, state: ServerState | None = None, total: int = 6):
+def play(initialized: Initialized, state: ServerState | None = None):
     plan = initialized.plan
-    return list(rounds_with_race(plan.method, plan.federation, state or initialized.state, total, 1, plan.groups))
+    return list(train(plan.method, plan.run, state or initialized.state))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -96,5 +96,5 @@ def test_of_restarts_that_are_equal_but_for_rounding_the_first_wins_in_the_end(n
     best = last.clusters.restart(best_restart(last.loss)).params
     params = {name: torch.cat([p, p * (1 + noise)]) for name, p in best.items()}
     twins = replace(last, clusters=replace(last.clusters, params=params))
-    result = conclude(Initialized(initialized.plan, twins), [])
+    result = conclude(initialized.plan, twins, {}, [])
     assert result.metrics["start"] == 0
