@@ -196,9 +196,9 @@ def _read_any(kinds: Sequence[Any], text: str, what: str) -> Any:
 def to_text(value: Registered) -> str:
     """Return a member as a text that `from_text` reads: its name, and the settings that differ from their defaults."""
     given = [
-        f"{field.name}={written(getattr(value, field.name))}"
-        for field in fields(value)  # type: ignore[arg-type]
-        if field.default is MISSING or getattr(value, field.name) != field.default
+        f"{field.name}={written(own)}"
+        for field in settings_of(type(value))
+        if (own := getattr(value, field.name)) != _default_of(field)
     ]
     return f"{value.name}:{','.join(given)}" if given else value.name
 
