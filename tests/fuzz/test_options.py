@@ -10,6 +10,7 @@ import click
 import numpy as np
 import pytest
 import tomli_w
+from coterie.training.starts import STARTS
 
 import coterie
 from coterie.cli import main as commands
@@ -20,7 +21,6 @@ from coterie.learners import LEARNERS
 from coterie.methods import METHODS
 from coterie.options import COMMON, Option
 from coterie.training.planning import prepare
-from coterie.training.starts import STARTS
 from tests.fuzz.cases import cases, refusal
 
 DATA = {

@@ -171,7 +171,9 @@ def test_wrong_questions_are_answered_with_what_to_do(data, method, ask, message
 
 def test_methods_say_how_somebody_new_is_placed():
     assert {name for name, method in Method.members.items() if method().placing == "mixture"} >= {"fedem", "fedrc"}
-    assert {Method.members[name]().placing for name in ("ifca", "fesem", "odcl", "one-shot", "oracle")} == {"least-loss"}
+    assert {Method.members[name]().placing for name in ("ifca", "fesem", "odcl", "one-shot", "oracle")} == {
+        "least-loss"
+    }
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------

@@ -274,7 +274,9 @@ def test_a_damaged_checkpoint_does_not_lose_the_best_models(tmp_path):
     settings = OVERFIT | {"patience": 4, "checkpoint_every": 2}
     whole = coterie.fit(overfitting(), "local", **settings)
     with pytest.raises(KilledError):
-        coterie.fit(overfitting(), "local", out=tmp_path / "cut", callbacks=[kill_in(len(whole.records) - 1)], **settings)
+        coterie.fit(
+            overfitting(), "local", out=tmp_path / "cut", callbacks=[kill_in(len(whole.records) - 1)], **settings
+        )
     newest = sorted((tmp_path / "cut" / "checkpoints").glob("*.safetensors"))[-1]
     newest.write_bytes(b"")
     resumed = coterie.resume(tmp_path / "cut", overfitting(), warn=lambda text: None)

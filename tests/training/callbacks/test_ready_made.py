@@ -6,11 +6,10 @@ import csv
 
 import pytest
 
-import coterie
 from coterie.callbacks import Callback, CSVLogger, EarlyStopping, Lambda, TrackerWarning, TrainingRun
 from coterie.core.plain import from_text, to_text
 from coterie.errors import ConfigError
-from tests.training.callbacks.driving import data, play, result, run_in
+from tests.training.callbacks.driving import play, result, run_in
 from tests.training.test_stopping import plain_stop
 
 RUN = TrainingRun({}, None, 0, 100)
