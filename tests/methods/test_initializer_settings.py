@@ -28,7 +28,7 @@ def test_a_name_with_settings():
     assert from_text(Initializer, "random") == RandomInit()
     assert from_text(Initializer, "gaussian:sd=2") == GaussianInit(sd=2.0)
     assert from_text(Initializer, "near-truth:low=0.1,high=0.2") == NearTruth(low=0.1, high=0.2)
-    with pytest.raises(ConfigError, match="runs/odcl is no run folder"):
+    with pytest.raises(ConfigError, match="'runs/odcl' is no run folder"):
         initializer_of("runs/odcl", IFCA)
 
 
