@@ -11,10 +11,12 @@ import numpy as np
 
 from coterie.core.numbers import finite
 from coterie.errors import RunError
-from coterie.methods import METHODS
+from coterie.methods.groups import FoundGroups
 from coterie.report.formats import natural
 from coterie.report.reading import RunData
 
+ORDER = ("self", "one", "found", "truth")
+"""Sources of clusters in the order of tables: the floor first, the ceiling last."""
 SAME = 1e-9
 """Scores that differ by less count as equal."""
 
@@ -51,9 +53,10 @@ def spread(values: Iterable[Any]) -> Spread | None:
 
 @dataclass(frozen=True)
 class MethodRuns:
-    """All runs of one method, by seed."""
+    """All runs of one method, or of one variant of it, by seed."""
 
     name: str
+    """Name of the method, or label of the variant."""
     runs: tuple[RunData, ...]
 
     @property
@@ -67,7 +70,8 @@ class MethodRuns:
     @property
     def groups(self) -> str:
         """Where its clusters come from: found, one, truth, self; `found` for a method unknown here."""
-        return METHODS[self.name].groups if self.name in METHODS else "found"
+        kind = self.first.method_class
+        return (FoundGroups() if kind is None else kind.groups).kind
 
     @property
     def diverged(self) -> list[RunData]:
@@ -83,7 +87,7 @@ class Comparison:
     """What the page is about."""
 
     methods: tuple[MethodRuns, ...]
-    """In the order of the registry: the floor first, the ceiling last."""
+    """The floor first (local models), the ceiling last (known groups)."""
     main: MethodRuns
     """The method in the headline: the best of those that find groups."""
 
@@ -110,12 +114,11 @@ def compare(runs: Sequence[RunData]) -> Comparison:
     """Group runs by method and choose the main one."""
     if not runs:
         raise RunError("a report needs at least one finished run, got none")
-    names = list(dict.fromkeys(run.method for run in runs))
-    order = {name: place for place, name in enumerate(METHODS)}
-    names.sort(key=lambda name: order.get(name, len(order)))
-    methods = tuple(
-        MethodRuns(name, tuple(sorted((r for r in runs if r.method == name), key=lambda r: r.seed))) for name in names
-    )
+    names = dict.fromkeys(run.name for run in runs)
+    found = [
+        MethodRuns(name, tuple(sorted((r for r in runs if r.name == name), key=lambda r: r.seed))) for name in names
+    ]
+    methods = tuple(sorted(found, key=lambda method: ORDER.index(method.groups)))
     return Comparison(methods, _main(methods))
 
 
