@@ -65,7 +65,7 @@ def _from_text(text: str) -> tuple[Initializer, Earlier | None]:
         return from_text(Initializer, text), None
     if text == GivenModels.name:
         return GivenModels(()), None  # of a run that is resumed: its models are in the checkpoint
-    if not os.path.exists(text):  # noqa: PTH110; Path.exists raises where the text cannot be a path
+    if not os.path.exists(text):  # noqa: PTH110 (Path.exists raises where the text cannot be a path)
         raise ConfigError(f"{shown(text)} is no run folder, and {unknown_name('init', name, Initializer.members)}")
     return _from_result(load(text), text)
 
