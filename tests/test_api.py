@@ -177,7 +177,7 @@ def test_save_and_load_give_the_same_result(result, tmp_path):
 
 
 def test_a_report_is_written(result, tmp_path):
-    page = result.report(tmp_path / "report.html").read_text()
+    page = coterie.write_report(result, tmp_path / "report.html").read_text()
     assert page.startswith("<!")
     assert "c3" in page
 
@@ -344,7 +344,10 @@ def test_a_run_is_resumed_with_the_threads_it_began_with_and_changes_are_told(tm
     Manifest({**manifest.files, path.name: file_sha256(path)}).write(path.parent)
     now = torch.get_num_threads()
     coterie.resume(
-        tmp_path / "cut", population(), warn=told.append, callbacks=[lambda record: seen.append(torch.get_num_threads())]
+        tmp_path / "cut",
+        population(),
+        warn=told.append,
+        callbacks=[lambda record: seen.append(torch.get_num_threads())],
     )
     assert seen == [3, 3]
     assert torch.get_num_threads() == now

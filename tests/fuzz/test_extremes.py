@@ -104,8 +104,10 @@ def check(label, result, folder: Path, twice=True):
     assert again.clients == summary["clients"], f"{label}: the clients changed on the disk"
     for one, other in zip(result.models, again.models, strict=True):
         assert all(np.array_equal(one[name], other[name], equal_nan=True) for name in one), f"{label}: other models"
-    page = result.report(folder / "report.html").read_text()
-    assert not twice or page == again.report(folder / "again.html").read_text(), f"{label}: another report"
+    page = coterie.write_report(result, folder / "report.html").read_text()
+    assert not twice or page == coterie.write_report(again, folder / "again.html").read_text(), (
+        f"{label}: another report"
+    )
     for word in ("nan", "inf", "NaN", "Infinity"):
         assert f">{word}<" not in page, f"{label}: the report shows {word}"
         assert f'"{word}"' not in page, f"{label}: a figure is drawn at {word}"
