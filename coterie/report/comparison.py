@@ -87,7 +87,7 @@ class Comparison:
     """What the page is about."""
 
     methods: tuple[MethodRuns, ...]
-    """The floor first (local models), the ceiling last (known groups)."""
+    """The floor first (local models), the ceiling last (known groups), then methods that are unknown here."""
     main: MethodRuns
     """The method in the headline: the best of those that find groups."""
 
@@ -118,7 +118,7 @@ def compare(runs: Sequence[RunData]) -> Comparison:
     found = [
         MethodRuns(name, tuple(sorted((r for r in runs if r.name == name), key=lambda r: r.seed))) for name in names
     ]
-    methods = tuple(sorted(found, key=lambda method: ORDER.index(method.groups)))
+    methods = tuple(sorted(found, key=lambda method: (method.first.method_class is None, ORDER.index(method.groups))))
     return Comparison(methods, _main(methods))
 
 
