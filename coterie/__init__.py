@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from coterie.lazy import lazily
+from coterie.core.lazy import lazily
 
 if TYPE_CHECKING:
     from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, testing, tiers

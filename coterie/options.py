@@ -7,17 +7,18 @@ of fields serves `IFCA(local=FullBatch(steps=5))`, `fit(data, "ifca", local_step
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from coterie.core.plain import from_plain, from_text, short_plain
+from coterie.core.plain import from_plain, from_text, one_of, short_plain
 from coterie.core.registry import Registered
 from coterie.errors import ConfigError, is_unicode, shown, unknown_name
 
@@ -132,7 +133,7 @@ class Option:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if issubclass(self.kind, Registered):
-            return f"the name of a {self.kind.family} with its settings"
+            return f"the name of {one_of(self.kind)} with its settings"
         noun = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[self.kind]
         limits = []
         if self.above > -math.inf:
@@ -340,6 +341,27 @@ def _kind(hint: Any) -> tuple[type, tuple[str, ...], tuple[str, ...]]:
     if get_origin(hint) is Literal:
         return str, get_args(hint), ()
     return hint, (), ()
+
+
+def options_of_function(function: Callable[..., object], but: frozenset[str] = frozenset()) -> tuple[Option, ...]:
+    """Return the options that the keyword parameters of a function are; their help is in the `Args` of its docstring.
+
+    Args:
+        function: A function whose parameters have types and defaults.
+        but: Names of parameters that are no options.
+    """
+    hints, text = get_type_hints(function), inspect.getdoc(function) or ""
+    found: list[Option] = []
+    for each in inspect.signature(function).parameters.values():
+        if each.name in but:
+            continue
+        if each.default is each.empty or each.name not in hints:
+            raise ConfigError(f"{function.__name__}: the parameter {each.name} needs a type and a default")
+        kind, choices, words = _kind(hints[each.name])
+        described = re.search(rf"^ +{each.name}: (.+(?:\n {{8,}}.+)*)", text, re.MULTILINE)
+        help = " ".join(described[1].split()).rstrip(".") if described else ""
+        found.append(Option(each.name, kind, help, each.default, choices, words=words))
+    return tuple(found)
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ ROOT = Path(coterie.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = (
-    "lazy",
     "errors",
     "files",
     "core",
@@ -132,7 +131,7 @@ def test_the_reader_of_imports_sees_every_form():
 def test_every_package_has_its_place_in_the_order():
     packages = {package_of(module) for module in MODULES}
     assert packages - set(LAYERS) == set()
-    for package in packages - {"", "lazy", "errors", "options", "files", "clustering", "callbacks"}:
+    for package in packages - {"", "errors", "options", "files", "clustering", "callbacks", "extend"}:
         assert len(in_packages(package)) > 1, package
 
 

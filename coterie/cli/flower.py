@@ -101,7 +101,7 @@ def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | N
     config = {**project["tool"]["flwr"]["app"].get("config", {}), **changed}
     run_folder = (run_folder or free_folder(f"{project['project']['name']}-{config.get('method', 'ifca')}")).resolve()
     told = {"wait": PATIENCE, **config, "nodes": nodes, "out": str(run_folder)}
-    _check_run(run_folder, told, changed)
+    _check_run(folder, run_folder, told, changed)
     make_bundle(folder, told)
     work = run_folder.with_name(f"{run_folder.name}.flower")
     with (
@@ -134,7 +134,7 @@ def read_setting(text: str) -> tuple[str, Setting]:
     return name, read
 
 
-def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[str, Setting]) -> None:
+def _check_run(app: Path, run_folder: Path, told: Mapping[str, Setting], changed: Mapping[str, Setting]) -> None:
     """Refuse everything that would end the run anyway, before any process is started."""
     from coterie.flower.clients import admission_of
     from coterie.flower.preflight import check_run_options
@@ -145,7 +145,7 @@ def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[s
             raise ConfigError(f"setting {name!r} must be one line of printable characters, got {value!r}")
         if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
             raise ConfigError(f"setting {name} must be a number of at most 64 bits, which is what Flower can carry")
-    settings = Settings.read(told)
+    settings = Settings.read(told, [app])
     admission_of(settings.exchange["allowed"], settings.exchange["schema"])
     if (run_folder / "result.json").is_file():
         raise RunError(f"{run_folder} is finished already: name another folder with --out")

@@ -188,7 +188,7 @@ class FinalSnapshot(Snapshot):
             self.learner,
             self.clusters.models(),
             self.plan.tiers.objective,
-            self.kept.told(),
+            self.kept.common_of_restart(),
             float(self.state.loss[self.restart]),
             data.train,
             self.positions,
@@ -241,7 +241,7 @@ def _beside(end: FinalSnapshot) -> Params:
     if kept is None:
         return {}
     if end.plan.tiers.assignment.mixture:
-        return {name: value[0] for name, value in kept.told().items()}
+        return {name: value[0] for name, value in kept.common_of_restart().items()}
     store = end.plan.federation.store
     if store is None or "model" not in store.arrays:
         return {}

@@ -24,7 +24,7 @@ from coterie.engines.remote import PLACES, RemoteClients
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, shown
-from coterie.learners import LearnerChoice, make_learner
+from coterie.learners import LEARNERS, LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
 from coterie.learners.linear import Linear
@@ -38,7 +38,7 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import Earlier, initializer_of
-from coterie.training.plugins import knows, method_class
+from coterie.training.plugins import knows, load_installed, method_class
 from coterie.training.runs.files import read_tensors
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
@@ -183,7 +183,10 @@ def prepare(
     options = _layered(kind, data, given, typed=isinstance(method, Method))
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
     settings: RunSettings = from_options(RunSettings, options)
-    chosen = make_learner(_learner_choice(learner, settings, data), data.profile, read_tensors)
+    choice = _learner_choice(learner, settings, data)
+    if isinstance(choice, str) and choice.partition(":")[0] not in LEARNERS:
+        load_installed()
+    chosen = make_learner(choice, data.profile, read_tensors)
     settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
     built = _with_rate(built, chosen, data, given).for_learner(chosen)
     _check_open(built, chosen)
@@ -226,9 +229,13 @@ def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, 
             raise ConfigError(f"{name} means nothing to method {kind.name} ({kind.summary}): leave it out")
 
 
-@cache
 def names_of(kind: type[Method]) -> frozenset[str]:
     """Return the names of all options that a method takes."""
+    return _cached_names(kind)  # type: ignore[arg-type] # a class is hashable, whatever its instances are
+
+
+@cache
+def _cached_names(kind: type[Method]) -> frozenset[str]:
     return frozenset(option.name for option in kind.options())
 
 

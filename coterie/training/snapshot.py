@@ -291,7 +291,7 @@ def _density(plan: Plan, kept: Own, K: int) -> Density:
     """The joint density of a newcomer, whose weights start equal."""
     objective = plan.tiers.objective
     components = objective.client_components(K)
-    return Density(objective, kept.told(), torch.full((components,), 1 / components, dtype=torch.float64))
+    return Density(objective, kept.common_of_restart(), torch.full((components,), 1 / components, dtype=torch.float64))
 
 
 def kept_by_clients(plan: Plan, state: ServerState, restart: int) -> Own | None:

@@ -166,13 +166,13 @@ def plan_for(**options):
 def test_a_client_that_was_away_goes_on_from_its_own_last_round():
     plan = plan_for()
     away = Simulated(plan.federation.group, missing={1: ("site-4",), 2: ("site-4",)})
-    initialized = initialize(replace(plan, federation=away))
+    initialized = initialize(replace(plan, run=replace(plan.run, federation=away)))
     kept = []
 
     def look(record):
-        kept.append(plan.federation.group.states.shelf.arrays["weights"][4].clone())
+        kept.append(plan.federation.group.states.store.arrays["weights"][4].clone())
 
-    execute(initialized, None, look)
+    execute(initialized, None, [look])
     assert torch.equal(kept[0], kept[1])
     assert torch.equal(kept[1], kept[2])
     assert not torch.equal(kept[2], kept[3])

@@ -53,7 +53,6 @@ def initialized_with(data: FederatedDataset, method: str, **options: object):
         data,
         method,
         "logistic",
-        None,
         {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1} | options,
     )
     initialized = initialize(plan)
@@ -76,7 +75,7 @@ def normal(z: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> float:
 def test_fedgmm_against_a_plain_loop(gaussians: int | None):
     data = small_federation("logistic")
     initialized, models = initialized_with(data, "fedgmm", gaussians=gaussians)
-    objective = initialized.plan.method.objective
+    objective = initialized.plan.tiers.objective
     result = execute(initialized, None)
     clients = clients_of(data)
     pairs = [(k, k) for k in range(K)] if gaussians is None else [(a, b) for a in range(gaussians) for b in range(K)]
@@ -200,8 +199,8 @@ def test_fedem_with_responsibilities_of_zero_and_one_is_ifca_step_by_step(monkey
     models = None
     for _ in range(4):
         hard = coterie.fit(data, "ifca", learner="logistic", averaging="members", init=models, **options)
-        plan = prepare(data, "fedem", "logistic", models, options | {"averaging": "responsibility"})
-        plan = replace(plan, method=replace(plan.method, weights=AllOrNothing()))
+        plan = prepare(data, "fedem", "logistic", options | {"averaging": "responsibility", "init": models})
+        plan = replace(plan, run=replace(plan.run, tiers=replace(plan.tiers, assignment=AllOrNothing())))
         soft = execute(initialize(plan), None)
         assert_models(soft.models, hard.models)
         assert soft.records[0]["assignments"] == hard.records[0]["assignments"]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from coterie.server.sampling import choose
 
 import coterie
 from coterie.client.kept import KEPT_CLUSTER, kept_clusters
@@ -15,6 +14,7 @@ from coterie.core.client_state import ClientStates
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.messages import Broadcast, Reply
+from coterie.core.sampling import choose
 from coterie.errors import ConfigError
 from coterie.methods import find_method
 from coterie.server.aggregate import RoundReplies
@@ -251,8 +251,8 @@ def test_order_together_is_one_descent_of_head_and_body(backbone: str):
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("hcfl+", {"backbone": "fesem", "mu": 0.4}, "which backbone fesem has not: leave mu out"),
-        ("hcfl+", {"backbone": "fedsoft", "mu": 0.0}, "which backbone fedsoft has not: leave mu out"),
+        ("hcfl+", {"backbone": "fesem", "mu": 0.4}, "which backbone fesem does not have: leave mu out"),
+        ("hcfl+", {"backbone": "fedsoft", "mu": 0.0}, "which backbone fedsoft does not have: leave mu out"),
         ("hcfl+", {"backbone": "fesem", "split": "soft"}, "a client has one cluster: leave split out"),
         ("hcfl+", {"lam": 0.1}, "with backbone fedrc it has none: leave lam out"),
         ("hcfl", {"backbone": "fesem", "lam": 0.1}, "with backbone fesem it has none"),
@@ -266,11 +266,11 @@ def test_what_a_backbone_has_not_is_refused(method: str, options: dict[str, obje
 
 def test_rows_and_newcomers_follow_the_backbone():
     plus = find_method("hcfl+")
-    assert {"cluster", "change"} < set(plus.revealed(own={"backbone": "fesem"}))
-    assert not {"weights", "model", "labels"} & set(plus.revealed(own={"backbone": "fesem"}))
-    assert "change" not in plus.revealed(own={"backbone": "fedsoft"})
-    assert [plus.placing({"backbone": b}) for b in ("fesem", "fedsoft")] == ["least-loss", "mixture"]
-    assert find_method("hcfl").placing({"backbone": "fedsoft"}) == "least-loss"
+    assert {"cluster", "change"} < set(plus(backbone="fesem").reveals())
+    assert not {"weights", "model", "labels"} & set(plus(backbone="fesem").reveals())
+    assert "change" not in plus(backbone="fedsoft").reveals()
+    assert [plus(backbone=b).placing for b in ("fesem", "fedsoft")] == ["least-loss", "mixture"]
+    assert find_method("hcfl")(backbone="fedsoft").placing == "least-loss"
 
 
 @pytest.mark.parametrize(
@@ -320,13 +320,13 @@ def test_what_never_splits_is_its_backbone(method: str, backbone: str, other: st
 
 def test_a_model_of_ones_own_is_a_change_of_every_clusters():
     """Models 1 and 4, of 1 and 3 samples; weights (1, 0) and (1/4, 3/4); clusters at 0 and 2."""
-    method = prepare(small_federation("mlp"), "fedsoft", "mlp:hidden=6", {"clusters": 2}).method
+    tiers = prepare(small_federation("mlp"), "fedsoft", "mlp:hidden=6", {"clusters": 2}).tiers
     clusters = Clusters({"w": torch.tensor([[0.0], [2.0]], dtype=torch.float64)}, K=2)
     weights = torch.tensor([[[1.0, 0.0]], [[0.25, 0.75]]], dtype=torch.float64)
     rows = {"model": torch.tensor([[[1.0]], [[4.0]]], dtype=torch.float64), "weights": weights}
     reply = Reply(("a", "b"), rows=rows)
-    replies = RoundReplies(clusters, reply, np.array([1, 3]), np.arange(2), method.averaging)
-    found = method.weights.server_changes(replies)
+    replies = RoundReplies(clusters, reply, np.array([1, 3]), np.arange(2), tiers.averaging)
+    found = tiers.assignment.server_changes(replies)
     assert found.vectors[..., 0].tolist() == [[1, -1], [4, 2]]
     # (1 1 + 3/4 4) / (1 + 3/4), and all of the second client's own
     assert found.mean(0, ("a", "b"))["w"].item() == pytest.approx(4 / 1.75)

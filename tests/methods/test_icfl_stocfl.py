@@ -297,7 +297,7 @@ def test_a_client_introduces_itself_alike_in_any_round_and_company():
 
     def told(round_: int, who: list[int]) -> np.ndarray:
         sent = Broadcast(round_, Clusters({}, K=1), scalars={"lr": LR})
-        return plan.federation.ask(plan.method.introduction(1), sent, np.array(who)).reply.rows["anchor"].numpy()
+        return plan.federation.ask(plan.tiers.introduction(1), sent, np.array(who)).reply.rows["anchor"].numpy()
 
     everybody = told(0, list(range(9)))
     assert told(5, [7, 3]) == pytest.approx(everybody[[7, 3]], rel=1e-9, abs=1e-12)

@@ -226,7 +226,7 @@ def test_a_client_that_kept_its_cluster_is_sent_only_its_own_model():
     data = population(noise=0.0)
     common = {
         "learner": "linear",
-        "start": [{"weight": np.ones(4)}, {"weight": -np.ones(4)}],
+        "init": [{"weight": np.ones(4)}, {"weight": -np.ones(4)}],
         "clusters": 2,
         "rounds": 5,
     }

@@ -9,12 +9,13 @@ import pytest
 
 from coterie.client.group import ClientGroup
 from coterie.core.federation import Federation
-from coterie.methods import METHODS
+from coterie.methods import Method
 from coterie.testing.checks import CHECKS, LAYOUTS, LEARNERS, TASKS, Case, check_task, learners_of
 from coterie.training.planning import Plan
 from coterie.training.result import Result
 from tests.fuzz.cases import SCALE
 
+METHODS: dict[str, type[Method]] = dict(Method.members)
 VARIANTS = {
     "ifca": [
         {"exchange": "gradient"},
@@ -188,6 +189,19 @@ CASES += [
     Case("tiered", "module", HALVED | {"objective": "ratio", "assignment": "em-mixture:mu=0.3", "max_clusters": 3}),
     Case("tiered", "mlp", HALVED | {"shared": "body", "objective": "joint", "max_clusters": 3}),
     Case("tiered", "mlp", {"assignment": "count-shares"}),
+]
+# local optimizers, schedules and server optimizers, with methods that keep, split, merge and select what they belong to
+CASES += [
+    Case("ifca", "mlp", {"optimizer": "sgd:momentum=0.9,nesterov=true", "schedule": "cosine:warmup=1", "restarts": 2}),
+    Case("ifca", "linear", {"server_optimizer": "adam:lr=0.1", "restarts": 3, "race": 2}),
+    Case("ifca", "cnn", {"shared": "conv1,conv2", "server_optimizer": "sgd:momentum=0.5", "batch_size": 4}),
+    Case("fedavg", "logistic", {"optimizer": "adamw", "server_optimizer": "yogi"}),
+    Case("fedem", "mlp", {"optimizer": "adam", "server_optimizer": "sgd:momentum=0.9", "batch_size": 4}),
+    Case("fedsoft", "logistic", {"optimizer": "sgd:momentum=0.5", "server_optimizer": "adam"}),
+    Case("cfl", "logistic", CUT | {"server_optimizer": "yogi", "optimizer": "sgd:weight_decay=0.1"}),
+    Case("stocfl", "logistic", {"tau": 0.5, "server_optimizer": "sgd:momentum=0.9", "participation": 0.6}),
+    Case("hcfl+", "mlp", GAP | {"server_optimizer": "adam:lr=0.05", "optimizer": "sgd:momentum=0.9"}),
+    Case("local", "mlp", {"optimizer": "adam", "schedule": "step-decay:every=2,factor=0.5"}),
 ]
 
 

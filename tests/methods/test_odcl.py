@@ -190,7 +190,7 @@ def test_nobody_has_a_solution():
 def test_a_client_that_is_silent_at_first_is_missing_until_the_end():
     plan = prepare(two_groups(), "one-shot", None, {"rounds": 3, "clusters": 2})
     late = Simulated(plan.federation.group, missing={-1: ("c2",)})
-    result = execute(initialize(replace(plan, federation=late)), None)
+    result = execute(initialize(replace(plan, run=replace(plan.run, federation=late))), None)
     assert [record["missing"] for record in result.records] == [["c2"]] * 3
     assert "c2" not in result.assignments
 
@@ -215,7 +215,7 @@ def test_a_one_shot_start_goes_on_with_the_method():
     initialized = coterie.fit(data, "ifca", init="odcl", rounds=3)
     assert weights(initialized) == pytest.approx(weights(given), rel=1e-12)
     assert initialized.metrics["bytes_up"] == given.metrics["bytes_up"] + 6 * 3 * 8
-    assert initialized.config["start"] == "odcl"
+    assert initialized.config["init"] == "odcl"
 
 
 def test_inexact_solutions_come_near_the_exact_ones():

@@ -7,12 +7,12 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 import torch
-from coterie.server.grouping_once import nearest_by_cosine
 from scipy.linalg import subspace_angles
 
 import coterie
 from coterie.core.blocks import cut
 from coterie.errors import ConfigError, TrainingError
+from coterie.methods.fedgroup import nearest_by_cosine
 from coterie.server.clustering.agglomerate import agglomerate
 from coterie.testing.checks import small_federation
 from coterie.tiers.distance import CosineGaps, PrincipalAngles, decomposed_cosines
@@ -222,7 +222,7 @@ def pretrained(data: coterie.FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
 def test_fedgroup_by_a_plain_loop(measure: str, client_weight: str):
     data = two_slopes()
     initialized = initialize(plan_of(data, measure=measure, client_weight=client_weight))
-    groups = initialized.plan.groups.numpy()
+    groups = initialized.state.choice[:, 0].numpy()
     start = initialized.state.clusters.params["weight"].numpy()
     assert all(len(np.unique(groups[data.truth == g])) == 1 for g in (0, 1))
     _, models = pretrained(data)
@@ -235,9 +235,9 @@ def test_fedgroup_by_a_plain_loop(measure: str, client_weight: str):
 def test_whoever_is_no_founder_joins_by_cosine_and_changes_no_model():
     data = two_slopes()
     initialized = initialize(plan_of(data, founders=6, client_weight="uniform"))
-    groups, found = initialized.plan.groups.numpy(), initialized.state.clusters.params["weight"].numpy()
+    groups, found = initialized.state.choice[:, 0].numpy(), initialized.state.clusters.params["weight"].numpy()
     start, models = pretrained(data)
-    assert initialized.told["grouping"]["founders"] == 6
+    assert initialized.found["grouping"]["founders"] == 6
     # the founders are some six of the clients whose means are the models
     fits = [
         chosen
@@ -274,9 +274,9 @@ def test_clients_whose_pretraining_diverges_join_by_their_loss():
     x, y = arrays["c3"]
     arrays["c3"] = (x * 1e60, y * 1e60)
     initialized = initialize(plan_of(coterie.from_arrays(arrays)))
-    groups = initialized.plan.groups.tolist()
-    assert initialized.told["grouping"]["diverged"] == 1
-    assert initialized.told["grouping"]["exchanges"] == 2
+    groups = initialized.state.choice[:, 0].tolist()
+    assert initialized.found["grouping"]["diverged"] == 1
+    assert initialized.found["grouping"]["exchanges"] == 2
     assert groups[1::2] == [groups[1]] * 6
     assert groups[0::2] == [1 - groups[1]] * 6
 
@@ -354,7 +354,7 @@ def test_beta_decides_how_many():
     [
         ("pacfl", {"per_class": True}, "per_class needs labels that are classes"),
         ("pacfl", {"angle": "sum"}, "angle=sum needs beta"),
-        ("pacfl", {"init": "odcl"}, "start means nothing to method pacfl"),
+        ("pacfl", {"init": "odcl"}, "init means nothing to method pacfl"),
         ("pacfl", {"directions": 0}, "directions must be a whole number at least 1"),
         ("pacfl", {"clusters": 13}, "only 12 clients"),
         ("ifca", {"init": "pacfl"}, "finds groups and no models"),

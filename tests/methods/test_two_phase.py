@@ -169,7 +169,7 @@ def test_anchors_that_show_fewer_groups_are_told():
     ("options", "message"),
     [
         ({"learner": "mlp"}, "for learner linear only, but this run has mlp"),
-        ({"init": "random", "clusters": "auto"}, "clusters=auto needs start=odcl"),
+        ({"init": "random", "clusters": "auto"}, "clusters=auto needs init=odcl"),
         ({"restarts": 3}, "restarts=3 needs random starts"),
         ({"anchors": 1, "clusters": 3}, "anchors=1 cannot show clusters=3"),
         ({"phase2": "sgd"}, "phase2"),
