@@ -344,7 +344,10 @@ def test_a_run_is_resumed_with_the_threads_it_began_with_and_changes_are_told(tm
     Manifest({**manifest.files, path.name: file_sha256(path)}).write(path.parent)
     now = torch.get_num_threads()
     coterie.resume(
-        tmp_path / "cut", population(), warn=told.append, callbacks=[lambda record: seen.append(torch.get_num_threads())]
+        tmp_path / "cut",
+        population(),
+        warn=told.append,
+        callbacks=[lambda record: seen.append(torch.get_num_threads())],
     )
     assert seen == [3, 3]
     assert torch.get_num_threads() == now

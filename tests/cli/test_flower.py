@@ -213,7 +213,9 @@ def test_the_same_command_resumes_a_run(app, tmp_path, nothing_starts):
 
     data = coterie.scenario("opposite-labels", clients=4)
     with pytest.raises(InterruptedError):
-        coterie.fit(data, "ifca", learner="logistic", rounds=3, local_steps=2, out=tmp_path / "run", callbacks=[interrupt])
+        coterie.fit(
+            data, "ifca", learner="logistic", rounds=3, local_steps=2, out=tmp_path / "run", callbacks=[interrupt]
+        )
     given = ["method=ifca", "rounds=3", "learner=logistic", "lr=auto", "local-steps=2", "deadline=30"]
     flags = [part for text in given for part in ("--set", text)]
     with pytest.raises(nothing_starts):

@@ -6,8 +6,8 @@ import tomllib
 import pytest
 from rich.console import Console
 
-from coterie.cli.progress import run_progress
 from coterie.cli.about import TIERS, default_method, users_of_members
+from coterie.cli.progress import run_progress
 from coterie.methods import Method
 from coterie.testing.checks import LEARNERS, learners_of, small_federation
 from coterie.training.planning import prepare

@@ -24,6 +24,13 @@ def test_a_run_is_tracked_twice(coterie, tmp_path):
     assert rounds_in(tmp_path / "a.csv") == rounds_in(tmp_path / "b.csv") == [0, 1, 2]
 
 
+def test_figures_are_in_the_run_folder_unless_a_path_is_given(coterie, tmp_path):
+    code, _, err = coterie("run", *DATA, "--track", "csv", "--out", "run")
+    assert code == 0, err
+    assert rounds_in(tmp_path / "run" / "rounds.csv") == [0, 1, 2]
+    assert coterie("report", "run")[0] == 0
+
+
 def test_a_resumed_run_continues_its_tracker(coterie, tmp_path, monkeypatch):
     from coterie.cli.main import cli
 
@@ -50,7 +57,6 @@ def test_a_resumed_run_continues_its_tracker(coterie, tmp_path, monkeypatch):
     ("text", "message"),
     [
         ("csw:path=a.csv", "unknown tracker 'csw': did you mean 'csv'?"),
-        ("csv", "csv needs path"),
         ("csv:file=a.csv", "unknown setting of csv 'file'"),
     ],
 )

@@ -10,7 +10,6 @@ import click
 import numpy as np
 import pytest
 import tomli_w
-from coterie.training.starts import STARTS
 
 import coterie
 from coterie.cli import main as commands
