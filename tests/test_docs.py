@@ -54,7 +54,10 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_commands_in_documents_and_help_are_accepted(line):
+def test_commands_in_documents_and_help_are_accepted(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_method.py").touch()  # the plugin of the documents
+    monkeypatch.setenv("COTERIE_PLUGINS", "")
     _, name, *arguments = shlex.split(line)
     cli.commands[name].make_context(name, arguments).close()
 

@@ -47,7 +47,7 @@ TRACK = "--track"
 
 def listed_methods() -> list[type[Method]]:
     """Return all methods: local models first, then one global model, then found groups, known groups last."""
-    return sorted(Method.members.values(), key=lambda kind: ORDER.index(kind.groups.kind))
+    return sorted(Method.members.values(), key=lambda kind: (ORDER.index(kind.groups.kind), kind.exchanges))
 
 
 def default_method(kind: type[Method]) -> Method:

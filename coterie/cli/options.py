@@ -144,6 +144,11 @@ def _owners() -> Iterable[tuple[str, tuple[Option, ...]]]:
     yield from ((entry.name, entry.options) for entry in SCENARIOS.values())
 
 
+def all_options() -> dict[str, Option]:
+    """Return every option of runs, methods and scenarios by name."""
+    return {option.name: option for option, _ in _union()}
+
+
 def read_config(path: Path | None) -> dict[str, Any]:
     """Return the options of a TOML file; unknown names are refused with the nearest valid one.
 

@@ -12,7 +12,7 @@ import click
 from coterie.cli import show
 from coterie.cli.folders import complete, free_folder, kept
 from coterie.cli.json_output import check_json, write_json_output
-from coterie.cli.options import SHARED_OPTIONS, RunCommand, is_member, scenario_name, split_options
+from coterie.cli.options import RunCommand, all_options, is_member, scenario_name, split_options
 from coterie.cli.progress import comparison_progress
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.data import find_scenario
@@ -78,8 +78,8 @@ def sweep_command(
 def read_over(texts: Sequence[str], method: str, scenario: str) -> dict[str, list[object]]:
     """The values of each option named in `--over NAME=V1,V2`, in their own types."""
     # those of the scenario and those that the method does not take are refused later, with the reason
-    options = (*find_scenario(scenario).options, *SHARED_OPTIONS, *method_class(method).options())
-    known = {option.name: option for option in options}
+    of_method = {option.name: option for option in method_class(method).options()}
+    known = all_options() | of_method | {option.name: option for option in find_scenario(scenario).options}
     found: dict[str, list[object]] = {}
     for text in texts:
         name, given, values = text.partition("=")

@@ -74,6 +74,12 @@ class MethodRuns:
         return (FoundGroups() if kind is None else kind.groups).kind
 
     @property
+    def exchanges(self) -> bool:
+        """Whether its clients send anything; a method with one model for each client may."""
+        kind = self.first.method_class
+        return kind is None or kind.exchanges
+
+    @property
     def diverged(self) -> list[RunData]:
         """The runs whose training diverged."""
         return [run for run in self.runs if run.diverged]
@@ -87,7 +93,7 @@ class Comparison:
     """What the page is about."""
 
     methods: tuple[MethodRuns, ...]
-    """The floor first (local models), the ceiling last (known groups)."""
+    """The floor first (local models), the ceiling last (known groups), then methods that are unknown here."""
     main: MethodRuns
     """The method in the headline: the best of those that find groups."""
 
@@ -101,13 +107,17 @@ class Comparison:
 
     def of(self, groups: str) -> MethodRuns | None:
         """The first sound method of this kind other than the main one: next to a diverged one everything looks good."""
-        others = (m for m in self.methods if m.groups == groups and m.name != self.main.name)
+        others = (m for m in self.methods if self._is_like(m, groups) and m.name != self.main.name)
         return next((m for m in others if not m.diverged), None)
 
     @property
     def baselines(self) -> list[MethodRuns]:
         """The global model and local models, as far as they are here."""
         return [base for base in (self.of("one"), self.of("self")) if base is not None]
+
+    def _is_like(self, method: MethodRuns, groups: str) -> bool:
+        """Whether a method's clusters come from there; models of one client each are local only if nothing is sent."""
+        return method.groups == groups and not (groups == "self" and method.exchanges)
 
 
 def compare(runs: Sequence[RunData]) -> Comparison:
@@ -118,7 +128,7 @@ def compare(runs: Sequence[RunData]) -> Comparison:
     found = [
         MethodRuns(name, tuple(sorted((r for r in runs if r.name == name), key=lambda r: r.seed))) for name in names
     ]
-    methods = tuple(sorted(found, key=lambda method: ORDER.index(method.groups)))
+    methods = tuple(sorted(found, key=lambda method: (method.first.method_class is None, ORDER.index(method.groups))))
     return Comparison(methods, _main(methods))
 
 
