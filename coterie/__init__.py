@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coterie.experiments.compare import compare
     from coterie.experiments.reproduce import reproduce
     from coterie.experiments.sweep import sweep
+    from coterie.report.result import write_report
     from coterie.training.fitting import fit, resume
     from coterie.training.measures import measure
     from coterie.training.plugins import load_plugin
@@ -29,6 +30,7 @@ else:
             "experiments.compare": ("compare",),
             "experiments.reproduce": ("reproduce",),
             "experiments.sweep": ("sweep",),
+            "report.result": ("write_report",),
             "training.fitting": ("fit", "resume"),
             "training.measures": ("measure",),
             "training.plugins": ("load_plugin",),
@@ -70,4 +72,5 @@ __all__ = [
     "sweep",
     "testing",
     "tiers",
+    "write_report",
 ]

@@ -18,7 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from coterie.core.plain import from_plain, from_text, short_plain
+from coterie.core.plain import from_plain, from_text, one_of, short_plain
 from coterie.core.registry import Registered
 from coterie.errors import ConfigError, is_unicode, shown, unknown_name
 
@@ -133,7 +133,7 @@ class Option:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if issubclass(self.kind, Registered):
-            return f"the name of a {self.kind.family} with its settings"
+            return f"the name of {one_of(self.kind)} with its settings"
         noun = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[self.kind]
         limits = []
         if self.above > -math.inf:

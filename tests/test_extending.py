@@ -161,6 +161,21 @@ def two_lines(*, seed: int = 0, clients: int = 12, noise: float = 0.1) -> coteri
 '''
 
 
+def test_plugins_are_compared_in_worker_processes(tmp_path):
+    """Workers learn from the environment which plugins to load, before they make the scenario."""
+    (tmp_path / "lines.py").write_text(SCENARIO)
+    command = ["compare", "two-lines", "--clients", "6", "--methods", "scaffold,fedamp"]
+    command += ["--seeds", "1", "--jobs", "2", "--rounds", "2", "--out", str(tmp_path / "compared")]
+    command += ["--plugin", str(tmp_path / "lines.py"), "--plugin", str(PLUGINS / "scaffold.py")]
+    program = "import sys; from coterie.cli.main import cli; cli(sys.argv[1:])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((tmp_path / "compared" / "jobs").iterdir())) == 2
+
+
 def test_a_scenario_of_ones_own_has_options_and_recommendations(tmp_path):
     (tmp_path / "lines.py").write_text(SCENARIO)
     coterie.load_plugin(tmp_path / "lines.py")

@@ -95,12 +95,17 @@ def _checked(plain: Any, kind: Any, wanted: str, what: str) -> Any:
     return plain
 
 
+def one_of(kind: type[Registered]) -> str:
+    """Return the name of a family with its article, for error messages: `an objective`, `a method`."""
+    return f"{'an' if kind.family[:1] in 'aeiou' else 'a'} {kind.family}"
+
+
 def _member(kind: type[Registered], plain: Any, what: str) -> Any:
     """A member from its mapping, or from its name alone."""
     if isinstance(plain, str):
         plain = {NAME: plain}
-    settings = dict(_checked(plain, Mapping, f"a {kind.family} with its name and settings", what))
-    name = _checked(settings.pop(NAME, None), str, f"a {kind.family} with a name", what)
+    settings = dict(_checked(plain, Mapping, f"{one_of(kind)} with its name and settings", what))
+    name = _checked(settings.pop(NAME, None), str, f"{one_of(kind)} with a name", what)
     return _dataclass(find_member(kind, name), settings, name)
 
 
@@ -196,9 +201,9 @@ def _read_any(kinds: Sequence[Any], text: str, what: str) -> Any:
 def to_text(value: Registered) -> str:
     """Return a member as a text that `from_text` reads: its name, and the settings that differ from their defaults."""
     given = [
-        f"{field.name}={written(getattr(value, field.name))}"
-        for field in fields(value)  # type: ignore[arg-type]
-        if field.default is MISSING or getattr(value, field.name) != field.default
+        f"{field.name}={written(own)}"
+        for field in settings_of(type(value))
+        if (own := getattr(value, field.name)) != _default_of(field)
     ]
     return f"{value.name}:{','.join(given)}" if given else value.name
 

@@ -130,8 +130,9 @@ class Tiers:
         return Introduce(self.local.without_prox().one_pass(), seed)
 
     def reveals(self) -> Mapping[str, str]:
-        """Return the rows of a round's replies and what each tells the server about a single client."""
-        return self.task(0, 1).reveals()
+        """Return the rows of all replies of the rounds and what each tells the server about a single client."""
+        onboarding = self.distance.reveals if self.onboards and self.distance is not None else {}
+        return self.task(0, 1).reveals() | onboarding
 
     def seen(self) -> str:
         """Return what the server sees of a client's training besides these rows."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import coterie
 from coterie import fit, from_arrays
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
@@ -330,14 +331,14 @@ def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
     assert [record["epsilon"] for record in found.records] == spent[:allowed]
     assert found.metrics["stopped"] == "privacy"
     assert found.metrics["epsilon"] == spent[allowed - 1]
-    page = found.report(tmp_path / "page.html").read_text()
+    page = coterie.write_report(found, tmp_path / "page.html").read_text()
     assert "Differential privacy, central: the models hide" in page
     assert "stay with the server" in page
 
 
 def test_the_report_says_what_the_server_saw_in_a_private_run(tmp_path):
     options = {"clusters": 2, "rounds": 2, "privacy": "local", "privacy_noise": 4.0, "privacy_choice": 1.0}
-    page = fit(people(), "ifca", **options).report(tmp_path / "page.html").read_text()
+    page = coterie.write_report(fit(people(), "ifca", **options), tmp_path / "page.html").read_text()
     assert "cut to length 1.00, with noise of standard deviation 4.00 on every parameter; no loss is told" in page
     assert "in 73 % of the times the one it chose" in page
 

@@ -368,10 +368,11 @@ def test_the_page_shows_the_choice(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = coterie.fit(lines((4.0, -4.0)), "ifca", **QUICK)
-    page = result.report(tmp_path / "report.html").read_text()
+    page = coterie.write_report(result, tmp_path / "report.html").read_text()
     section = page.partition('id="choice"')[2].partition("</section>")[0]
     assert "2 clusters: with fewer, held-out samples are explained clearly worse" in section
     assert section.count("<tr") == 4  # the head and three numbers
     assert section.count('class="mark"') == 3
-    without = coterie.fit(lines((4.0, -4.0)), "ifca", clusters=2, rounds=2).report(tmp_path / "plain.html").read_text()
+    plain = coterie.fit(lines((4.0, -4.0)), "ifca", clusters=2, rounds=2)
+    without = coterie.write_report(plain, tmp_path / "plain.html").read_text()
     assert 'id="choice"' not in without

@@ -202,7 +202,7 @@ def test_terminal_and_report_say_it_first(tmp_path):
     text = printed(show.result, result)
     assert text.startswith(f"DIVERGED {said}")
     assert "sure of" not in text
-    page = result.report(tmp_path / "page.html").read_text()
+    page = coterie.write_report(result, tmp_path / "page.html").read_text()
     assert page.index("<h1>The training diverged, do not use its models: ") < page.index("<ul")
     assert "sure of" not in page
     assert "There is no map: the training diverged" in page

@@ -164,7 +164,7 @@ def test_a_client_with_a_single_sample_trains_and_has_no_score(tmp_path):
     assert [rows[c]["score"] is None for c in data.clients] == [True, False, False, False, True, False, False, False]
     assert result.metrics["clients"] == 8
     assert "c0" in result.assignments
-    assert "stopped early" not in result.report(tmp_path / "report.html").read_text()
+    assert "stopped early" not in coterie.write_report(result, tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("participation", [0.13, 0.5])
@@ -205,7 +205,7 @@ def test_with_validation_the_models_of_the_best_round_are_kept(tmp_path):
     for a, b in zip(short.models, same.models, strict=True):
         assert np.array_equal(a["weight"], b["weight"])
     assert short.metrics["validation_loss"] == same.metrics["validation_loss"]
-    page = short.report(tmp_path / "report.html").read_text()
+    page = coterie.write_report(short, tmp_path / "report.html").read_text()
     words = f"stopped early and kept the models with the least validation loss: after {stop + 1} of 60 rounds (seed 1)"
     assert words in page
 
