@@ -17,7 +17,7 @@ from coterie.methods.base import Method, TieredMethod
 from coterie.methods.settings import RUN_OPTIONS
 from coterie.options import Option, options_of, plain_value
 from coterie.report.commands import option_text
-from coterie.training.plugins import method_class
+from coterie.training.planning import method_class
 from coterie.training.runs.folder import read_toml
 
 SHARED_OPTIONS: tuple[Option, ...] = (*RUN_OPTIONS, *options_of(TieredMethod))

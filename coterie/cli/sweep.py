@@ -20,7 +20,7 @@ from coterie.errors import ConfigError, unknown_name
 from coterie.experiments.compare import MOST_SEEDS, seed_list
 from coterie.experiments.sweep import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
 from coterie.options import Option
-from coterie.training.plugins import method_class
+from coterie.training.planning import method_class
 
 out = Terminal()
 err = Terminal(stderr=True)

@@ -11,8 +11,7 @@ from coterie.errors import ConfigError, shown
 from coterie.methods.base import Method
 from coterie.methods.initializers import GivenModels
 from coterie.options import from_options, plain_options
-from coterie.training.planning import MethodChoice
-from coterie.training.plugins import method_class
+from coterie.training.planning import MethodChoice, method_class
 
 Methods = Sequence[MethodChoice] | Mapping[str, MethodChoice]
 """Methods by name or as typed values; a mapping gives each a label, so that one method can occur several times."""

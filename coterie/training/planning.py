@@ -28,7 +28,7 @@ from coterie.learners import LEARNERS, LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
 from coterie.learners.linear import Linear
-from coterie.methods.base import Method
+from coterie.methods.base import Method, find_method
 from coterie.methods.initializers import GivenModels
 from coterie.methods.run import Initializer, Run
 from coterie.methods.settings import PRIVACY_OPTIONS, RUN_OPTIONS, RunSettings
@@ -38,7 +38,7 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import Earlier, initializer_of
-from coterie.training.plugins import knows, load_installed, method_class
+from coterie.training.plugins import knows, load_installed
 from coterie.training.runs.files import read_tensors
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
@@ -46,6 +46,17 @@ KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
 
 MethodChoice = str | Method
 """A method's name, or a typed value such as `IFCA(clusters=4)`."""
+
+
+def method_class(name: object) -> type[Method]:
+    """Return the method of this name, after a look into installed plugins if need be.
+
+    Raises:
+        ConfigError: if there is none; the message suggests the nearest name.
+    """
+    if isinstance(name, str):
+        knows(Method, name)
+    return find_method(name)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from types import ModuleType
 
 from coterie.core.registry import Registered
 from coterie.errors import ConfigError, shown
-from coterie.methods.base import Method, find_method
 
 GROUP = "coterie.plugins"
 """Entry-point group of installed plugins."""
@@ -88,14 +87,3 @@ def knows(family: type[Registered], name: object) -> bool:
     if name not in family.members:
         load_installed()
     return name in family.members
-
-
-def method_class(name: object) -> type[Method]:
-    """Return the method of this name, after a look into installed plugins if need be.
-
-    Raises:
-        ConfigError: if there is none; the message suggests the nearest name.
-    """
-    if isinstance(name, str):
-        knows(Method, name)
-    return find_method(name)
