@@ -140,12 +140,14 @@ METHODS_WITH = {
     ("fedavg", "local"): {},
     ("fedprox", "local"): {},
     ("ifca", "local"): {"clusters": 3, "privacy_choice": 1.0},
+    ("ifca-momentum", "local"): {"clusters": 3, "privacy_choice": 1.0},
     ("oracle", "local"): {},
     ("cfl", "local"): {"warmup": 0},
     ("icfl", "local"): {"max_clusters": 3},
     ("fedavg", "central"): {},
     ("fedprox", "central"): {},
     ("ifca", "central"): {"clusters": 3},
+    ("ifca-momentum", "central"): {"clusters": 3},
     ("oracle", "central"): {},
 }
 CLIP = 0.7
@@ -375,7 +377,7 @@ def test_what_cannot_be_private_is_refused_in_a_sentence(method, options, why):
 
 
 def test_every_method_says_which_private_forms_it_has():
-    from coterie.cli.show import private_forms
+    from coterie.cli.about import private_forms
 
     having = {name for name, method in Method.members.items() if private_forms(method).startswith("privacy=")}
     assert having == {method for method, _ in METHODS_WITH}

@@ -308,7 +308,7 @@ def test_losses_that_are_no_numbers_come_back_from_the_log(tmp_path):
         ("ifca", {"init": "near-truth"}, "clusters=auto cannot go with init=near-truth: take init=random"),
         ("ifca", {"max_clusters": 0}, "max_clusters must be a whole number at least 1"),
         ("ifca", {"choose_seeds": 0}, "choose_seeds must be a whole number at least 1"),
-        ("fesem", {"max_clusters": 3, "clusters": 2}, "unknown option of method fesem 'max_clusters'"),
+        ("fesem", {"max_clusters": 3, "clusters": 2}, "max_clusters means nothing to method fesem"),
     ],
 )
 def test_mistakes(method: str, options, words: str):
