@@ -293,12 +293,14 @@ def client_facts(found: Comparison) -> list[dict[str, Any]]:
 
 
 def option_rows(run: RunData) -> list[tuple[str, str, str]]:
-    """Name, value, meaning of every option of the run."""
+    """Name, value, meaning of every option of the run: those of the scenario, then those of the method in its order."""
     kind = run.method_class
     known = {} if kind is None else {option.name: option.help for option in kind.options()}
     own = scenario_options(run)
     rows = []
-    for name, value in run.config.items():
+    places = {name: place for place, name in enumerate(known)}
+    # a file of TOML has tables after all other values, so its order is not that of a run in memory
+    for name, value in sorted(run.config.items(), key=lambda item: places.get(item[0], -1)):
         if name in ("scenario", "method") or (kind is not None and name in kind.refuses):
             continue
         meaning = "option of the scenario" if name in own and kind is not None else known.get(name, "")
