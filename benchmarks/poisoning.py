@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", choices=sorted(WAYS), help="only this one")
     parser.add_argument("--kinds", default=",".join(KINDS), help="of lies; none: nobody lies")
-    parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="of liars")
+    parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="of attackers")
     parser.add_argument("--jobs", type=int, help="runs at a time; unset: one a core")
     parser.add_argument("--cost", action="store_true", help="only what rows cost")
     chosen = parser.parse_args()

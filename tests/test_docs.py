@@ -23,7 +23,7 @@ PAGES = [
         ROOT / "docs" / name
         for name in (
             *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
-            *("choosing-clusters.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
+            *("choosing-clusters.md", "callbacks.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
             "flower-deployment.md",
             *("privacy.md", "robust.md", "divergence.md", "measures.md"),
         )

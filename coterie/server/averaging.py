@@ -28,7 +28,7 @@ class Averaging(OptionGroup):
     combine: Combine = option(
         Mean(),
         "how the changes of a cluster's members are combined: their mean, or a robust alternative, for which every "
-        "client counts once: median, trimmed:share=0.1, krum:liars=1,keep=1",
+        "client counts once: median, trimmed:share=0.1, krum:attackers=1,keep=1",
     )
 
     def __post_init__(self) -> None:
