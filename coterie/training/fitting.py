@@ -199,6 +199,7 @@ def resume(
     given = {"scenario", "method", "learner", *data.options}
     options = {name: value for name, value in config.items() if name not in given}
     chosen = config["learner"] if learner is None else learner
+    data = replace(data, recommended={})  # the configuration is complete: an option that it lacks was not set
     return go_on(prepare(data, config["method"], chosen, options), run, callbacks, warn, on_trial)
 
 

@@ -174,7 +174,7 @@ def prepare(
     if not isinstance(data, ClientDirectory):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     data = data.compact()
-    if not isinstance(method, Method):
+    if isinstance(method, str):
         knows(Method, method)  # which loads installed plugins for a name that is not known yet
     kind = type(method) if isinstance(method, Method) else find_method(method)
     given = {name: value for name, value in given.items() if value is not None}
@@ -222,6 +222,15 @@ def all_names() -> frozenset[str]:
     return frozenset().union(*(names_of(kind) for kind in Method.members.values()))
 
 
+EXCLUSIVE = (
+    ("local_epochs", "local_steps"),
+    ("local_steps", "local_epochs"),
+    ("schedule", "lr_decay"),
+    ("lr_decay", "schedule"),
+)
+"""Pairs of options that state the same thing in two ways."""
+
+
 def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any], typed: bool) -> dict[str, Any]:
     """What the user gave, else what the method insists on, else what the data recommends, checked.
 
@@ -236,11 +245,9 @@ def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]
     layers = [recommended, insisted, checked]
     values: dict[str, Any] = {}
     for layer in layers:
-        # a layer that counts epochs overrules steps from the layers below it, and the other way round
-        if layer.get("local_epochs") is not None:
-            values.pop("local_steps", None)
-        elif layer.get("local_steps") is not None:
-            values.pop("local_epochs", None)
+        for one, other in EXCLUSIVE:  # a layer that has one of them overrules the other from the layers below it
+            if layer.get(one) is not None and layer.get(other) is None:
+                values.pop(other, None)
         values |= layer
     if values.get("exchange") == "gradient" and not {"local_steps", "local_epochs"} & checked.keys():
         values["local_steps"] = 1
