@@ -18,13 +18,13 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
+from coterie.server.loop import rounds
+from coterie.training.starting import begin
 
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.data.arrays import stack_shard
-from coterie.server.loop import rounds
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
 
 
 @dataclass(frozen=True)

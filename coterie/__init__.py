@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from coterie.lazy import lazily
+from coterie.core.lazy import lazily
 
 if TYPE_CHECKING:
     from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, testing, tiers
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coterie.experiments.compare import compare
     from coterie.experiments.reproduce import reproduce
     from coterie.experiments.sweep import sweep
+    from coterie.report.result import write_report
     from coterie.training.fitting import fit, resume
     from coterie.training.measures import measure
     from coterie.training.plugins import load_plugin
@@ -29,6 +30,7 @@ else:
             "experiments.compare": ("compare",),
             "experiments.reproduce": ("reproduce",),
             "experiments.sweep": ("sweep",),
+            "report.result": ("write_report",),
             "training.fitting": ("fit", "resume"),
             "training.measures": ("measure",),
             "training.plugins": ("load_plugin",),
@@ -70,4 +72,5 @@ __all__ = [
     "sweep",
     "testing",
     "tiers",
+    "write_report",
 ]

@@ -7,17 +7,18 @@ of fields serves `IFCA(local=FullBatch(steps=5))`, `fit(data, "ifca", local_step
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from coterie.core.plain import from_plain, from_text, short_plain
+from coterie.core.plain import from_plain, from_text, one_of, short_plain
 from coterie.core.registry import Registered
 from coterie.errors import ConfigError, is_unicode, shown, unknown_name
 
@@ -132,7 +133,7 @@ class Option:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if issubclass(self.kind, Registered):
-            return f"the name of a {self.kind.family} with its settings"
+            return f"the name of {one_of(self.kind)} with its settings"
         noun = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[self.kind]
         limits = []
         if self.above > -math.inf:
@@ -214,6 +215,17 @@ def options_of(kind: Any, default: Any = None) -> tuple[Option, ...]:
         elif _is_group(hint):
             found.extend(hint.group_options(value))
     return tuple(found)
+
+
+def options_by_field(kind: Any) -> dict[str, tuple[Option, ...]]:
+    """Return the options of a dataclass by the field that holds the nested value; those of its own under ""."""
+    found: dict[str, tuple[Option, ...]] = {"": ()}
+    for each, hint in _fields_of(kind):
+        if _OPTION in each.metadata:
+            found[""] += (_option(each, hint, _default(each)),)
+        elif _is_group(hint):
+            found[each.name] = hint.group_options(_default(each))
+    return found
 
 
 def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> Any:
@@ -335,6 +347,27 @@ def _kind(hint: Any) -> tuple[type, tuple[str, ...], tuple[str, ...]]:
     if get_origin(hint) is Literal:
         return str, get_args(hint), ()
     return hint, (), ()
+
+
+def options_of_function(function: Callable[..., object], but: frozenset[str] = frozenset()) -> tuple[Option, ...]:
+    """Return the options that the keyword parameters of a function are; their help is in the `Args` of its docstring.
+
+    Args:
+        function: A function whose parameters have types and defaults.
+        but: Names of parameters that are no options.
+    """
+    hints, text = get_type_hints(function), inspect.getdoc(function) or ""
+    found: list[Option] = []
+    for each in inspect.signature(function).parameters.values():
+        if each.name in but:
+            continue
+        if each.default is each.empty or each.name not in hints:
+            raise ConfigError(f"{function.__name__}: the parameter {each.name} needs a type and a default")
+        kind, choices, words = _kind(hints[each.name])
+        described = re.search(rf"^ +{each.name}: (.+(?:\n {{8,}}.+)*)", text, re.MULTILINE)
+        help = " ".join(described[1].split()).rstrip(".") if described else ""
+        found.append(Option(each.name, kind, help, each.default, choices, words=words))
+    return tuple(found)
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ ROOT = Path(coterie.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = (
-    "lazy",
     "errors",
     "files",
     "core",
@@ -45,12 +44,6 @@ LAYERS = (
 
 NEVER = {("client", "server"), ("server", "client"), ("testing", "cli")}
 """(package, package that it must not import wherever the two stand in the order)."""
-
-PENDING = {
-    ("coterie.training.result", "coterie.report.page"),
-    ("coterie.training.result", "coterie.report.reading"),
-}
-"""(module, module that it imports against the order). Only entries that still occur may be listed."""
 
 
 def module_name(path: Path) -> str:
@@ -132,22 +125,18 @@ def test_the_reader_of_imports_sees_every_form():
 def test_every_package_has_its_place_in_the_order():
     packages = {package_of(module) for module in MODULES}
     assert packages - set(LAYERS) == set()
-    for package in packages - {"", "lazy", "errors", "options", "files", "clustering", "callbacks"}:
+    for package in packages - {"", "errors", "options", "files", "clustering", "callbacks", "extend"}:
         assert len(in_packages(package)) > 1, package
 
 
 def test_a_package_imports_only_the_packages_before_it():
     odd = {(module, imported) for module, imported in our_imports() if against_the_order(module, imported)}
-    assert sorted(odd - PENDING) == []
-
-
-def test_what_is_pending_still_occurs():
-    assert sorted(pair for pair in PENDING if pair not in our_imports() or not against_the_order(*pair)) == []
+    assert sorted(odd) == []
 
 
 def test_there_is_no_cycle_between_packages():
     graph: dict[str, set[str]] = {}
-    for module, imported in our_imports() - PENDING:
+    for module, imported in our_imports():
         if package_of(module):
             graph.setdefault(package_of(module), set()).add(package_of(imported) or "coterie")
     try:

@@ -18,6 +18,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
 from coterie.flower.clients import clients_of
 from coterie.flower.exchange import Exchange
+from coterie.methods import IFCA, FullBatch
 from coterie.training.planning import prepare
 
 DEADLINE = 300.0
@@ -91,13 +92,13 @@ def main(grid: Grid, context: Context) -> None:
     sessions = {int(number) for number in str(context.run_config["sessions"]).split()}
     seen = Seen(grid)
     clients = clients_of(seen, nodes=NODES, deadline=DEADLINE)
-    options = {"clusters": CLUSTERS, "local_steps": 1, "lr": LR, "dtype": "float32"}
-    plan = prepare(clients, "ifca", f"mlp:hidden={context.run_config['hidden']}", "random", options)
+    method = IFCA(clusters=CLUSTERS, local=FullBatch(steps=1, lr=LR))
+    plan = prepare(clients, method, f"mlp:hidden={context.run_config['hidden']}", {"dtype": "float32"})
     models = plan.learner.start(range(CLUSTERS), torch.float32)
 
     def coterie() -> Params:
         broadcast = Broadcast(0, Clusters(models, CLUSTERS), scalars={"lr": LR})
-        replies = plan.federation.ask(plan.method.task(0), broadcast, np.arange(NODES))
+        replies = plan.federation.ask(plan.tiers.task(seed=0, rounds=1), broadcast, np.arange(NODES))
         assert len(replies.reply.clients) == NODES, replies.notes
         sums = replies.reply.slotted["clusters"]
         totals = {name: torch.zeros_like(p) for name, p in models.items()}

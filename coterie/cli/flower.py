@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +21,9 @@ from coterie.cli.terminal import Terminal
 from coterie.errors import ConfigError, RunError, StorageError
 
 if TYPE_CHECKING:
+    from coterie.cli.progress import RunBar
     from coterie.flower.local.bundle import Setting
     from coterie.flower.local.processes import LocalFederation, LocalRun
-    from coterie.training.records import RoundRecord
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -101,7 +101,7 @@ def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | N
     config = {**project["tool"]["flwr"]["app"].get("config", {}), **changed}
     run_folder = (run_folder or free_folder(f"{project['project']['name']}-{config.get('method', 'ifca')}")).resolve()
     told = {"wait": PATIENCE, **config, "nodes": nodes, "out": str(run_folder)}
-    _check_run(run_folder, told, changed)
+    _check_run(folder, run_folder, told, changed)
     make_bundle(folder, told)
     work = run_folder.with_name(f"{run_folder.name}.flower")
     with (
@@ -134,7 +134,7 @@ def read_setting(text: str) -> tuple[str, Setting]:
     return name, read
 
 
-def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[str, Setting]) -> None:
+def _check_run(app: Path, run_folder: Path, told: Mapping[str, Setting], changed: Mapping[str, Setting]) -> None:
     """Refuse everything that would end the run anyway, before any process is started."""
     from coterie.flower.clients import admission_of
     from coterie.flower.preflight import check_run_options
@@ -145,7 +145,7 @@ def _check_run(run_folder: Path, told: Mapping[str, Setting], changed: Mapping[s
             raise ConfigError(f"setting {name!r} must be one line of printable characters, got {value!r}")
         if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
             raise ConfigError(f"setting {name} must be a number of at most 64 bits, which is what Flower can carry")
-    settings = Settings.read(told)
+    settings = Settings.read(told, [app])
     admission_of(settings.exchange["allowed"], settings.exchange["schema"])
     if (run_folder / "result.json").is_file():
         raise RunError(f"{run_folder} is finished already: name another folder with --out")
@@ -203,7 +203,7 @@ class _Following:
     def __init__(self, folder: Path, federation: LocalFederation) -> None:
         self._folder, self._federation = folder, federation
         self._stack = ExitStack()
-        self._show: Callable[[RoundRecord], None] | None = None
+        self._bar: RunBar | None = None
         self._shown = 0
         self._gone: set[str] = set()
         self._warned = 0
@@ -249,11 +249,11 @@ class _Following:
         if not (self._folder / "config.toml").is_file():
             return
         run = RunFolder.open(self._folder)
-        if self._show is None:
+        if self._bar is None:
             rounds, method = run.planned_rounds, str(run.config["method"])
-            self._show = self._stack.enter_context(run_progress(err, rounds, method))
+            self._bar = self._stack.enter_context(run_progress(err, rounds, method))
         for record in run.records()[self._shown :]:
-            self._show(record)
+            self._bar.show(record)
             self._shown += 1
 
     def _check_processes(self) -> None:

@@ -15,10 +15,12 @@ import click
 from coterie import __version__
 from coterie.cli import show
 from coterie.cli.data import data as data_commands
+from coterie.cli.describe import describe as describe_name
 from coterie.cli.flower import flower as flower_commands
 from coterie.cli.folders import complete, free_folder, kept
 from coterie.cli.json_output import check_json, write_json_output
-from coterie.cli.options import SuggestingGroup, read_config, scenario_name, split_options, with_run_options
+from coterie.cli.options import RunCommand, SuggestingGroup, is_complete, read_config, scenario_name, split_options
+from coterie.cli.plugins import FLAG, HELP, PluginCommand, load_all
 from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
@@ -33,9 +35,10 @@ from coterie.experiments.sweep import is_sweep
 from coterie.report.contact_sheet import contact_sheet
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
+from coterie.training.callbacks import tracker_from_text
 from coterie.training.choosing import announcement
 from coterie.training.fitting import carry_out, resume
-from coterie.training.planning import prepare
+from coterie.training.planning import MethodChoice, method_of_config, prepare
 from coterie.training.result import Result
 from coterie.training.runs.folder import RunFolder
 from coterie.training.runs.outputs import check_output, write_output
@@ -43,9 +46,18 @@ from coterie.training.runs.outputs import check_output, write_output
 out = Terminal()
 err = Terminal(stderr=True)
 
+track_option = click.option(
+    "--track",
+    multiple=True,
+    metavar="TRACKER",
+    help="Also record the run with mlflow, tensorboard, wandb or csv, with settings after a colon "
+    "(mlflow:experiment=a, csv:path=rounds.csv); repeatable.",
+)
+
 
 @click.group(cls=SuggestingGroup, context_settings={"max_content_width": 110})
 @click.version_option(__version__, prog_name="coterie")
+@click.option(FLAG, multiple=True, expose_value=False, metavar="FILE", help=HELP, callback=load_all)
 def cli() -> None:
     """Clustered federated learning: find the groups among clients, train a model for each.
 
@@ -56,7 +68,7 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(cls=RunCommand)
 @click.argument("scenario", required=False)
 @click.option("--method", help="Method to run (see 'coterie methods'). [default: ifca]")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file with any of these options.")
@@ -64,13 +76,14 @@ def cli() -> None:
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Also write the result as JSON; - prints it."
 )
-@with_run_options
+@track_option
 def run(
     scenario: str | None,
     method: str | None,
     config_file: Path | None,
     folder: Path | None,
     json_file: Path | None,
+    track: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Run one method on a scenario, or on your own table.
@@ -84,21 +97,28 @@ def run(
     coterie run --config runs/rotated-digits-ifca-seed0/config.toml --seed 7
     """
     check_json(json_file)
-    given = read_config(config_file) | {name: value for name, value in flags.items() if value is not None}
+    trackers = [tracker_from_text(text) for text in track]
+    from_file = read_config(config_file)
+    given = from_file | {name: value for name, value in flags.items() if value is not None}
     file_scenario, file_method, file_out = (given.pop(key, None) for key in ("scenario", "method", "out"))
     if file_out is not None and (not isinstance(file_out, str) or not file_out or "\0" in file_out):
         raise ConfigError(f"{config_file}: out must be the path of a folder, got {shown(file_out)}")
     name, method = scenario_name(scenario or file_scenario, given), method or file_method or "ifca"
     of_scenario, of_run = split_options(name, [method], given)
-    learner, start = of_run.pop("learner", None), of_run.pop("start", None)
+    chosen: MethodChoice = method
+    if method == file_method and is_complete(method, from_file):
+        flagged = {key: value for key, value in of_run.items() if flags.get(key) is not None}
+        filed = {key: value for key, value in of_run.items() if key not in flagged}
+        chosen, rest = method_of_config({"method": method, **filed})
+        of_run = rest | flagged
     seed = of_run.get("seed", 0)
     data = build_scenario(name, seed=seed, **of_scenario)
-    plan = prepare(data, method, learner, start, of_run)  # a mistake shows before a folder is made
+    plan = prepare(data, chosen, of_run.pop("learner", None), of_run)  # a mistake shows before a folder is made
     folder = folder or (Path(file_out) if file_out else free_folder(f"{name}-{method}-seed{seed}"))
     if plan.tries:
         _warn(announcement(plan))
-    with kept(folder, err), run_progress(err, plan.options.rounds, method) as on_round:
-        result = carry_out(plan, folder, on_round, on_round.trial)
+    with kept(folder, err), run_progress(err, plan.rounds, method) as bar:
+        result = carry_out(plan, folder, [bar, *trackers], bar.trial)
     _conclude(result, folder, json_file)
 
 
@@ -117,13 +137,12 @@ def _print_paths(**paths: Path) -> None:
         out.print(f"{name:<8}{on_one_line(path)}", soft_wrap=True)
 
 
-@cli.command()
+@cli.command(cls=RunCommand)
 @click.argument("scenario", required=False)
 @click.option("--methods", required=True, help="Methods to compare, separated by commas.")
 @click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), default=3, show_default=True, help="Runs of each method.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
 @click.option("--out", "folder", type=click.Path(path_type=Path), help="New folder. [default: runs/compare-...]")
-@with_run_options
 def compare(
     scenario: str | None, methods: str, seeds: int, jobs: int | None, folder: Path | None, **flags: Any
 ) -> None:
@@ -163,17 +182,23 @@ def _run_comparison(folder: Path, workers: int | None) -> None:
         sys.exit(2)
 
 
-@cli.command(name="resume")
+@cli.command(name="resume", cls=PluginCommand)
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="For a comparison or a sweep: runs at a time. [default: one a core]"
 )
-def resume_command(folder: Path, jobs: int | None) -> None:
-    """Go on with an interrupted run, comparison or sweep; it ends as if it had never stopped.
+@track_option
+def resume_command(folder: Path, jobs: int | None, track: tuple[str, ...]) -> None:
+    """Resume an interrupted run, comparison or sweep; it ends as if it had never stopped.
+
+    A tracker that the run was started with continues its own record if it is named again.
 
     \b
     coterie resume runs/rotated-digits-ifca-seed0
     """
+    trackers = [tracker_from_text(text) for text in track]
+    if trackers and (is_comparison(folder) or is_sweep(folder)):
+        raise ConfigError("--track is for a single run: leave it out for a comparison or a sweep")
     if is_comparison(folder):
         _run_comparison(folder, jobs)
         return
@@ -183,12 +208,12 @@ def resume_command(folder: Path, jobs: int | None) -> None:
     run = RunFolder.open(folder)
     if run.finished:
         err.print(f"{on_one_line(folder)} is finished already", soft_wrap=True)
-    with kept(folder, err), run_progress(err, run.planned_rounds, str(run.asked_config["method"])) as on_round:
-        result = resume(folder, on_round=on_round, on_trial=on_round.trial, warn=_warn)
+    with kept(folder, err), run_progress(err, run.planned_rounds, str(run.asked_config["method"])) as bar:
+        result = resume(folder, callbacks=[bar, *trackers], on_trial=bar.trial, warn=_warn)
     _conclude(result, folder, None)
 
 
-@cli.command()
+@cli.command(cls=PluginCommand)
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--out", "file", type=click.Path(path_type=Path), help="File to write. [default: RUN/report.html]")
 def report(folder: Path, file: Path | None) -> None:
@@ -208,13 +233,13 @@ def report(folder: Path, file: Path | None) -> None:
 cli.add_command(predict_command)
 
 
-@cli.command()
+@cli.command(cls=PluginCommand)
 def methods() -> None:
     """List the methods."""
     show.methods(out)
 
 
-@cli.command()
+@cli.command(cls=PluginCommand)
 @click.option("--show", "name", metavar="NAME", help="Draw what the clients of this scenario see, as SVG.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="With --show: which drawing of it.")
 @click.option(
@@ -235,17 +260,18 @@ def scenarios(name: str | None, seed: int, file: Path | None) -> None:
     _print_paths(drawing=path)
 
 
-@cli.command()
+@cli.command(cls=PluginCommand)
 @click.argument("name")
 def describe(name: str) -> None:
-    """Tell all about a method, a scenario or a learner: options, defaults, paper, what the server sees.
+    """Describe a method, scenario, learner or any other part that has a name, with its options and defaults.
 
     \b
     coterie describe ifca
     coterie describe rotated-digits
     coterie describe mlp
+    coterie describe adam
     """
-    show.describe(out, name)
+    describe_name(out, name)
 
 
 cli.add_command(tiers_command)

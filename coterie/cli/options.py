@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from coterie.cli.plugins import PluginCommand
+from coterie.core.registry import Registered
 from coterie.data import SCENARIOS, find_scenario
 from coterie.errors import ConfigError, unknown_name
-from coterie.methods import METHODS, find_method
-from coterie.options import COMMON, Option
+from coterie.methods.base import Method, TieredMethod
+from coterie.methods.settings import RUN_OPTIONS
+from coterie.options import Option, options_of, plain_value
+from coterie.report.commands import option_text
+from coterie.training.planning import method_class
 from coterie.training.runs.folder import read_toml
 
-Command = Callable[..., Any]
+SHARED_OPTIONS: tuple[Option, ...] = (*RUN_OPTIONS, *options_of(TieredMethod))
+"""Options of runs, and those that nearly all methods have: local training, averaging, server, first models."""
+FLAGS = "coterie.flags"
+"""Key of the flags in the context of a command: they are made once for each call."""
 
 
 class SuggestingGroup(click.Group):
@@ -27,6 +35,16 @@ class SuggestingGroup(click.Group):
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             raise unknown_name("command", args[0], self.commands)
         return super().resolve_command(ctx, args)
+
+
+class RunCommand(PluginCommand):
+    """A command with a flag for every option of runs, methods and scenarios, those of plugins included."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if FLAGS not in ctx.meta:
+            ctx.meta[FLAGS] = [_flag(option, owner) for option, owner in _union()]
+        *own, help_flag = super().get_params(ctx)
+        return [*own, *ctx.meta[FLAGS], help_flag]
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]
@@ -43,11 +61,40 @@ class _Value(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
-def _flag(option: Option, owner: str) -> Callable[[Command], Command]:
-    kind: Any = click.Choice(option.choices) if option.choices else _Value(option) if option.words else option.kind
-    default = "" if option.default is None else f" [default: {option.default}]"
+def _flag(option: Option, owner: str) -> click.Option:
+    default = "" if option.default is None else f" [default: {default_text(option)}]"
     prefix = f"({owner}) " if owner else ""
-    return click.option(option.flag, option.name, type=kind, default=None, help=f"{prefix}{option.help}{default}")
+    return click.Option(
+        [option.flag, option.name],
+        type=_flag_type(option),
+        metavar=family.family.upper().replace(" ", "-") if (family := family_of(option)) else None,
+        default=None,
+        help=f"{prefix}{option.help}{default}",
+    )
+
+
+def _flag_type(option: Option) -> Any:
+    """The type of a flag; a member of a family stays a text, which may also name a run folder (init)."""
+    if option.choices:
+        return click.Choice(option.choices)
+    if is_member(option):
+        return str
+    return _Value(option) if option.words else option.kind
+
+
+def is_member(option: Option) -> bool:
+    """Return whether the option takes a named value with settings, such as `adam:beta1=0.8`."""
+    return family_of(option) is not None
+
+
+def family_of(option: Option) -> type[Registered] | None:
+    """Return the family whose members an option takes; None for numbers, texts and the like."""
+    return option.kind if issubclass(option.kind, Registered) else None
+
+
+def default_text(option: Option) -> str:
+    """Return the default of an option as a flag takes it; a dash for none."""
+    return option_text(plain_value(option.default)) or "-" if option.default is not None else "-"
 
 
 def _union() -> list[tuple[Option, str]]:
@@ -55,10 +102,11 @@ def _union() -> list[tuple[Option, str]]:
 
     Where they mean it differently the flag takes any text, which the chosen owner reads in its own way.
     """
-    found: dict[str, list[tuple[Option, str]]] = {option.name: [(option, "")] for option in COMMON}
+    found: dict[str, list[tuple[Option, str]]] = {option.name: [(option, "")] for option in SHARED_OPTIONS}
+    shared = set(found)
     for owner, options in _owners():
         for option in options:
-            found.setdefault(option.name, []).append((option, owner))
+            found.setdefault(option.name, []).append((option, "" if option.name in shared else owner))
     return [(_common([option for option, _ in same]), ", ".join(o for _, o in same if o)) for same in found.values()]
 
 
@@ -68,9 +116,11 @@ def _common(options: Sequence[Option]) -> Option:
     Where kinds or choices differ, no choices are offered, and the help is that of all.
     """
     first = options[0]
-    alike = all(option.kind is first.kind for option in options)
+    alike = all((option.kind, option.words) == (first.kind, first.words) for option in options)
     agreed = all(option.default == first.default for option in options)
-    common = replace(first, kind=first.kind if alike else str, default=first.default if agreed else None)
+    common = replace(first, default=first.default if agreed else None)
+    if not alike:
+        common = replace(common, kind=str, words=())
     if alike and all(option.choices == first.choices for option in options):
         return common
     return replace(common, choices=(), help="; or ".join(dict.fromkeys(_told(option) for option in options)))
@@ -88,49 +138,69 @@ def scenario_name(said: str | None, given: Mapping[str, Any]) -> str:
 
 
 def _owners() -> Iterable[tuple[str, tuple[Option, ...]]]:
-    yield from ((entry.name, entry.options) for entry in METHODS.values())
+    shared = {option.name for option in RUN_OPTIONS}
+    for name, kind in Method.members.items():
+        yield name, tuple(option for option in kind.options() if option.name not in shared)
     yield from ((entry.name, entry.options) for entry in SCENARIOS.values())
 
 
-def with_run_options(command: Command) -> Command:
-    """Add every option of runs, methods and scenarios as a flag."""
-    for option, owner in reversed(_union()):
-        command = _flag(option, owner)(command)
-    return command
+def all_options() -> dict[str, Option]:
+    """Return every option of runs, methods and scenarios by name."""
+    return {option.name: option for option, _ in _union()}
 
 
 def read_config(path: Path | None) -> dict[str, Any]:
-    """The options of a TOML file, flat; unknown names are refused with the nearest valid one."""
+    """Return the options of a TOML file; unknown names are refused with the nearest valid one.
+
+    Options that take a named value with settings may be tables, such as `[init]` with `name` and its settings, or
+    arrays of tables where there may be several (`[[procedure]]`).
+    """
     if path is None:
         return {}
     values = read_toml(path)
-    known = {option.name for option, _ in _union()} | {"scenario", "method", "out"}
+    members = {option.name: is_member(option) for option, _ in _union()}
+    known = {*members, "scenario", "method", "out"}
     for name, value in values.items():
         if name not in known:
             raise unknown_name(f"key in {path}", name, known)
-        if isinstance(value, dict | list):
+        if isinstance(value, dict | list) and not members.get(name, False):
             raise ConfigError(f"{path}: {name} must be a single value, not a table or a list")
     return values
+
+
+def is_complete(method: str, config: Mapping[str, Any]) -> bool:
+    """Return whether a config sets every option of runs, as that of a run folder does.
+
+    Such a config holds all settings of the method, too, so that what the scenario recommends must not be added.
+    """
+    refused = method_class(method).refuses
+    return all(each.name in config for each in RUN_OPTIONS if each.default is not None and each.name not in refused)
 
 
 def split_options(
     scenario: str, methods: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(scenario's options, run's options); one that nobody here takes is refused with its owner's name."""
-    of_scenario = {option.name for option in find_scenario(scenario).options}
-    of_methods = {option.name for method in methods for option in find_method(method).accepts}
-    common = {option.name for option in COMMON}
+    of_scenario = {option.name: option for option in find_scenario(scenario).options}
+    methods = list(methods)
+    # an option of a base class that a method refuses is refused later, with the reason
+    of_runs = {option.name: option for option in SHARED_OPTIONS}
+    for method in reversed(methods):
+        of_runs |= {option.name: option for option in method_class(method).options()}
     for name in given:
-        if name not in of_scenario | of_methods | common:
+        if name not in of_scenario and name not in of_runs:
             owners = [owner for owner, options in _owners() if name in {option.name for option in options}]
             raise ConfigError(
                 f"--{name.replace('_', '-')} belongs to {' and '.join(owners)}; "
                 f"neither scenario {scenario} nor {', '.join(methods)} takes it"
             )
-    for option in find_scenario(scenario).options:
-        if isinstance(given.get(option.name), str):
-            given = {**given, option.name: option.read(given[option.name])}
+    read = {name: _read(of_scenario.get(name) or of_runs[name], value) for name, value in given.items()}
     return (
-        {name: value for name, value in given.items() if name in of_scenario},
-        {name: value for name, value in given.items() if name not in of_scenario},
+        {name: value for name, value in read.items() if name in of_scenario},
+        {name: value for name, value in read.items() if name not in of_scenario},
     )
+
+
+def _read(option: Option, value: Any) -> Any:
+    """The value of a flag that several options share, in the type of the chosen one."""
+    return option.read(value) if isinstance(value, str) and not is_member(option) else value

@@ -16,6 +16,7 @@ from coterie.experiments.reproducing import OnCell
 from coterie.experiments.reproducing import OnProgress as OnCellProgress
 from coterie.experiments.reproduction import Cell, Figures
 from coterie.report.descent import event_line
+from coterie.training.callbacks.base import Callback, TrainingRun
 from coterie.training.measures import MEASURES
 from coterie.training.records import RoundRecord
 
@@ -35,15 +36,22 @@ def _bars(console: Console, unit: str) -> Progress:
 
 
 @dataclass(frozen=True)
-class RunBar:
-    """The bar of one run: called with the record of each round, and with the trial runs before the first round."""
+class RunBar(Callback):
+    """The bar of one run, and of the trial runs before it."""
 
     bars: Progress
     task: TaskID
     rounds: int
     method: str
 
-    def __call__(self, record: RoundRecord) -> None:
+    def on_start(self, run: TrainingRun) -> None:
+        """Show the rounds that an earlier process has done."""
+        self.bars.update(self.task, completed=run.first_round)
+
+    def on_round(self, run: TrainingRun, record: RoundRecord) -> None:
+        self.show(record)
+
+    def show(self, record: RoundRecord) -> None:
         """Show the latest figures, and a line for each change of K."""
         names = ("loss", *(measure.name for measure in MEASURES.values() if measure.progress))
         figures = {name: record[name] for name in names if record.get(name) is not None}

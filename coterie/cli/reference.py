@@ -7,36 +7,57 @@ from pathlib import Path
 
 import click
 
+from coterie.cli.about import (
+    SECTIONS,
+    default_method,
+    description,
+    families,
+    first_sentence,
+    listed_methods,
+    member_settings,
+    private_forms,
+    python_form,
+    sections,
+    server_sees,
+    values_text,
+)
+from coterie.cli.describe import suggestions
 from coterie.cli.main import cli
-from coterie.cli.show import private_forms, shown_options, suggestions
+from coterie.cli.options import default_text
+from coterie.core.registry import Registered
 from coterie.data import SCENARIOS
 from coterie.learners import LEARNERS, learner_options
-from coterie.methods import METHODS
-from coterie.methods.base import Entry
-from coterie.options import Option
+from coterie.methods.base import Method, TieredMethod
+from coterie.methods.ifca import IFCA
+from coterie.options import Option, options_of
 from coterie.training.measures import BUILT_IN
-from coterie.training.starts import STARTS
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100
+COMMON = frozenset(option.name for option in options_of(TieredMethod))
+NAMED = (
+    *("init", "optimizer", "schedule", "server optimizer", "combine", "tracker"),
+    *("objective", "assignment", "procedure step", "distance"),
+)
+"""Families whose members users name in options."""
 
 
 def methods_page() -> str:
     """docs/methods.md: every method, scenario and learner with its options."""
     parts = [NOTE, "# Methods, scenarios, learners\n", "The same text on the command line: `coterie describe NAME`.\n"]
-    parts += ["## Methods\n", _list([(entry.name, entry.summary) for entry in METHODS.values()])]
-    for entry in METHODS.values():
-        parts.append(_method(entry))
-    parts += ["## Options common to all methods\n", _table(shown_options(METHODS["ifca"], own=False))]
+    parts += ["## Methods\n", _list([(kind.name, kind.summary) for kind in listed_methods()])]
+    parts += [_method(kind) for kind in listed_methods()]
+    parts.append("## Options that most methods have\n")
     parts.append("Defaults are IFCA's; the sections above name what other methods set differently or do not take.\n")
-    parts.append("## Starts\n")
+    for title, options in sections(IFCA).items():
+        shared = [option for option in options if title != SECTIONS[""] or option.name in COMMON]
+        parts.append(f"### {title if title != SECTIONS[''] else 'Exchange'}\n\n{_table(shared)}")
+    parts.append("## Named values\n")
     parts.append(
-        "Settings follow the name, as in `--start gaussian:sd=2`. A run folder, a result or models are starts too.\n"
+        "Settings follow the name, as in `--init gaussian:sd=2`; in TOML they are a table, `init = {name = "
+        '"gaussian", sd = 2}`. A run folder, a result or models are initializers, too.\n'
     )
-    for start in STARTS.values():
-        parts.append(f"### start={start.name}\n\n{start.summary[0].upper()}{start.summary[1:]}.\n")
-        if start.options:
-            parts.append(_table(start.options))
+    parts += [_family(family) for family in families() if family.family in NAMED]
     parts.append("## Scenarios\n")
     for scenario in SCENARIOS.values():
         text = " ".join((scenario.build.__doc__ or "").split())
@@ -69,29 +90,42 @@ def _list(rows: list[tuple[str, str]]) -> str:
 
 
 def _table(options: tuple[Option, ...] | list[Option]) -> str:
-    lines = ["| option | default | meaning |", "| --- | --- | --- |"]
-    for option in options:
-        choices = f" ({', '.join(option.choices)})" if option.choices else ""
-        default = "-" if option.default is None else option.default
-        lines.append(f"| `{option.name}` | {default} | {option.help}{choices} |")
+    lines = ["| option | default | values | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{each.name}` | {default_text(each)} | {values_text(each)} | {each.help} |" for each in options]
     return "\n".join([*lines, ""])
 
 
-def _method(entry: Entry) -> str:
-    lines = [f"### {entry.name}\n", f"{entry.summary[0].upper()}{entry.summary[1:]}. ({entry.paper})\n"]
-    lines.append(f"    {(entry.compose.__doc__ or '').strip()}\n")
-    lines.append(f"{entry.equals()}\n")
+def _method(kind: type[Method]) -> str:
+    lines = [f"### {kind.name}\n", f"{kind.summary[0].upper()}{kind.summary[1:]}. ({kind.citation})\n"]
+    lines += [f"{paragraph}\n" for paragraph in description(kind)]
+    lines.append(f"{kind.equals()}\n")
     lines.append("What the server gets to see of each client:\n")
-    lines += [f"- update: {entry.seen()}"] * entry.trains
-    lines += [f"- {row}: {meaning}" for row, meaning in entry.revealed().items()]
-    lines.append(f"\nPrivate runs: {private_forms(entry)}.")
-    defaults = {k: v for k, v in entry.defaults({}).items() if k not in {o.name for o in entry.options} | entry.refuses}
-    if defaults:
-        lines.append("\nSets " + ", ".join(f"`{name}={value}`" for name, value in defaults.items()) + ".")
-    if entry.refuses:
-        lines.append("Does not take " + ", ".join(f"`{name}`" for name in sorted(entry.refuses)) + ".")
-    if entry.options:
-        lines.append("\n" + _table(shown_options(entry, own=True)))
+    lines += [f"- {row}: {meaning}" for row, meaning in server_sees(kind).items()]
+    lines.append(f"\nPrivate runs: {private_forms(kind)}.")
+    lines.append(f"\nIn Python: `{python_form(default_method(kind))}`")
+    own = {option.name: option for options in sections(kind).values() for option in options}
+    usual = {option.name: option.default for options in sections(IFCA).values() for option in options}
+    other = [o for name, o in own.items() if name in COMMON and o.default != usual.get(name)]
+    if other:
+        lines.append("\nSets " + ", ".join(f"`{o.name}={default_text(o)}`" for o in other) + ".")
+    if kind.refuses:
+        lines.append("\nDoes not take " + ", ".join(f"`{name}`" for name in sorted(kind.refuses)) + ".")
+    special = [o for title, options in sections(kind).items() if title != SECTIONS["run"] for o in options]
+    special = [o for o in special if o.name not in COMMON]
+    if special:
+        lines.append("\n" + _table(special))
+    return "\n".join([*lines, ""])
+
+
+def _family(family: type[Registered]) -> str:
+    """A section about the members of a family, with their settings."""
+    lines = [f"### {family.family}\n"]
+    for name, member in family.members.items():
+        if issubclass(member, Method) and family.family != Method.family:
+            lines.append(f"- `{name}`: {member.summary}; a method (above)")
+            continue
+        settings = ", ".join(f"`{each.name}={each.default}`" for each in member_settings(member))
+        lines.append(f"- `{name}`: {first_sentence(member)}" + (f". Settings: {settings}" if settings else ""))
     return "\n".join([*lines, ""])
 
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from coterie.cli.about import listed_methods
 from coterie.cli.terminal import visible
-from coterie.cli.tiers import default_method
-from coterie.data import SCENARIOS, ScenarioEntry
-from coterie.errors import unknown_name
+from coterie.data import SCENARIOS
 from coterie.experiments.reproduction import Claim
 from coterie.experiments.sweep import Sweep
-from coterie.learners import LEARNERS, learner_options
-from coterie.methods import METHODS
-from coterie.methods.base import Entry
-from coterie.options import PRIVATE, Option
-from coterie.privacy.budget import why_not
 from coterie.report import choosing, descent, one_shot, privacy
 from coterie.report.coefficients import table_rows
 from coterie.report.comparison import Comparison, compare
@@ -31,10 +24,8 @@ from coterie.report.reading import RunData
 from coterie.report.tables import MethodColumn, cell, method_columns, method_rows
 from coterie.training.divergence import DIVERGED
 from coterie.training.measures import MEASURES, Measure, Unit
-from coterie.training.planning import FREE
 from coterie.training.records import Metrics
 from coterie.training.result import REGRESSION, Result
-from coterie.training.starts import RANDOM, STARTS, StartEntry
 
 SPARED = (("up", "down"), ("rounds",), ("finetuned_worst_tenth",), ("sample_identity",), ("seconds",), ("clusters",))
 """Columns that a comparison leaves to the report, one after the other, where the terminal has no room for all."""
@@ -295,8 +286,8 @@ def _assigned(options: Mapping[str, object]) -> str:
 def methods(console: Console) -> None:
     """All methods, one line each."""
     table = _table("method", "")
-    for entry in METHODS.values():
-        table.add_row(entry.name, entry.summary)
+    for kind in listed_methods():
+        table.add_row(kind.name, kind.summary)
     console.print(table)
     console.print("\n'coterie describe NAME' tells more.", highlight=False)
 
@@ -310,98 +301,3 @@ def scenarios(console: Console) -> None:
     console.print(
         "\n'coterie describe NAME' tells more. Your own data: coterie.from_arrays in Python.", highlight=False
     )
-
-
-def describe(console: Console, name: str) -> None:
-    """Everything about one name."""
-    if name in METHODS:
-        _describe_method(console, METHODS[name])
-    elif name in SCENARIOS:
-        _describe_scenario(console, SCENARIOS[name])
-    elif name in LEARNERS:
-        _describe_learner(console, name)
-    elif name in STARTS:
-        _describe_start(console, STARTS[name])
-    else:
-        raise unknown_name("method, scenario, learner or start", name, [*METHODS, *SCENARIOS, *LEARNERS, *STARTS])
-
-
-def _describe_start(console: Console, entry: StartEntry) -> None:
-    console.print(f"start={entry.name}: {entry.summary}", style="bold", highlight=False)
-    if entry.options:
-        _options(console, f"Settings, as in start={entry.name}:{entry.options[0].name}=VALUE", entry.options)
-
-
-def _options(console: Console, title: str, options: Sequence[Option]) -> None:
-    console.print(f"\n{title}", style="bold")
-    table = _table("option", "default", "meaning")
-    for option in options:
-        choices = f" ({', '.join(option.choices)})" if option.choices else ""
-        default = "-" if option.default is None else str(option.default)
-        table.add_row(option.name, default, option.help + choices)
-    console.print(table)
-
-
-def _describe_method(console: Console, entry: Entry) -> None:
-    console.print(f"{entry.name}: {entry.summary}", style="bold", highlight=False)
-    console.print(entry.paper, highlight=False)
-    console.print(f"\n{_composition(entry)}", highlight=False)
-    console.print(entry.equals(), highlight=False)
-    console.print("\nWhat the server gets to see of each client", style="bold")
-    if entry.trains:
-        console.print(f"  update: {entry.seen()}", highlight=False)
-    for row, meaning in entry.revealed().items():
-        console.print(f"  {row}: {meaning}", highlight=False)
-    console.print(f"  private runs: {private_forms(entry)}", highlight=False)
-    if entry.options:
-        _options(console, "Options of its own", shown_options(entry, own=True))
-    _options(console, "Common options", shown_options(entry, own=False))
-
-
-def private_forms(entry: Entry) -> str:
-    """Which values of `privacy` the method takes as it is by default, or why none."""
-    if entry.refuses >= PRIVATE:
-        return "none; nothing leaves a client" if entry.groups == "self" else "none; no noise for what its clients send"
-    method, begins = default_method(entry), str(entry.prefers({}).get("start", entry.defaults({}).get("start", RANDOM)))
-    why = {where: why_not(method, where) for where in ("local", "central")}
-    if begins.partition(":")[0] not in FREE:
-        return f"none; start={begins} asks clients for facts that are not noised"
-    forms = [f"privacy={where}" for where, reason in why.items() if reason is None]
-    return " or ".join(forms) if forms else f"none; {why['local']}"
-
-
-def shown_options(entry: Entry, *, own: bool) -> list[Option]:
-    """A method's own options, or the common ones it takes, with the defaults that it sets."""
-    defaults = entry.defaults({})
-    chosen = [o for o in entry.accepts if (o in entry.options) == own]
-    return [replace(o, default=defaults.get(o.name, o.default)) for o in chosen]
-
-
-def _composition(entry: Entry) -> str:
-    """The docstring of the function that composes the method."""
-    return (entry.compose.__doc__ or "").strip()
-
-
-def _describe_scenario(console: Console, entry: ScenarioEntry) -> None:
-    console.print(f"{entry.name}: {entry.summary}", style="bold", highlight=False)
-    console.print(" ".join((entry.build.__doc__ or "").split()), highlight=False)
-    _options(console, "Options", entry.options)
-    console.print("\nRun options it suggests", style="bold")
-    console.print(suggestions(entry), highlight=False)
-
-
-def suggestions(entry: ScenarioEntry) -> str:
-    """The run options that suit a scenario, on one line."""
-    return ", ".join(f"{name}={value}" for name, value in entry.recommended.items())
-
-
-def _describe_learner(console: Console, name: str) -> None:
-    console.print(f"{name}: a learner", style="bold", highlight=False)
-    console.print(" ".join((LEARNERS[name].__doc__ or "").split()), highlight=False)
-    console.print("\nSettings", style="bold")
-    table = _table("name", "default")
-    for setting in learner_options(name).values():
-        default = setting.default
-        table.add_row(setting.name, "-".join(map(str, default)) if isinstance(default, tuple) else str(default).lower())
-    console.print(table)
-    console.print(f"\nexample: --learner {name}:{next(iter(learner_options(name)))}=...", highlight=False)

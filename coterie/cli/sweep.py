@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,21 @@ import click
 from coterie.cli import show
 from coterie.cli.folders import complete, free_folder, kept
 from coterie.cli.json_output import check_json, write_json_output
-from coterie.cli.options import scenario_name, split_options, with_run_options
+from coterie.cli.options import RunCommand, all_options, is_member, scenario_name, split_options
 from coterie.cli.progress import comparison_progress
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.data import find_scenario
 from coterie.errors import ConfigError, unknown_name
 from coterie.experiments.compare import MOST_SEEDS, seed_list
 from coterie.experiments.sweep import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
-from coterie.methods import find_method
-from coterie.options import COMMON
+from coterie.options import Option
+from coterie.training.planning import method_class
 
 out = Terminal()
 err = Terminal(stderr=True)
 
 
-@click.command(name="sweep")
+@click.command(name="sweep", cls=RunCommand)
 @click.argument("scenario", required=False)
 @click.option("--method", default="ifca", show_default=True, help="Method to run (see 'coterie methods').")
 @click.option("--over", multiple=True, metavar="NAME=V1,V2,...", help="An option and the values to try; repeatable.")
@@ -42,7 +43,6 @@ err = Terminal(stderr=True)
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Also write the ranking as JSON; - prints it."
 )
-@with_run_options
 def sweep_command(
     scenario: str | None,
     method: str,
@@ -78,8 +78,8 @@ def sweep_command(
 def read_over(texts: Sequence[str], method: str, scenario: str) -> dict[str, list[object]]:
     """The values of each option named in `--over NAME=V1,V2`, in their own types."""
     # those of the scenario and those that the method does not take are refused later, with the reason
-    options = (*find_scenario(scenario).options, *COMMON, *find_method(method).options)
-    known = {option.name: option for option in options}
+    of_method = {option.name: option for option in method_class(method).options()}
+    known = all_options() | of_method | {option.name: option for option in find_scenario(scenario).options}
     found: dict[str, list[object]] = {}
     for text in texts:
         name, given, values = text.partition("=")
@@ -90,8 +90,15 @@ def read_over(texts: Sequence[str], method: str, scenario: str) -> dict[str, lis
             raise unknown_name(f"option of method {method}", name, known)
         if name in found:
             raise ConfigError(f"--over {name} is given twice: list all of its values in one")
-        found[name] = [known[name].read(value.strip()) for value in values.split(",") if value.strip()]
+        found[name] = _read_values(known[name], values)
     return found
+
+
+def _read_values(option: Option, text: str) -> list[object]:
+    """The values in a list such as `0.1,1` or `adam,sgd:momentum=0.9,nesterov=true`, in the option's type."""
+    if is_member(option):  # a comma before `setting=` belongs to the value before it
+        return [value.strip() for value in re.split(r",(?!\s*\w+=)", text) if value.strip()]
+    return [option.read(value.strip()) for value in text.split(",") if value.strip()]
 
 
 def go_on_with_sweep(folder: Path, workers: int | None, json_file: Path | None = None) -> None:

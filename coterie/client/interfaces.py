@@ -141,5 +141,5 @@ class Distance(Registered, ABC, family="distance"):
         """Return distances (a, a) from the rows of a clients."""
 
     def server_expects(self, run: RunFacts) -> Specs:
-        """Return the form of the rows of `client_summary`."""
-        return {name: Spec((None,), None) for name in self.reveals}
+        """Return the form of the rows of `client_summary`; none for changes, which clients send anyway."""
+        return {name: Spec((None,), None) for name in self.round_rows}

@@ -95,12 +95,17 @@ def _checked(plain: Any, kind: Any, wanted: str, what: str) -> Any:
     return plain
 
 
+def one_of(kind: type[Registered]) -> str:
+    """Return the name of a family with its article, for error messages: `an objective`, `a method`."""
+    return f"{'an' if kind.family[:1] in 'aeiou' else 'a'} {kind.family}"
+
+
 def _member(kind: type[Registered], plain: Any, what: str) -> Any:
     """A member from its mapping, or from its name alone."""
     if isinstance(plain, str):
         plain = {NAME: plain}
-    settings = dict(_checked(plain, Mapping, f"a {kind.family} with its name and settings", what))
-    name = _checked(settings.pop(NAME, None), str, f"a {kind.family} with a name", what)
+    settings = dict(_checked(plain, Mapping, f"{one_of(kind)} with its name and settings", what))
+    name = _checked(settings.pop(NAME, None), str, f"{one_of(kind)} with a name", what)
     return _dataclass(find_member(kind, name), settings, name)
 
 

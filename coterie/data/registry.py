@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TypeVar
 
 from coterie.core.dataset import FederatedDataset
 from coterie.data import table
@@ -28,7 +30,7 @@ from coterie.data.scenarios import (
 )
 from coterie.data.scenarios.shifts.pictures import DATASETS as PICTURES
 from coterie.errors import ConfigError, CoterieError, shown, unknown_name
-from coterie.options import Option, check_all, check_seed
+from coterie.options import Option, check_all, check_seed, options_of_function
 
 
 @dataclass(frozen=True)
@@ -369,6 +371,54 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         ),
     )
 }
+
+
+Build = TypeVar("Build", bound=Callable[..., FederatedDataset])
+
+
+def register_scenario(name: str, recommended: Mapping[str, object] | None = None) -> Callable[[Build], Build]:
+    """Return a decorator that makes a function a scenario: `coterie.scenario(name)`, `coterie run NAME`.
+
+    The function takes `seed` and its options as keywords and returns the clients, as `from_arrays` does. The types and
+    defaults of its parameters and the `Args` of its docstring describe the options; its first line is the summary.
+
+    Args:
+        name: Name of the scenario. Only a function of the same name can take it again, as when a notebook cell is run
+            twice.
+        recommended: Options of runs that suit the scenario, used where the user does not give them.
+
+    Raises:
+        ConfigError: if the name is taken, or a parameter has no type or no default.
+
+    Example:
+        >>> import numpy as np
+        >>> import coterie
+        >>> from coterie.data import register_scenario
+        >>> @register_scenario("coin-flips", recommended={"learner": "logistic", "clusters": 1})
+        ... def coin_flips(*, seed: int = 0, clients: int = 4) -> coterie.FederatedDataset:
+        ...     random = np.random.default_rng(seed)
+        ...     return coterie.from_arrays([(random.normal(size=(9, 2)), random.integers(2, size=9))] * clients)
+        >>> len(coterie.scenario("coin-flips", clients=6).clients)
+        6
+    """
+
+    def known(build: Build) -> Build:
+        taken = SCENARIOS.get(name)
+        if taken is not None and taken.build.__qualname__ != build.__qualname__:
+            raise ConfigError(f"there is already a scenario called {name!r}: choose another name")
+        options = options_of_function(build, but=frozenset({"seed"}))
+
+        @wraps(build)
+        def named(*, seed: int, **given: object) -> FederatedDataset:
+            used = {option.name: option.default for option in options} | given
+            stored = {each: value for each, value in used.items() if value is not None}
+            return replace(build(seed=seed, **used), name=name, options=stored)
+
+        summary = (build.__doc__ or name).strip().partition("\n")[0].rstrip(".")
+        SCENARIOS[name] = ScenarioEntry(name, summary, named, recommended or {}, options)
+        return build
+
+    return known
 
 
 def find_scenario(name: str) -> ScenarioEntry:

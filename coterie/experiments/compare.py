@@ -22,14 +22,17 @@ from coterie.core.dataset import FederatedDataset
 from coterie.data import find_scenario, scenario
 from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError, shown
 from coterie.experiments.processes import in_processes, leave_if_importing_main
+from coterie.experiments.variants import Methods, Variant, variants_of
 from coterie.learners import LearnerChoice
-from coterie.methods import find_method
-from coterie.options import Option, check_seed, plain_options, settle
+from coterie.methods.settings import RunSettings
+from coterie.options import Option, check_seed, plain_options
 from coterie.report.reading import read_run
 from coterie.training.fitting import fit, resume
-from coterie.training.planning import prepare
+from coterie.training.planning import MethodChoice, prepare
 from coterie.training.runs.folder import read_toml
 from coterie.training.runs.locking import create_for_jobs
+
+FILE = "compare.toml"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Job:
     folder: Path
     scenario: str
     scenario_options: Mapping[str, Any]
-    method: str
+    variant: Variant
     seed: int
     options: Mapping[str, Any]
     tested: bool = True
@@ -58,9 +61,11 @@ class Job:
         return whole if self.tested else replace(whole, test=None, newcomers=None)
 
     def rounds(self) -> int:
-        """How many rounds it will take; told from the options, without the data."""
-        method = find_method(self.method).defaults(self.options)
-        return int(settle(self.options, find_scenario(self.scenario).recommended, method)["rounds"])
+        """Number of rounds that it will take; from the options, without the data."""
+        if not self.variant.kind.trains:
+            return 0
+        suggested = find_scenario(self.scenario).recommended.get("rounds", RunSettings().rounds)
+        return int(self.options.get("rounds", suggested))
 
     def run_options(self) -> dict[str, Any]:
         return {**self.options, "seed": self.seed}
@@ -77,28 +82,46 @@ Progress = Callable[[Job, int], None]
 """Called now and then with a job and the rounds it has done."""
 
 
-def plan_comparison(
-    name: str, methods: Sequence[str], seeds: Sequence[int], options: Mapping[str, Any], out: Path
-) -> None:
-    """Check everything, then write compare.toml into a new folder. Nothing runs yet."""
+def plan_comparison(name: str, methods: Methods, seeds: Sequence[int], options: Mapping[str, Any], out: Path) -> None:
+    """Check everything, then write compare.toml into a new folder. Nothing runs yet.
+
+    Args:
+        name: Name of the scenario.
+        methods: Names or typed values, in a list, or in a mapping by label.
+        seeds: Seeds of the runs of each method.
+        options: Options of the scenario and of the runs; each goes to the methods that take it.
+        out: The new folder.
+
+    Raises:
+        ConfigError: if a method, an option or a combination of them cannot work; nothing has been written then.
+    """
     options = plain_options(options)
-    if not methods or not seeds:
+    variants = variants_of(methods)
+    if not variants or not seeds:
         raise ConfigError("a comparison needs at least one method and one seed")
-    for method in methods:
-        find_method(method)
-    twice = {m for m in methods if list(methods).count(m) > 1}
-    if twice:
-        raise ConfigError(f"method {sorted(twice)[0]!r} is listed twice: name every method once")
     entry = find_scenario(name)
     scenario_names = {option.name for option in entry.options}
-    known = scenario_names | {option.name for m in methods for option in find_method(m).accepts}
-    _check_taken(options, known, f"scenario {name} nor of {', '.join(methods)}")
-    asked = {"scenario": name, "methods": list(methods), "seeds": list(seeds), "options": dict(options)}
+    listed = ", ".join(variant.label for variant in variants)
+    _check_taken(options, scenario_names | _names_of(variants), f"scenario {name} nor of {listed}")
+    asked: dict[str, Any] = {
+        "scenario": name,
+        "methods": [variant.label for variant in variants],
+        "seeds": list(seeds),
+        "options": dict(options),
+    }
+    typed = {variant.label: variant.to_plain() for variant in variants if not variant.is_plain}
+    if typed:
+        asked["typed"] = typed
     first = [job for job in _jobs(out, asked) if job.seed == seeds[0]]
     data = first[0].data()
     for job in first:
-        prepare(data, job.method, None, None, job.run_options())  # a mistake shows before anything is written
-    create_for_jobs(out, "compare.toml", asked)
+        prepare(data, job.variant.choice(), None, job.run_options())  # a mistake shows before anything is written
+    create_for_jobs(out, FILE, asked)
+
+
+def _names_of(variants: Sequence[Variant]) -> set[str]:
+    """The names of all options of these methods."""
+    return {option.name for variant in variants for option in variant.kind.options()}
 
 
 def _check_taken(options: Mapping[str, Any], known: Collection[str], by: str) -> None:
@@ -130,32 +153,32 @@ def folder_path(out: object) -> Path:
 
 def is_comparison(folder: Path) -> bool:
     """Whether this folder was made by `plan_comparison`."""
-    return (folder / "compare.toml").is_file()
+    return (folder / FILE).is_file()
 
 
 def jobs_of(folder: Path) -> list[Job]:
     """The runs of a comparison, seed by seed."""
-    return _jobs(folder, read_toml(folder / "compare.toml"))
+    return _jobs(folder, read_toml(folder / FILE))
 
 
 def _jobs(folder: Path, asked: Mapping[str, Any]) -> list[Job]:
     scenario_names = {option.name for option in find_scenario(asked["scenario"]).options}
     options = asked["options"]
-    jobs = []
-    for seed in asked["seeds"]:
-        for method in asked["methods"]:
-            accepted = {option.name for option in find_method(method).accepts}
-            jobs.append(
-                Job(
-                    folder / "jobs" / f"{method}-seed{seed}",
-                    asked["scenario"],
-                    {k: v for k, v in options.items() if k in scenario_names},
-                    method,
-                    seed,
-                    {k: v for k, v in options.items() if k in accepted and k not in scenario_names},
-                )
-            )
-    return jobs
+    of_scenario = {name: value for name, value in options.items() if name in scenario_names}
+    of_runs = {name: value for name, value in options.items() if name not in scenario_names}
+    variants = [Variant.from_plain(label, asked.get("typed", {})) for label in asked["methods"]]
+    return [
+        Job(
+            folder / "jobs" / f"{variant.label}-seed{seed}",
+            asked["scenario"],
+            of_scenario,
+            variant,
+            seed,
+            variant.takes(of_runs),
+        )
+        for seed in asked["seeds"]
+        for variant in variants
+    ]
 
 
 def run_comparison(folder: Path, workers: int | None = None, progress: Progress = lambda job, done: None) -> list[str]:
@@ -186,17 +209,22 @@ def run_job(job: Job) -> None:
     """One job, in a worker process; that its training diverged is in its result."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
-        go_on(job.folder, job.data(), job.method, None, job.run_options())
+        go_on(job.folder, job.data(), job.variant.choice(), None, job.run_options())
 
 
 def go_on(
-    folder: Path, data: FederatedDataset, method: str, learner: LearnerChoice | None, options: Mapping[str, Any]
+    folder: Path,
+    data: FederatedDataset,
+    method: MethodChoice,
+    learner: LearnerChoice | None,
+    options: Mapping[str, Any],
 ) -> None:
     """Bring the run in this folder to its end, whether or not it has begun."""
     if (folder / "config.toml").is_file():
         resume(folder, data, learner=learner, warn=lambda text: None)
     else:
-        fit(data, method, learner=learner, out=folder, **options)
+        chosen = {} if learner is None else {"learner": learner}  # a name is among the options
+        fit(data, method, out=folder, **{**options, **chosen})
 
 
 MOST_SEEDS = 10_000
@@ -226,7 +254,7 @@ def seed_list(seeds: int | Sequence[int], first: int = 0) -> list[int]:
 
 def compare(
     data: str | FederatedDataset,
-    methods: Sequence[str] = ("local", "fedavg", "ifca"),
+    methods: Methods = ("local", "fedavg", "ifca"),
     *,
     seeds: int | Sequence[int] = 3,
     out: str | Path,
@@ -235,17 +263,38 @@ def compare(
 ) -> Path:
     """Run several methods over several seeds and return the folder with their runs.
 
-    data: a scenario's name (jobs run in parallel, every seed draws its own data), or a population of one's own (jobs
-    run one after the other, seeds change the start and the sampling). An option goes to the methods that take it.
+    Args:
+        data: Name of a scenario (runs are carried out in parallel worker processes, and every seed draws its own data),
+            or a dataset (one run after the other in this process; seeds change the first models and the sampling).
+        methods: Names or typed methods such as `IFCA(clusters=4)`. A mapping gives each a label, so that several
+            variants of one method can be compared: `{"ifca-2": IFCA(clusters=2), "ifca-4": IFCA(clusters=4)}`.
+        seeds: Number of seeds, or a list of them.
+        out: New folder for the runs.
+        learner: As in `fit`; a function only with a dataset.
+        **options: As in `fit`. Each goes to the methods that take it, and replaces the field of a typed method.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: if a method or an option is unknown or does not fit; nothing has been written then.
+        RunError: if runs failed; `coterie resume` continues the others.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie
+        >>> from coterie.methods import IFCA
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> out = tempfile.mkdtemp() + "/comparison"
+        >>> folder = coterie.compare(data, ["fedavg", IFCA(clusters=4)], seeds=1, out=out, rounds=2)
     """
     leave_if_importing_main()
     check_data(data)
     check_no_seed(options)
     seeds = seed_list(seeds)
     folder = folder_path(out)
-    if not is_list(methods):
-        raise ConfigError(f"methods must be a list of names, got {shown(methods)}")
-    methods = list(methods)  # an array has no truth value
+    if not isinstance(methods, Mapping) and not is_list(methods):
+        raise ConfigError(f"methods must be a list of names or typed methods, got {shown(methods)}")
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
             raise ConfigError(
@@ -260,11 +309,10 @@ def compare(
             if run.diverged:
                 warnings.warn(f"{job.name}: {run.metrics['why_diverged']}", DivergenceWarning, stacklevel=2)
         return folder
-    known = {option.name for method in methods for option in find_method(method).accepts}
-    _check_taken(options, known, ", ".join(methods))
+    variants = variants_of(methods)
+    _check_taken(options, _names_of(variants), ", ".join(variant.label for variant in variants))
     for seed in seeds:
-        for method in methods:
-            accepted = {option.name for option in find_method(method).accepts}
-            own = {k: v for k, v in options.items() if k in accepted}
-            fit(data, method, learner=learner, out=folder / "jobs" / f"{method}-seed{seed}", seed=seed, **own)
+        for variant in variants:
+            place = folder / "jobs" / f"{variant.label}-seed{seed}"
+            fit(data, variant.choice(), learner=learner, out=place, seed=seed, **variant.takes(options))
     return folder

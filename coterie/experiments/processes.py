@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -22,6 +22,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Generic, TypeVar
 
 from coterie.errors import CoterieError, RunError, from_system
+from coterie.training.plugins import load_installed
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
@@ -218,6 +219,8 @@ def _quiet_start() -> Iterator[None]:
 def _serve(pipe: Connection, work: Callable[[Job], Outcome]) -> None:
     """Answer one job after the other until the parent ends this process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(CoterieError):  # which is raised again when a name of the plugin is looked up
+        load_installed()
     pipe.send(None)  # ready
     while True:
         pipe.send(_answered(work, pipe.recv()))

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from coterie.core.dataset import FederatedDataset
 from coterie.data import scenario
 from coterie.errors import RunError
+from coterie.options import plain_options
 from coterie.training.fitting import carry_out, resume
 from coterie.training.planning import prepare
 from coterie.training.result import Result, load
@@ -90,7 +91,8 @@ class RunCell:
             return carry_out(plan, folder)
         run = RunFolder.open(folder)
         # an option that is younger than the run had its default there
-        before = {option.name: option.default for option in type(plan.method).options()} | dict(run.asked_config)
+        defaults = {option.name: option.default for option in plan.method.options()} | type(plan.method)().to_options()
+        before = plain_options(defaults) | run.asked_config
         other = [name for name, value in plan.config.items() if before.get(name) != value]
         if other:
             raise RunError(f"{folder} holds another run ({', '.join(other)} differ): move it away")

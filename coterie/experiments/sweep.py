@@ -26,6 +26,7 @@ import numpy as np
 
 from coterie.core.dataset import FederatedDataset
 from coterie.core.numbers import finite_numbers
+from coterie.core.registry import Registered
 from coterie.data import SCENARIOS, find_scenario
 from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError, shown
 from coterie.experiments.compare import (
@@ -40,14 +41,14 @@ from coterie.experiments.compare import (
     seed_list,
 )
 from coterie.experiments.processes import leave_if_importing_main
+from coterie.experiments.variants import Variant
 from coterie.files import write_json
 from coterie.learners import LearnerChoice
-from coterie.methods import find_method
-from coterie.options import Option, plain_options
-from coterie.report.commands import run_command
+from coterie.options import Option, plain_options, plain_value
+from coterie.report.commands import option_text, run_command
 from coterie.report.comparison import Spread
 from coterie.report.reading import RunData, read_run
-from coterie.training.planning import prepare
+from coterie.training.planning import MethodChoice, prepare
 from coterie.training.runs.files import writing
 from coterie.training.runs.folder import read_toml
 from coterie.training.runs.locking import create_for_jobs
@@ -68,14 +69,21 @@ class Asked:
     scenario: str
     """Its name, or that of a population of one's own."""
     method: str
+    """Name of the method."""
     over: Mapping[str, Sequence[Any]]
-    """The values of each swept option."""
+    """The values of each swept option, as TOML holds them."""
     seeds: Sequence[int]
     validation: float = SHARE
     options: Mapping[str, Any] = field(default_factory=dict)
     """What is the same in all runs, options of the scenario included."""
     data_sha256: str = ""
-    """Digest of a population of one's own: it cannot be made again from a name."""
+    """Digest of a dataset of one's own: it cannot be made again from a name."""
+    settings: Mapping[str, Any] | None = None
+    """All settings of a typed method; None: the method was given by name."""
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(self.method, self.method, self.settings)
 
     def combinations(self) -> list[dict[str, Any]]:
         """The swept options of each cell, the last one varying fastest."""
@@ -85,13 +93,14 @@ class Asked:
         """The runs of one cell, one a seed."""
         named = SCENARIOS.get(self.scenario)
         of_scenario = {option.name for option in named.options} if named else set()
-        words = re.sub(r"[^\w.,=+-]+", "_", ",".join(f"{name}={value}" for name, value in cell.items()))[:LONGEST]
+        told = ",".join(f"{name}={option_text(value)}" for name, value in cell.items())
+        words = re.sub(r"[^\w.,=+-]+", "_", told)[:LONGEST]
         return [
             Job(
                 folder / "jobs" / f"{number:03d}-{words}-seed{seed}",
                 self.scenario,
                 {name: value for name, value in self.options.items() if name in of_scenario},
-                self.method,
+                self.variant,
                 seed,
                 {name: value for name, value in self.options.items() if name not in of_scenario}
                 | {**cell, "validation": self.validation},
@@ -166,7 +175,7 @@ def _plain(cell: Cell) -> dict[str, Any]:
 
 def sweep(
     data: str | FederatedDataset,
-    method: str = "ifca",
+    method: MethodChoice = "ifca",
     *,
     over: Mapping[str, Sequence[Any]],
     seeds: int | Sequence[int] = 1,
@@ -177,13 +186,25 @@ def sweep(
 ) -> Sweep:
     """Run every combination of the values in `over` and rank them by the clients' validation samples.
 
-    data: a scenario's name (runs in parallel, every seed draws its own data), or a population of one's own (runs one
-        after the other). Its test data is not touched.
-    over: the values of each option to try, {"lr": [0.01, 0.1], "local_steps": [1, 10]}.
-    validation: the share of each client's training samples that is held out and judged by.
-    out: a folder for the runs. The same call with the same folder goes on where it stopped: finished runs are not
-        repeated. Without it nothing is kept.
-    options: the same for all runs, as in `fit`.
+    Args:
+        data: Name of a scenario (runs are carried out in parallel worker processes, and every seed draws its own data),
+            or a dataset (one run after the other). Its test data is not touched.
+        method: Name of the method, or a typed method whose other fields are the same in all runs.
+        over: The values of each option to try, such as {"lr": [0.01, 0.1], "local_steps": [1, 10]}. Options such as
+            `optimizer` take texts ("adam", "sgd:momentum=0.9") or typed values.
+        seeds: Number of seeds of each combination, or a list of them.
+        validation: Share of each client's training samples that is held out and decides.
+        out: Folder for the runs. The same call with the same folder continues where it stopped. By default nothing is
+            kept.
+        learner: As in `fit`; a function only with a dataset.
+        **options: Options that are the same for all runs, as in `fit`.
+
+    Returns:
+        The combinations, the best first.
+
+    Raises:
+        ConfigError: if an option cannot be swept or does not fit; nothing has been written then.
+        RunError: if every combination failed, or the folder holds another sweep.
     """
     leave_if_importing_main()
     check_data(data)
@@ -194,15 +215,16 @@ def sweep(
             return sweep(data, method, out=Path(place) / "sweep", **again)
     folder = folder_path(out)
     seeds = seed_list(seeds)
+    variant = Variant.of(method)
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
             raise ConfigError(
                 "a learner of your own needs a population instead of a scenario's name: pass scenario(...)"
             )
         fixed = options if learner is None else {**options, "learner": learner}
-        plan_sweep(Asked(data, method, over, seeds, validation, fixed), folder)
+        plan_sweep(Asked(data, variant.method, over, seeds, validation, fixed, settings=variant.settings), folder)
         return conclude(folder, run_sweep(folder))
-    asked = Asked(data.name, method, over, seeds, validation, options, data.fingerprint())
+    asked = Asked(data.name, variant.method, over, seeds, validation, options, data.fingerprint(), variant.settings)
     plan_sweep(asked, folder, data, learner)
     return conclude(folder, _run_here(folder, replace(data, test=None, newcomers=None), learner))
 
@@ -212,7 +234,7 @@ def plan_sweep(
 ) -> None:
     """Check everything, then write sweep.toml into a new folder, or find the same one there. Nothing runs yet.
 
-    `data` is a population of one's own; without it the scenario is built.
+    `data` is a dataset of one's own; without it the scenario is built.
     """
     asked = _checked(asked)
     if (folder / FILE).is_file():
@@ -224,13 +246,13 @@ def plan_sweep(
     first = [job for job in asked.all_jobs(folder) if job.seed == asked.seeds[0]]
     seen = first[0].data() if data is None else replace(data, test=None, newcomers=None)
     for job in first:
-        prepare(seen, job.method, learner, None, job.run_options())  # a mistake shows before anything is written
-    create_for_jobs(folder, FILE, {name: value for name, value in asdict(asked).items() if value != ""})
+        prepare(seen, job.variant.choice(), learner, job.run_options())  # a mistake shows before anything is written
+    create_for_jobs(folder, FILE, {name: value for name, value in asdict(asked).items() if value not in ("", None)})
 
 
 def _checked(asked: Asked) -> Asked:
     """The same with values in their own types; an error for what cannot be swept."""
-    entry = find_method(asked.method)
+    kind = asked.variant.kind
     if asked.data_sha256 == "":
         find_scenario(asked.scenario)
     if not isinstance(asked.over, Mapping):
@@ -240,7 +262,7 @@ def _checked(asked: Asked) -> Asked:
     if not asked.seeds:
         raise ConfigError("a sweep needs at least one seed")
     of_scenario = SCENARIOS[asked.scenario].options if asked.scenario in SCENARIOS else ()
-    known = {option.name: option for option in entry.accepts}
+    known = {option.name: option for option in kind.options()}
     over = {}
     for name, values in asked.over.items():
         if name in {option.name for option in of_scenario}:
@@ -260,8 +282,9 @@ def _values(name: str, given: Sequence[Any], option: Option | None) -> list[Any]
     """The values to try; those of an unknown option are refused later, by the method, with the nearest name."""
     if not is_list(given):
         raise ConfigError(f"{name} must be swept over a list of values, got {shown(given)}")
-    plain = [value.item() if isinstance(value, np.generic) else value for value in given]
-    values = plain if option is None else [option.check(value) for value in plain]
+    values = [plain_value(value.item() if isinstance(value, np.generic) else value) for value in given]
+    if option is not None and not issubclass(option.kind, Registered):  # members are checked with the whole run
+        values = [option.check(value) for value in values]
     if not values:
         raise ConfigError(f"{name} has no values to try: give at least one")
     twice = [value for value in values if values.count(value) > 1]
@@ -299,7 +322,7 @@ def _run_here(folder: Path, data: FederatedDataset, learner: LearnerChoice | Non
             if not job.finished:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", DivergenceWarning)  # the cell says so
-                    go_on(job.folder, data, job.method, learner, job.run_options())
+                    go_on(job.folder, data, job.variant.choice(), learner, job.run_options())
         except CoterieError as error:
             failed[job.name] = str(error)
     return failed
@@ -375,7 +398,7 @@ def _for_good(run: RunData) -> RunData:
 
 def _edges(asked: Asked, best: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each number whose best value is the least or the greatest tried, where it could go further."""
-    known = {option.name: option for option in find_method(asked.method).accepts}
+    known = {option.name: option for option in asked.variant.kind.options()}
     for name, values in asked.over.items():
         if len(values) < 2 or known[name].kind not in (int, float):
             continue

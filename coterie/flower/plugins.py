@@ -24,23 +24,19 @@ def load_plugins(plugins: Iterable[str | Path], folders: Iterable[str | Path] | 
 
     Args:
         plugins: Paths of Python files, or names of importable modules.
-        folders: Where files with a relative path are looked for; by default the folders that Python imports from,
-            which include that of the Flower app.
+        folders: Where files with a relative path and modules are looked for first; by default files are looked for in
+            the folders that Python imports from, which include that of the Flower app.
 
     Raises:
         ConfigError: if there is no such file or module, or importing it fails.
     """
-    places = list(sys.path if folders is None else folders)
     for plugin in plugins:
-        load_plugin(_found(plugin, places))
-
-
-def _found(plugin: str | Path, folders: Iterable[str | Path]) -> str | Path:
-    """The path of a plugin's file in one of these folders; the plugin itself if it is in none of them."""
-    path = Path(plugin)
-    if path.suffix != ".py" or path.is_absolute():
-        return plugin
-    return next((there for folder in folders if (there := Path(folder) / path).is_file()), plugin)
+        file = Path(plugin)
+        if file.suffix != ".py" and folders is not None:
+            file = Path(*str(plugin).split(".")).with_suffix(".py")
+        places = map(Path, sys.path if folders is None else folders)
+        found = (place / file for place in places if file.suffix == ".py" and (place / file).is_file())
+        load_plugin(next(found, plugin))
 
 
 def origins_of(task: Task) -> dict[str, str]:

@@ -6,6 +6,8 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -48,6 +50,7 @@ __all__ = [
     "learner_options",
     "make_learner",
     "no_files",
+    "register_learner",
 ]
 
 LearnerChoice = str | Factory
@@ -65,6 +68,46 @@ LEARNERS: dict[str, Callable[..., Learner]] = {
     "resnet18": resnet18,
     "mobilenet-v2": mobilenet_v2,
 }
+
+
+Network = TypeVar("Network", bound=Callable[..., nn.Module])
+
+
+def register_learner(name: str) -> Callable[[Network], Network]:
+    """Return a decorator that makes a function a learner: `learner="NAME:hidden=8"`, in Flower and on the command line.
+
+    The function takes the `Profile` of the data (`features`, the shape of a sample, and `classes`) and its settings as
+    keyword-only parameters with types and defaults; it returns a `torch.nn.Module`.
+
+    Args:
+        name: Name of the learner. Only a function of the same name can take it again.
+
+    Raises:
+        ConfigError: if the name is taken.
+    """
+
+    def known(network: Network) -> Network:
+        taken = LEARNERS.get(name)
+        if (taken is not None and taken.__qualname__ != network.__qualname__) or name == "module":
+            raise ConfigError(f"there is already a learner called {name!r}: choose another name")
+
+        @wraps(network)
+        def learner(profile: Profile, **given: object) -> Learner:
+            settings = {each.name: each.default for each in learner_options(name).values()} | given
+            text = ",".join(f"{each}={_written(value)}" for each, value in settings.items())
+            return own_module(profile, lambda: network(profile, **settings), spec=f"{name}:{text}" if text else name)
+
+        LEARNERS[name] = learner
+        return network
+
+    return known
+
+
+def _written(value: object) -> str:
+    """The text of a setting, the inverse of `_read`."""
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def no_files(source: str) -> Mapping[str, Tensor]:

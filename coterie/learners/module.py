@@ -206,11 +206,24 @@ def in_pieces(call: Call, dim: int = 0) -> Call:
     return run
 
 
+def _called(factory: Factory) -> object:
+    """What the factory returns; a mistake inside it keeps its own exception."""
+    try:
+        return factory()
+    except TypeError as error:
+        inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+        if inside:
+            raise
+        raise ConfigError(
+            f"the learner factory cannot be called without arguments ({error}): give one that can"
+        ) from None
+
+
 def module(profile: Profile, factory: Factory, spec: str = "module") -> ModuleLearner:
     """A learner from a factory of modules; refuses what cannot be averaged or repeated."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        built = factory()
+        built = _called(factory)
     if not isinstance(built, nn.Module):
         raise ConfigError(f"the learner factory returned {type(built).__name__}: return a torch.nn.Module")
     _refuse_unsound(built)

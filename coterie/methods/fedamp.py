@@ -8,8 +8,8 @@ A(x) = 1 - exp(-x / sigma)   so A'(x) = exp(-x / sigma) / sigma           sigma 
 lambda                       lam; client i takes local steps from u_i on F_i(w) + lambda / (2 alpha) |w - u_i|^2
 
 The paper chooses alpha so small that xi_ii stays positive. Here a client's weights for others are scaled to the sum one
-where they exceed it, so that u_i is always a mean of models and a large alpha cannot diverge. Clients that do not answer
-in a round keep w_i. The server holds one model for each client and sees all of them.
+where they exceed it, so that u_i is always a mean of models and a large alpha cannot diverge. A client that does not
+answer in a round keeps w_i. The server holds one model for each client and sees all of them.
 """
 
 from __future__ import annotations

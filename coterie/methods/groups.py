@@ -18,6 +18,8 @@ class FoundGroups:
     found = True
     personal = False
     """Whether every client has a model of its own."""
+    kind = "found"
+    """Name of this source of clusters in reports: found, one, truth, self."""
 
     def count(self, data: ClientDirectory, asked: int | None) -> int | None:
         """Return the number of clusters; None: the initialisation finds it.
@@ -40,6 +42,7 @@ class SingleGroup(FoundGroups):
     """All clients are in the one cluster there is."""
 
     found = False
+    kind = "one"
 
     def count(self, data: ClientDirectory, asked: int | None) -> int | None:
         return 1
@@ -53,6 +56,7 @@ class TrueGroups(FoundGroups):
     """The true groups are known."""
 
     found = False
+    kind = "truth"
 
     def count(self, data: ClientDirectory, asked: int | None) -> int | None:
         if data.truth is None:
@@ -71,6 +75,7 @@ class OneModelEach(FoundGroups):
 
     found = False
     personal = True
+    kind = "self"
 
     def count(self, data: ClientDirectory, asked: int | None) -> int | None:
         return len(data.clients)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from coterie.core.plain import NAME
 from coterie.data import SCENARIOS
-from coterie.methods import METHODS
+from coterie.methods.base import Method
+from coterie.methods.initializers import GivenModels
+from coterie.methods.settings import RUN_OPTIONS
+from coterie.options import from_options
 from coterie.report.comparison import MethodRuns
-from coterie.report.reading import RunData
+from coterie.report.reading import RunData, is_given
 
 WIDE = 84
 """Letters in a line before a command goes on in the next one."""
@@ -17,32 +21,47 @@ WIDE = 84
 
 def scenario_options(run: RunData) -> dict[str, Any]:
     """Those keys of the config that belong to the scenario, not to the method."""
-    entry = METHODS.get(run.method)
+    kind = run.method_class
     known = {"scenario", "method"}
-    if entry is not None:
-        known |= {option.name for option in entry.accepts} | entry.refuses
+    if kind is not None:
+        known |= {option.name for option in kind.options()} | kind.refuses
     return {name: value for name, value in run.config.items() if name not in known}
 
 
 def is_named(run: RunData) -> bool:
-    """Whether a command can run it again: arrays have no name, and a learner of one's own is no text."""
-    return run.method in METHODS and run.scenario in SCENARIOS and not own_learner(run)
+    """Whether a command can run it again: arrays, a learner and models of one's own have no name."""
+    known = run.method_class is not None and run.scenario in SCENARIOS
+    return known and not own_learner(run) and run.config.get("init") != GivenModels.name
 
 
 def method_options(run: RunData, spelled: Collection[str] = ()) -> dict[str, Any]:
     """The options that matter: all that a default would not give back by itself, and those in `spelled`."""
-    entry = METHODS.get(run.method)
-    if entry is None:
+    kind = run.method_class
+    if kind is None:
         return {}
-    defaults = {option.name: option.default for option in entry.accepts} | dict(entry.defaults(run.config))
     # what the scenario or its data (lr) suggests would come back unasked, so it is spelled out even at the default
     named = SCENARIOS.get(run.scenario)
-    suggested = {"clusters", "dtype", "lr", *spelled, *(named.recommended if named else ())}
+    kept = {"clusters", "dtype", "lr", *spelled, *(named.recommended if named else ())}
+    defaults = {option.name: option.default for option in RUN_OPTIONS}
+    needed = _needed(kind, {name: value for name, value in run.config.items() if name in kind.own_names()}, kept)
     return {
         name: run.config[name]
-        for name in (option.name for option in entry.accepts)
-        if name in run.config and name != "seed" and (name in suggested or run.config[name] != defaults.get(name))
+        for name in (option.name for option in kind.options())
+        if name in run.config
+        and name != "seed"
+        and (name in kept or (run.config[name] != defaults[name] if name in defaults else name in needed))
     }
+
+
+def _needed(kind: type[Method], own: Mapping[str, Any], kept: Collection[str]) -> dict[str, Any]:
+    """The settings of a method without those that follow from the others by default."""
+    needed = {name: value for name, value in own.items() if not is_given(value) or name != "init"}
+    whole = from_options(kind, needed).to_options()
+    for name in [name for name in needed if name not in kept]:
+        without = {other: value for other, value in needed.items() if other != name}
+        if from_options(kind, without).to_options() == whole:
+            needed = without
+    return needed | {name: value for name, value in own.items() if name == "init" and is_given(value)}
 
 
 def run_command(run: RunData, spelled: Collection[str] = ()) -> str:
@@ -57,7 +76,7 @@ def run_command(run: RunData, spelled: Collection[str] = ()) -> str:
 def compare_command(main: MethodRuns) -> str:
     """What runs the baselines beside this method."""
     run = main.first
-    names = list(dict.fromkeys(["local", "fedavg", main.name]))
+    names = list(dict.fromkeys(["local", "fedavg", run.method]))
     if not is_named(run):
         return _call(
             f"coterie.compare(\n    federation, {names!r}, seeds={len(main.runs)}, out='comparison', ", _in_python(run)
@@ -72,22 +91,28 @@ def own_learner(run: RunData) -> bool:
 
 
 def _in_python(run: RunData, spelled: Collection[str] = ()) -> dict[str, str]:
-    """The options as Python text; `my_module` and `my_start` stand for values that a config cannot hold."""
+    """The options as Python text; `my_module` and `my_models` stand for values that a config cannot hold."""
     words = {name: repr(value) for name, value in method_options(run, spelled).items()}
     if own_learner(run):
         words["learner"] = "my_module"
-    if run.config.get("start") == "given":
-        words["start"] = "my_start"
+    if run.config.get("init") == GivenModels.name:
+        words["init"] = "my_models"
     return words
 
 
 def _line(command: list[str], options: dict[str, Any]) -> str:
     """A command broken into lines that can be read and still be pasted."""
-    words = [f"--{name.replace('_', '-')} {shlex.quote(_text(value))}" for name, value in options.items()]
+    words = [f"--{name.replace('_', '-')} {shlex.quote(option_text(value))}" for name, value in options.items()]
     return " \\\n".join(_broken(shlex.join(command), words, " "))
 
 
-def _text(value: object) -> str:
+def option_text(value: object) -> str:
+    """Return an option's plain value as a flag takes it: a member of a family as `name:setting=value,...`."""
+    if isinstance(value, Mapping):
+        settings = ",".join(f"{name}={option_text(own)}" for name, own in value.items() if name != NAME)
+        return f"{value[NAME]}:{settings}" if settings else str(value[NAME])
+    if isinstance(value, list):
+        return " + ".join(map(option_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

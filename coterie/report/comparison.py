@@ -11,10 +11,12 @@ import numpy as np
 
 from coterie.core.numbers import finite
 from coterie.errors import RunError
-from coterie.methods import METHODS
+from coterie.methods.groups import FoundGroups
 from coterie.report.formats import natural
 from coterie.report.reading import RunData
 
+ORDER = ("self", "one", "found", "truth")
+"""Sources of clusters in the order of tables: the floor first, the ceiling last."""
 SAME = 1e-9
 """Scores that differ by less count as equal."""
 
@@ -51,9 +53,10 @@ def spread(values: Iterable[Any]) -> Spread | None:
 
 @dataclass(frozen=True)
 class MethodRuns:
-    """All runs of one method, by seed."""
+    """All runs of one method, or of one variant of it, by seed."""
 
     name: str
+    """Name of the method, or label of the variant."""
     runs: tuple[RunData, ...]
 
     @property
@@ -67,7 +70,14 @@ class MethodRuns:
     @property
     def groups(self) -> str:
         """Where its clusters come from: found, one, truth, self; `found` for a method unknown here."""
-        return METHODS[self.name].groups if self.name in METHODS else "found"
+        kind = self.first.method_class
+        return (FoundGroups() if kind is None else kind.groups).kind
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether its clients send anything; a method with one model for each client may."""
+        kind = self.first.method_class
+        return kind is None or kind.exchanges
 
     @property
     def diverged(self) -> list[RunData]:
@@ -83,7 +93,7 @@ class Comparison:
     """What the page is about."""
 
     methods: tuple[MethodRuns, ...]
-    """In the order of the registry: the floor first, the ceiling last."""
+    """The floor first (local models), the ceiling last (known groups), then methods that are unknown here."""
     main: MethodRuns
     """The method in the headline: the best of those that find groups."""
 
@@ -97,7 +107,7 @@ class Comparison:
 
     def of(self, groups: str) -> MethodRuns | None:
         """The first sound method of this kind other than the main one: next to a diverged one everything looks good."""
-        others = (m for m in self.methods if m.groups == groups and m.name != self.main.name)
+        others = (m for m in self.methods if self._is_like(m, groups) and m.name != self.main.name)
         return next((m for m in others if not m.diverged), None)
 
     @property
@@ -105,17 +115,20 @@ class Comparison:
         """The global model and local models, as far as they are here."""
         return [base for base in (self.of("one"), self.of("self")) if base is not None]
 
+    def _is_like(self, method: MethodRuns, groups: str) -> bool:
+        """Whether a method's clusters come from there; models of one client each are local only if nothing is sent."""
+        return method.groups == groups and not (groups == "self" and method.exchanges)
+
 
 def compare(runs: Sequence[RunData]) -> Comparison:
     """Group runs by method and choose the main one."""
     if not runs:
         raise RunError("a report needs at least one finished run, got none")
-    names = list(dict.fromkeys(run.method for run in runs))
-    order = {name: place for place, name in enumerate(METHODS)}
-    names.sort(key=lambda name: order.get(name, len(order)))
-    methods = tuple(
-        MethodRuns(name, tuple(sorted((r for r in runs if r.method == name), key=lambda r: r.seed))) for name in names
-    )
+    names = dict.fromkeys(run.name for run in runs)
+    found = [
+        MethodRuns(name, tuple(sorted((r for r in runs if r.name == name), key=lambda r: r.seed))) for name in names
+    ]
+    methods = tuple(sorted(found, key=lambda method: (method.first.method_class is None, ORDER.index(method.groups))))
     return Comparison(methods, _main(methods))
 
 

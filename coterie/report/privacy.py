@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.methods.base import Entry
+from coterie.methods.base import Method
 from coterie.privacy.mechanism import truthful
 from coterie.report.formats import plain
 
@@ -19,16 +19,16 @@ TRUSTED = (
 )
 
 
-def server_saw(entry: Entry, config: Mapping[str, Any]) -> dict[str, str]:
+def server_saw(method: Method, config: Mapping[str, Any]) -> dict[str, str]:
     """What the server got to see of each client in the rounds, by name."""
-    rows = dict(entry.revealed(config.get("start"), config))
-    if not entry.trains:
+    rows = dict(method.reveals())
+    if not method.trains:
         return rows
     if config.get("privacy") is None:
-        return {"update": "nothing: no model travels" if entry.groups == "self" else entry.seen(config), **rows}
+        return {"update": method.tiers().seen() if method.exchanges else "nothing: no model travels", **rows}
     clip, noise = config["privacy_clip"], config["privacy_noise"]
     if config["privacy"] == "central":
-        return {"update": f"{entry.seen(config)}. The change is cut to length {plain(clip)}", **rows}
+        return {"update": f"{method.tiers().seen()}. The change is cut to length {plain(clip)}", **rows}
     sd = plain(clip * noise)
     hidden = f"cut to length {plain(clip)}, with noise of standard deviation {sd} on every parameter"
     changes = {"change": f"{rows['change']}, {hidden}"} if "change" in rows else {}

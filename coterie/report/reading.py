@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunError
+from coterie.methods.base import Method
+from coterie.methods.initializers import GivenModels
+from coterie.methods.run import Initializer
+from coterie.options import from_options
 from coterie.training.measures import MEASURES
+from coterie.training.plugins import knows
 from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.runs.folder import RunFolder
 
@@ -24,10 +29,22 @@ class RunData:
     records: list[RoundRecord]
     metrics: Metrics
     clients: list[ClientResult]
+    label: str = ""
+    """Name of the method's variant in a comparison; empty: the method's own name."""
 
     @property
     def method(self) -> str:
         return str(self.config.get("method", "unknown"))
+
+    @property
+    def name(self) -> str:
+        """Name under which the run is shown: the label, or the method."""
+        return self.label or self.method
+
+    @property
+    def method_class(self) -> type[Method] | None:
+        """Class of the method; None if it is not known here, as that of a plugin that is not loaded."""
+        return Method.members[self.method] if knows(Method, self.method) else None
 
     @property
     def seed(self) -> int:
@@ -58,8 +75,25 @@ class RunData:
         return None if value is None else float(value)
 
 
+def typed_method(run: RunData) -> Method | None:
+    """Return the method of a run with its settings; None if it is not known here."""
+    kind = run.method_class
+    if kind is None:
+        return None
+    own = {name: value for name, value in run.config.items() if name in kind.own_names()}
+    if is_given(own.get("init")):
+        own["init"] = GivenModels(())
+    method: Method = from_options(kind, own)
+    return method
+
+
+def is_given(init: object) -> bool:
+    """Return whether the option `init` of a config names a run folder, or stands for models given in Python."""
+    return isinstance(init, str) and not knows(Initializer, init.partition(":")[0])
+
+
 def run_from_parts(
-    config: Mapping[str, Any], records: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]
+    config: Mapping[str, Any], records: Iterable[Mapping[str, Any]], summary: Mapping[str, Any], label: str = ""
 ) -> RunData:
     """Return a run from plain values; `summary` is what result.json holds."""
     return RunData(
@@ -67,13 +101,14 @@ def run_from_parts(
         [RoundRecord.from_json(record) for record in records],
         Metrics.from_json(summary["metrics"]),
         [ClientResult.from_json(client) for client in summary["clients"]],
+        label,
     )
 
 
-def read_run(path: Path) -> RunData:
-    """Return the run in a finished run folder."""
+def read_run(path: Path, label: str = "") -> RunData:
+    """Return the run in a finished run folder, under the label of its variant in a comparison."""
     run = RunFolder.open(path)
-    return run_from_parts(run.config, run.records(), run.result)
+    return run_from_parts(run.config, run.records(), run.result, label)
 
 
 def read_runs(path: Path) -> list[RunData]:
@@ -86,12 +121,18 @@ def read_runs(path: Path) -> list[RunData]:
     finished = [job for job in jobs if job.finished]
     if not finished:
         raise RunError(f"{path} holds no finished run ({len(jobs)} begun): go on with 'coterie resume {path}'")
-    return [read_run(job.path) for job in finished]
+    return [read_run(job.path, _label(job.path)) for job in finished]
 
 
 def count_unfinished(path: Path) -> int:
     """How many runs of a comparison have begun and are not finished; 0 for a single run."""
     return sum(not job.finished for job in _jobs(path))
+
+
+def _label(job: Path) -> str:
+    """The label in the name of a job's folder, LABEL-seedN; empty for a folder that is named otherwise."""
+    label, seed, number = job.name.rpartition("-seed")
+    return label if seed and number.isdigit() else ""
 
 
 def _jobs(path: Path) -> list[RunFolder]:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.methods import METHODS
 from coterie.report import privacy
-from coterie.report.commands import scenario_options
+from coterie.report.commands import option_text, scenario_options
 from coterie.report.comparison import Comparison, MethodRuns, Spread, gains, mean_scores
 from coterie.report.formats import ABSENT, count, like, megabytes, natural, plain, score, seconds, signed, spans
-from coterie.report.reading import RunData
+from coterie.report.reading import RunData, typed_method
 from coterie.training.measures import MEASURES, Measure, Unit
 from coterie.training.records import ClientResult
 from coterie.training.result import POSTERIOR, REGRESSION
@@ -159,7 +158,7 @@ def method_rows(found: Comparison, columns: Sequence[MethodColumn]) -> list[dict
     return [
         {
             "name": method.name,
-            "summary": METHODS[method.name].summary if method.name in METHODS else "",
+            "summary": "" if method.first.method_class is None else method.first.method_class.summary,
             "cells": {column.key: cell(column.figures(method), column.form) for column in columns},
             "seeds": len(method.runs),
             "main": method is found.main,
@@ -295,15 +294,15 @@ def client_facts(found: Comparison) -> list[dict[str, Any]]:
 
 def option_rows(run: RunData) -> list[tuple[str, str, str]]:
     """Name, value, meaning of every option of the run."""
-    entry = METHODS.get(run.method)
-    known = {option.name: option.help for option in entry.accepts} if entry else {}
+    kind = run.method_class
+    known = {} if kind is None else {option.name: option.help for option in kind.options()}
     own = scenario_options(run)
     rows = []
     for name, value in run.config.items():
-        if name in ("scenario", "method") or (entry is not None and name in entry.refuses):
+        if name in ("scenario", "method") or (kind is not None and name in kind.refuses):
             continue
-        meaning = "option of the scenario" if name in own and entry is not None else known.get(name, "")
-        rows.append((name, str(value), meaning))
+        meaning = "option of the scenario" if name in own and kind is not None else known.get(name, "")
+        rows.append((name, option_text(value), meaning))
     return rows
 
 
@@ -324,22 +323,20 @@ def _some(names: Collection[str], shown: int = 5) -> str:
     return first + f" and {len(names) - shown} more" * (len(names) > shown)
 
 
-def method_words(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def method_words(found: MethodRuns) -> dict[str, Any]:
     """What a method says of itself: a sentence, the step in symbols, the paper, what it reveals with these options."""
-    entry = METHODS.get(name)
-    if entry is None:
-        return {"name": name, "sentence": "", "step": "", "paper": "", "saw": {}, "trains": True}
-    module = inspect.getmodule(entry.compose)
-    alone = getattr(module, "ENTRY", None) is entry  # else the file is about several methods
-    opening = (inspect.getdoc(module) if alone else f"{name}: {entry.summary}.") or ""
-    opening = opening.split("\n\n")[0]
+    method = typed_method(found.first)
+    if method is None:
+        return {"name": found.name, "sentence": "", "step": "", "paper": "", "saw": {}, "trains": True}
+    opening, _, rest = (inspect.getdoc(type(method)) or "").partition("\n\n")
+    step = rest.partition("\n\n")[0]
     return {
-        "name": name,
-        "sentence": " ".join(opening.split()),
-        "step": " ".join((inspect.getdoc(entry.compose) or "").split("\n\n")[0].split()),
-        "paper": entry.paper,
-        "saw": privacy.server_saw(entry, config),
-        "trains": entry.trains,
+        "name": found.name,
+        "sentence": f"{found.name}: {' '.join(opening.split())}",
+        "step": "" if step.startswith(("Example", "Args")) else " ".join(step.split()),
+        "paper": method.citation,
+        "saw": privacy.server_saw(method, found.first.config),
+        "trains": method.trains,
     }
 
 

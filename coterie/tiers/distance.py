@@ -21,16 +21,9 @@ NO_DIRECTION = 1e-12
 """Eigenvalues of a Gram matrix below this share of the largest are rounding, and their directions arbitrary."""
 
 
-class _SentAnyway(Distance):
-    """Base of distances whose rows clients send anyway, or in another exchange."""
-
-    def server_expects(self, run: RunFacts) -> Specs:
-        return {}
-
-
 @register("update-cosine")
 @dataclass(frozen=True)
-class UpdateCosine(_SentAnyway):
+class UpdateCosine(Distance):
     """1 - cos of what two clients changed. (CFL)"""
 
     needs: ClassVar[Needs] = "updates"
@@ -98,7 +91,7 @@ class Prototypes(Distance):
 
 @register("parameters")
 @dataclass(frozen=True)
-class Parameters(_SentAnyway):
+class Parameters(Distance):
     """|W_i - W_j|, of what two clients have made of the parameters of their cluster: the whole model, or its head where
     all clusters share the body.
 
@@ -227,7 +220,7 @@ class PrincipalAngles(Distance):
 
 @register("cosine-gaps")
 @dataclass(frozen=True)
-class CosineGaps(_SentAnyway):
+class CosineGaps(Distance):
     """Mean difference of two clients' update cosines with every third client. (FedGroup's MADC)"""
 
     needs: ClassVar[Needs] = "updates"
@@ -242,7 +235,7 @@ class CosineGaps(_SentAnyway):
 
 @register("anchor-cosine")
 @dataclass(frozen=True)
-class AnchorCosine(_SentAnyway):
+class AnchorCosine(Distance):
     """1 - cos of what one epoch of two clients makes of the same frozen model, told once. (StoCFL)
 
     Vectors of different rounds can be compared, which those of models in training cannot.

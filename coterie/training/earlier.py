@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from coterie.core.federation import Federation
 from coterie.core.plain import from_plain, from_text
 from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
-from coterie.errors import ConfigError, unknown_name
+from coterie.errors import ConfigError, shown, unknown_name
 from coterie.evaluate.clients import scores
 from coterie.evaluate.metrics import SURE
 from coterie.learners.base import Learner
@@ -44,7 +44,7 @@ def initializer_of(choice: object, method: type[Method]) -> tuple[Initializer | 
     Raises:
         ConfigError: if the choice is neither the name of an initializer nor a run folder, a result or models.
     """
-    if choice is None or (choice == "random" and "init" in method.refuses):
+    if choice is None or (isinstance(choice, str) and choice == "random" and "init" in method.refuses):
         return None, None  # a method that has its own initialisation need not be told so
     if isinstance(choice, Initializer):
         return choice, None
@@ -65,8 +65,8 @@ def _from_text(text: str) -> tuple[Initializer, Earlier | None]:
         return from_text(Initializer, text), None
     if text == GivenModels.name:
         return GivenModels(()), None  # of a run that is resumed: its models are in the checkpoint
-    if not Path(text).exists():
-        raise ConfigError(f"{text} is no run folder, and {unknown_name('init', name, Initializer.members)}")
+    if not os.path.exists(text):  # noqa: PTH110 (Path.exists raises where the text cannot be a path)
+        raise ConfigError(f"{shown(text)} is no run folder, and {unknown_name('init', name, Initializer.members)}")
     return _from_result(load(text), text)
 
 

@@ -17,6 +17,7 @@ from coterie.core.dataset import ClientDirectory
 from coterie.core.numbers import finite_numbers
 from coterie.core.state import ServerState
 from coterie.data import SCENARIOS, scenario
+from coterie.engines.in_process import InProcess
 from coterie.errors import CoterieError, RunError, memory_failures
 from coterie.learners import LearnerChoice
 from coterie.methods.initializers import GivenModels
@@ -36,7 +37,8 @@ from coterie.training.divergence import overflow_refused
 from coterie.training.earlier import Earlier, check_schema, drifted
 from coterie.training.loop import train
 from coterie.training.measuring import record_of
-from coterie.training.planning import MethodChoice, Plan, prepare
+from coterie.training.planning import MethodChoice, Plan, method_of_config, prepare
+from coterie.training.plugins import load_installed
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
@@ -196,11 +198,10 @@ def resume(
     data = _data_again(config, data, run.path)
     if data.fingerprint() != run.fingerprint:
         raise RunError(f"{folder}: the data is not that of the run: pass the same to coterie.resume(folder, data)")
-    given = {"scenario", "method", "learner", *data.options}
-    options = {name: value for name, value in config.items() if name not in given}
-    chosen = config["learner"] if learner is None else learner
-    data = replace(data, recommended={})  # the configuration is complete: an option that it lacks was not set
-    return go_on(prepare(data, config["method"], chosen, options), run, callbacks, warn, on_trial)
+    method, options = method_of_config({name: value for name, value in config.items() if name not in data.options})
+    chosen = options.pop("learner", None)
+    plan = prepare(data, method, chosen if learner is None else learner, options)
+    return go_on(plan, run, callbacks, warn, on_trial)
 
 
 def go_on(
@@ -261,6 +262,8 @@ def _data_again(config: Mapping[str, Any], data: ClientDirectory | None, path: P
         return data
     name = config["scenario"]
     if name not in SCENARIOS:
+        load_installed()
+    if name not in SCENARIOS:
         raise RunError(
             f"{path} was not run on a scenario: use coterie.resume(folder, data) in Python with the same arrays, or "
             "for clients elsewhere start their app again with the same out"
@@ -303,8 +306,8 @@ def execute(
             if not has_stopped(run.records) and (budget is None or budget.spending.allows(progress.state.round)):
                 _train(run, progress, watchers, writers, budget)
             result = _concluded(initialized, run, progress, budget)
-        if folder is not None:
-            result = result.with_diagnostics()  # the data may be gone when they are asked for
+        if folder is not None or not isinstance(plan.federation, InProcess):
+            result = result.with_diagnostics()  # data and remote clients may be gone when they are asked for
         for callback in (*writers, *watchers):
             callback.on_end(run, result)
     except BaseException as error:
@@ -341,21 +344,20 @@ def _train(
             callback.on_round_start(run, round_)
         clock = time.perf_counter()
 
-    with overflow_refused():
-        for step in train(plan.method, plan.run, progress.state, before_round):
-            progress.state = step.state
-            epsilon = None if budget is None else budget.spending.epsilon
-            record = record_of(plan, step, time.perf_counter() - clock, run.records, epsilon)
-            stops = [callback for callback in watchers if _is_true(callback.on_round(run, record))]
-            progress.last = step.state.round == plan.rounds or step.diverged
-            if stops and not progress.last:
-                # the mark is written with the record: a run killed after it does not continue when it is resumed
-                record, progress.last = replace(record, stopped=stops[0].reason), True
-            run.records.append(record)
-            for callback in writers:
-                callback.on_round(run, record)
-            if progress.last:
-                return
+    for step in train(plan.method, plan.run, progress.state, before_round):
+        progress.state = step.state
+        epsilon = None if budget is None else budget.spending.epsilon
+        record = record_of(plan, step, time.perf_counter() - clock, run.records, epsilon)
+        stops = [callback for callback in watchers if _is_true(callback.on_round(run, record))]
+        progress.last = step.state.round == plan.rounds or step.diverged
+        if stops and not progress.last:
+            # the mark is written with the record: a run killed after it does not continue when it is resumed
+            record, progress.last = replace(record, stopped=stops[0].reason), True
+        run.records.append(record)
+        for callback in writers:
+            callback.on_round(run, record)
+        if progress.last:
+            return
 
 
 def _concluded(initialized: Initialized, run: TrainingRun, progress: Progress, budget: PrivacyBudget | None) -> Result:

@@ -11,6 +11,7 @@ from coterie.errors import TrainingError
 from coterie.methods.base import Method
 from coterie.methods.round import Step
 from coterie.methods.run import Run
+from coterie.training.divergence import overflow_refused
 
 MOST_SILENT = 3
 """Training is aborted after this many consecutive rounds without a usable reply."""
@@ -31,12 +32,14 @@ def train(
         before_round: Called with the number of each round before any client is asked.
 
     Raises:
-        TrainingError: if no client replies in the first round, or in `MOST_SILENT` consecutive rounds.
+        TrainingError: if no client replies in the first round, or in `MOST_SILENT` consecutive rounds, or if the
+            arithmetic fails.
     """
     silent = 0
     while state.round < run.rounds:
         before_round(state.round)
-        step = method.step(run, state)
+        with overflow_refused():  # only the round: a mistake in a callback is not one of the data
+            step = method.step(run, state)
         silent = 0 if step.answered or step.diverged else silent + 1
         if silent:
             _refuse_silence(step, silent)

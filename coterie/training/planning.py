@@ -24,7 +24,7 @@ from coterie.engines.remote import PLACES, RemoteClients
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, shown
-from coterie.learners import LearnerChoice, make_learner
+from coterie.learners import LEARNERS, LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
 from coterie.learners.linear import Linear
@@ -38,7 +38,7 @@ from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_b
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import Earlier, initializer_of
-from coterie.training.plugins import knows
+from coterie.training.plugins import knows, load_installed
 from coterie.training.runs.files import read_tensors
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
@@ -46,6 +46,17 @@ KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
 
 MethodChoice = str | Method
 """A method's name, or a typed value such as `IFCA(clusters=4)`."""
+
+
+def method_class(name: object) -> type[Method]:
+    """Return the method of this name, after a look into installed plugins if need be.
+
+    Raises:
+        ConfigError: if there is none; the message suggests the nearest name.
+    """
+    if isinstance(name, str):
+        knows(Method, name)
+    return find_method(name)
 
 
 @dataclass(frozen=True)
@@ -174,9 +185,7 @@ def prepare(
     if not isinstance(data, ClientDirectory):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     data = data.compact()
-    if isinstance(method, str):
-        knows(Method, method)  # which loads installed plugins for a name that is not known yet
-    kind = type(method) if isinstance(method, Method) else find_method(method)
+    kind = type(method) if isinstance(method, Method) else method_class(method)
     given = {name: value for name, value in given.items() if value is not None}
     init, earlier = initializer_of(given.pop("init", None), kind)
     if init is not None:
@@ -185,13 +194,33 @@ def prepare(
     options = _layered(kind, data, given, typed=isinstance(method, Method))
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
     settings: RunSettings = from_options(RunSettings, options)
-    chosen = make_learner(_learner_choice(learner, settings, data), data.profile, read_tensors)
+    choice = _learner_choice(learner, settings, data)
+    if isinstance(choice, str) and choice.partition(":")[0] not in LEARNERS:
+        load_installed()
+    chosen = make_learner(choice, data.profile, read_tensors)
     settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
     built = _with_rate(built, chosen, data, given).for_learner(chosen)
     _check_open(built, chosen)
     plan = _assembled(built, data, chosen, settings, settings.rounds if built.trains else 0, earlier)
     _check_trials(plan)
     return plan
+
+
+def method_of_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """Return the method of a run from its complete config, and the options that do not belong to the method.
+
+    What the data recommends does not apply: a config holds all settings, and those that it leaves out are not set.
+
+    Args:
+        config: Options as `Plan.config` gives them, without those of the scenario.
+    """
+    kind = method_class(config["method"])
+    own = {name: value for name, value in config.items() if name in kind.own_names()}
+    init = own.get("init")
+    if isinstance(init, str) and not knows(Initializer, init.partition(":")[0]):
+        del own["init"]  # a run folder, or models given in Python
+    rest = {name: value for name, value in config.items() if name not in own and name not in ("scenario", "method")}
+    return from_options(kind, own), rest
 
 
 def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]) -> None:
@@ -211,9 +240,13 @@ def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, 
             raise ConfigError(f"{name} means nothing to method {kind.name} ({kind.summary}): leave it out")
 
 
-@cache
 def names_of(kind: type[Method]) -> frozenset[str]:
     """Return the names of all options that a method takes."""
+    return _cached_names(kind)  # type: ignore[arg-type] # a class is hashable, whatever its instances are
+
+
+@cache
+def _cached_names(kind: type[Method]) -> frozenset[str]:
     return frozenset(option.name for option in kind.options())
 
 

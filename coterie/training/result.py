@@ -407,14 +407,6 @@ class Result:
             run.finish(self.parameters, self.with_diagnostics().summary(), self.beside)
             return run.path
 
-    def report(self, path: str | Path) -> Path:
-        """Write one self-contained HTML page."""
-        from coterie.report.page import write_report  # the page is only built when asked for
-        from coterie.report.reading import RunData
-
-        found = self.with_diagnostics()
-        return write_report([RunData(found.config, found.records, found.metrics, found.clients)], Path(path))
-
     def summary(self) -> dict[str, Any]:
         """Return the figures of the run as plain values, as result.json holds them."""
         return {

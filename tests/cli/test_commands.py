@@ -123,7 +123,7 @@ def test_help_is_everywhere(coterie, command):
 
 def test_describe_tells_options_paper_and_what_the_server_sees(coterie):
     _, out, _ = coterie("describe", "ifca")
-    for text in ("Ghosh", "stable_after", "restarts", "What the server gets to see", "which cluster the client chose"):
+    for text in ("Ghosh", "stable_after", "restarts", "What the server gets to see", "which cluster it chose"):
         assert text in out
     assert "separation" in coterie("describe", "mixed-regression")[1]
     assert "hidden" in coterie("describe", "mlp")[1]
@@ -155,7 +155,7 @@ def test_what_the_clients_of_a_scenario_see(coterie, tmp_path, monkeypatch):
         ),
         (["run", "rotated-digits", "--clusters", "61"], "there are only 60 clients"),
         (["run", "rotated-digits", "--clients", "10"], "must be a multiple of 4"),
-        (["run", "rotated-digits", "--mu", "1"], "--mu belongs to fedprox"),
+        (["run", "rotated-digits", "--mu", "1"], "; neither scenario rotated-digits nor ifca takes it"),
         (["run", "mixed-regression", "--samples", "lots"], "samples must look like"),
         (["run", "rotated-digits", "--learner", "linear"], "the labels are classes"),
         (["run", "--config", "absent.toml"], "absent.toml cannot be read"),

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.cli import progress
 from coterie.cli.main import cli
-from coterie.methods import METHODS
+from coterie.methods import Method
 from coterie.training.runs.folder import RunFolder
 
 NUMBERS = ("mixed-regression", "--clients", "6", "--dimension", "2", "--samples", "12")
@@ -20,8 +20,8 @@ OPTIONS = {"rounds": ("--rounds", "2"), "clusters": ("--clusters", "2")}
 
 def arguments(method):
     """The arguments of a small run of a method; options that it refuses are left out."""
-    taken = {option.name for option in METHODS[method].accepts}
-    subspace = METHODS[method].learners == ("representation",)
+    taken = {option.name for option in Method.members[method].options()}
+    subspace = Method.members[method].learners == ("representation",)
     data = DIGITS if method in CLASSIFIERS else SUBSPACE if subspace else NUMBERS
     return [*data, "--method", method, *(word for name in OPTIONS if name in taken for word in OPTIONS[name])]
 
@@ -35,7 +35,7 @@ def kill(*_):
 
 
 @pytest.mark.filterwarnings("ignore")  # six small clients: nothing is found with certainty, some steps are too long
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", Method.members)
 def test_resume_report_and_predict_take_the_folder_of_every_method(coterie, tmp_path, monkeypatch, method):
     folder = tmp_path / "run"
     code, _, err = coterie("run", *arguments(method), "--out", folder)

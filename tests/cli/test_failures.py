@@ -246,9 +246,9 @@ def test_a_reader_that_stops_reading_json_is_a_sentence(coterie, monkeypatch):
 def test_progress_on_a_narrow_terminal(width, capsys):
     console = Terminal(stderr=True, width=width)
     console._force_terminal = True
-    with commands.run_progress(console, 3, "[/x]") as on_round:
+    with commands.run_progress(console, 3, "[/x]") as bar:
         split = {"kind": "split", "reason": "[/x]", "before": 1, "parents": [[0], [0]]}
-        on_round(RoundRecord(round=1, loss=0.5, events=[split]))
+        bar.show(RoundRecord(round=1, loss=0.5, events=[split]))
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -118,7 +118,7 @@ WRONG = {
     "learner=mpl": "did you mean 'mlp'",
     "learner=mlp:hiden=3": "did you mean 'hidden'",
     "lr=nan": "lr must be",
-    "start=odlc": "did you mean 'odcl'",
+    "init=odlc": "did you mean 'odcl'",
     "quorum=1.5": "quorum must be",
     "deadline=-1": "deadline must be",
     "deadline=inf": "deadline must be",
@@ -145,7 +145,7 @@ def test_up_refuses_a_wrong_setting_before_it_starts_anything(setting, app, tmp_
 
 def test_up_takes_settings_that_suit_some_data(app, tmp_path, nothing_starts):
     for settings in (
-        {"learner": "linear", "start": "moment-descent"},
+        {"learner": "linear", "init": "moment-descent"},
         {"learner": "cnn", "clusters": 500},
         {"learner": "logistic", "method": "fedem"},
         {"learner": "mlp:hidden=8", "shared": "body"},
@@ -213,7 +213,9 @@ def test_the_same_command_resumes_a_run(app, tmp_path, nothing_starts):
 
     data = coterie.scenario("opposite-labels", clients=4)
     with pytest.raises(InterruptedError):
-        coterie.fit(data, "ifca", learner="logistic", rounds=3, local_steps=2, out=tmp_path / "run", on_round=interrupt)
+        coterie.fit(
+            data, "ifca", learner="logistic", rounds=3, local_steps=2, out=tmp_path / "run", callbacks=[interrupt]
+        )
     given = ["method=ifca", "rounds=3", "learner=logistic", "lr=auto", "local-steps=2", "deadline=30"]
     flags = [part for text in given for part in ("--set", text)]
     with pytest.raises(nothing_starts):

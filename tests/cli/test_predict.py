@@ -206,7 +206,7 @@ def test_a_mistake_is_one_line_with_exit_code_2(coterie, groups, arguments, mess
 def test_somebody_new_has_no_model_where_all_trained_alone(coterie, alone):
     code, _, err = coterie("predict", alone, "--data", "new.npz", "--support", "labelled.npz")
     assert code == 2
-    assert "local gives every client a model of its own, so somebody new has none" in err
+    assert "local gives every client a model of its own, so a new client has none" in err
     code, _, err = coterie("predict", alone, "--data", "new.npz")
     assert code == 2
     assert "local gives every client a model of its own" in err

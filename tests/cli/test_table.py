@@ -53,7 +53,7 @@ def test_an_interrupted_run_is_built_again_from_its_folder(coterie, tmp_path, mo
 
     data = library.scenario("table", table="pupils.csv", client="school", target="score")
     with pytest.raises(KeyboardInterrupt):
-        library.fit(data, "ifca", clusters=2, rounds=6, out=tmp_path / "cut", on_round=stop)
+        library.fit(data, "ifca", clusters=2, rounds=6, out=tmp_path / "cut", callbacks=[stop])
     whole = library.fit(data, "ifca", clusters=2, rounds=6)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -222,7 +222,7 @@ def test_an_interrupted_run_with_gaps_in_its_labels_goes_on(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        coterie.fit(data, "fedavg", rounds=4, checkpoint_every=1, out=tmp_path / "run", on_round=stop)
+        coterie.fit(data, "fedavg", rounds=4, checkpoint_every=1, out=tmp_path / "run", callbacks=[stop])
     assert np.array_equal(coterie.resume(tmp_path / "run", data).models[0]["weight"], whole.models[0]["weight"])
 
 

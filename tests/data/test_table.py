@@ -334,7 +334,7 @@ def test_models_of_a_table_with_other_columns_are_no_start():
     named = {"client": "s", "target": "y"}
     earlier = coterie.fit(from_table(table, features="x", **named), "fedavg", rounds=1)
     with pytest.raises(ConfigError, match="other columns or class labels"):
-        coterie.fit(from_table(table, features="z", **named), "fedavg", rounds=1, start=earlier)
+        coterie.fit(from_table(table, features="z", **named), "fedavg", rounds=1, init=earlier)
     with pytest.warns(UserWarning, match="scaled by other means"):
-        coterie.fit(from_table(table, features="x", seed=1, **named), "fedavg", rounds=1, start=earlier)
-    coterie.fit(from_table(table, schema=earlier.schema, **named), "fedavg", rounds=1, start=earlier)
+        coterie.fit(from_table(table, features="x", seed=1, **named), "fedavg", rounds=1, init=earlier)
+    coterie.fit(from_table(table, schema=earlier.schema, **named), "fedavg", rounds=1, init=earlier)

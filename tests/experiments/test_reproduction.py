@@ -33,7 +33,7 @@ def test_a_cell_is_the_run_it_names(tmp_path):
     cell = digits()
     figures = cell.measure(tmp_path / "run")
     data = scenario("rotated-digits", clients=8, seed=0)
-    plain = carry_out(prepare(data, "ifca", None, "random", {**cell.options, "seed": 0}))
+    plain = carry_out(prepare(data, "ifca", None, {**cell.options, "seed": 0}))
     assert figures == {"accuracy": plain.metrics["accuracy"], "clients": 8}
     assert cell.done(tmp_path / "run") == 4 == cell.work
 
@@ -57,7 +57,7 @@ def test_an_interrupted_cell_goes_on_and_ends_the_same(tmp_path):
     cell = digits()
     data = scenario("rotated-digits", clients=8, seed=0)
     with pytest.raises(StopError):
-        carry_out(prepare(data, "ifca", None, "random", {**cell.options, "seed": 0}), tmp_path / "cut", stop)
+        carry_out(prepare(data, "ifca", None, {**cell.options, "seed": 0}), tmp_path / "cut", [stop])
     assert cell.done(tmp_path / "cut") == 1
     assert cell.measure(tmp_path / "cut") == cell.measure(tmp_path / "whole")
 

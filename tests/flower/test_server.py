@@ -256,6 +256,15 @@ def test_a_strategy_refuses_what_it_cannot_do():
         assert strategy.start(grid).clustered is not None  # a method without rounds
 
 
+def test_what_needs_the_clients_is_computed_before_the_run_ends():
+    grid = grid_of(small_federation("linear"))
+    found = ClusteredStrategy("ifca", nodes=3, wait=5, **OPTIONS).start(grid, num_rounds=3).clustered
+    grid.apps.clear()  # a Flower run is over, and its nodes are gone
+    assert found is not None
+    assert len(found.coefficients()["clusters"]) == 2
+    assert found.posterior().shape == (9, 2)
+
+
 def test_settings_are_read_from_names_with_hyphens():
     settings = Settings.read({"most-change": 2, "client-weight": "uniform", "lr": "", "expected": "a, b"})
     assert settings.exchange["most_change"] == 2.0

@@ -15,7 +15,21 @@ from coterie.flower.local.child import Child
 from tests.fuzz.cases import cases, refusal
 
 NAMES = ("method", "clusters", "rounds", "lr", "learner", "seed", "quorum", "deadline", "wait", "expected", "init")
-NAMES += ("most-change", "local_steps", "privacy", "validation", "", "a b", "näme", "-", "out", "nodes", "dtype")
+NAMES += (
+    "most-change",
+    "local_steps",
+    "privacy",
+    "validation",
+    "",
+    "a b",
+    "näme",
+    "-",
+    "out",
+    "nodes",
+    "dtype",
+    "plugins",
+    "track",
+)
 VALUES = ("3", "0", "-1", "0.5", "1e400", "nan", "inf", "true", "ifca", "mlp:hidden=8", "''", '"', "[1]", "{a=1}", "")
 VALUES += ("9" * 400, "\x1b[31m", "\udcff", "2026-01-01", "1_0", "auto", "cnn", "a\nb = 2", "[" * 2000, "99999999999")
 LINES = (

@@ -15,12 +15,13 @@ import coterie
 from coterie.cli import main as commands
 from coterie.cli import sweep as sweep_commands
 from coterie.cli.main import cli
+from coterie.core.registry import Registered
 from coterie.data import SCENARIOS
 from coterie.learners import LEARNERS
-from coterie.methods import METHODS
-from coterie.options import COMMON, Option
+from coterie.methods import Initializer, Method
+from coterie.methods.settings import RUN_OPTIONS
+from coterie.options import Option
 from coterie.training.planning import prepare
-from coterie.training.starts import STARTS
 from tests.fuzz.cases import cases, refusal
 
 DATA = {
@@ -30,6 +31,8 @@ DATA = {
         "rotated-digits": {"clients": 8},
     }.items()
 }
+
+METHODS = {name: method for name, method in Method.members.items() if method.__module__.startswith("coterie.")}
 
 NUMBERS = [
     *("0", "1", "-1", "2", "3", "0.5", "1e-3", "1e-320", "-0", "-0.0", "+1", "1.0", "1.5"),
@@ -65,6 +68,10 @@ SPECS = [
     ),
     *("flip", "crop", "flip,flip", "flip,", ",", "none,flip", "sign-flip", "sign-flip:share=", "sign-flip:share=2"),
     *("scale:strength=nan", "scale:share=0.2,strength=1e400", "label-flip", "label-flip:share=1e-9", "noise:x"),
+    *("em-mixture:mu=0.4", "em-mixture:mu=nan", "em-mixture:mu=", "lowest-loss:x=1", "joint:gaussians=-1", "assigned"),
+    *("split-by-gap:rho=0.1", "split-by-gap:rho=0.1 + remove-unclaimed", "split-by-gap + ", "+", "+ +", "fixed"),
+    *("prototypes:principle=x", "update-cosine", "sgd:momentum=2", "sgd:momentum=0.9,nesterov=true", "adam:b1=nan"),
+    *("adamw:weight_decay=1e400", "cosine:warmup=-1", "step-decay:every=0", "exponential-decay:rate=x", "yogi:tau=0"),
     *("layer0", "layer0,layer1", "body", "body,body", "cpu", "cuda", "cuda:1", "cuda:99", "meta", "mps", "cpu:7"),
 ]
 
@@ -90,6 +97,8 @@ OBJECTS = [
 
 def near(random: np.random.Generator, option: Option) -> str:
     """A value that suits the option, or nearly."""
+    if issubclass(option.kind, Registered):
+        return str(random.choice([*option.kind.members, *SPECS]))
     edges = [edge for edge in (option.low, option.above, option.high) if np.isfinite(edge)]
     suited = [*option.words, *option.choices, *(f"{edge:g}" for edge in edges)]
     suited += [str(option.default)] if option.default is not None else []
@@ -101,7 +110,7 @@ def value(random: np.random.Generator, option: Option) -> str:
     kind = random.random()
     if kind < 0.35:
         return near(random, option)
-    if option.kind is str and not option.choices and kind < 0.8:
+    if option.kind not in (int, float, bool) and not option.choices and kind < 0.8:
         return str(random.choice(SPECS))
     return str(random.choice(NUMBERS if kind < 0.8 else TEXTS))
 
@@ -165,9 +174,9 @@ def on_the_command_line(label: str, arguments: list[str]) -> str:
 
 
 def every_option() -> list[Option]:
-    found = {option.name: option for option in COMMON}
-    for entry in (*METHODS.values(), *SCENARIOS.values()):
-        found |= {option.name: option for option in entry.options}
+    found = {option.name: option for option in RUN_OPTIONS}
+    for options in (*(method.options() for method in METHODS.values()), *(each.options for each in SCENARIOS.values())):
+        found |= {option.name: option for option in options}
     return list(found.values())
 
 
@@ -185,11 +194,17 @@ def test_random_arguments_are_planned_or_refused(stop_after_planning, capsys):
         method = pick(random, list(METHODS))
         arguments = [command]
         if command == "describe":
-            arguments.append(str(pick(random, [*METHODS, *SCENARIOS, *LEARNERS, *STARTS, *TEXTS])))
+            arguments.append(str(pick(random, [*METHODS, *SCENARIOS, *LEARNERS, *Initializer.members, *TEXTS])))
         elif command == "predict":
-            arguments += [pick(random, TEXTS), "--data", pick(random, TEXTS), "--cluster", value(random, COMMON[0])]
+            arguments += [
+                pick(random, TEXTS),
+                "--data",
+                pick(random, TEXTS),
+                "--cluster",
+                value(random, RUN_OPTIONS[0]),
+            ]
         else:
-            own = list(METHODS[method].accepts)
+            own = list(METHODS[method].options())
             options = drawn_options(random, own if random.random() < 0.8 else every_option())
             arguments += [name if random.random() < 0.95 else str(pick(random, TEXTS)), *SMALL[name]]
             arguments += {
@@ -208,28 +223,28 @@ def test_random_arguments_are_planned_or_refused(stop_after_planning, capsys):
 
 
 def test_every_option_of_every_method_takes_its_values_and_refuses_extreme_ones(capsys):
-    for entry in METHODS.values():
-        data = DATA["mixed-regression" if "linear" in (entry.learners or ("linear",)) else "rotated-digits"]
-        for option in entry.accepts:
-            for label, random in cases(f"{entry.name}.{option.name}", 1):
+    for name, method in METHODS.items():
+        data = DATA["mixed-regression" if "linear" in (method.learners or ("linear",)) else "rotated-digits"]
+        for option in method.options():
+            for label, random in cases(f"{name}.{option.name}", 1):
                 for given in (near(random, option), pick(random, NUMBERS), pick(random, OBJECTS)):
-                    shown = f"{label}: {entry.name} with {option.name}={_shown(given)}"
-                    refusal(shown, lambda given=given: prepare(data, entry.name, None, None, {option.name: given}))  # noqa: B023
+                    shown = f"{label}: {name} with {option.name}={_shown(given)}"
+                    refusal(shown, lambda given=given: prepare(data, name, None, {option.name: given}))  # noqa: B023
 
 
 def test_random_keywords_are_planned_or_refused():
     planned = 0
     for label, random in cases("keywords", 500):
         name, method = pick(random, list(DATA)), pick(random, list(METHODS))
-        accepted = list(METHODS[method].accepts)
+        accepted = list(METHODS[method].options())
         given = {}
         for _ in range(random.integers(1, 3)):
             option = pick(random, accepted)
             typed = [option.kind(near(random, option))] if option.kind in (str, float) and not option.words else [1, 2]
             given[option.name] = pick(random, OBJECTS if random.random() < 0.4 else [*typed, value(random, option)])
-        learner, start = given.pop("learner", None), given.pop("start", None)
-        call = lambda: prepare(DATA[name], method, learner, start, given)  # noqa: B023, E731
-        plan, _ = refusal(f"{label}: {method} on {name} with {_shown(given)}, {_shown(learner)}, {_shown(start)}", call)
+        learner = given.pop("learner", None)
+        call = lambda: prepare(DATA[name], method, learner, given)  # noqa: B023, E731
+        plan, _ = refusal(f"{label}: {method} on {name} with {_shown(given)}, {_shown(learner)}", call)
         planned += plan is not None
     assert planned > 50
 
@@ -292,7 +307,7 @@ def test_random_arguments_of_compare_and_sweep_are_planned_or_refused(monkeypatc
         data = odd(pick(random, ["mixed-regression", "mixed-regression", DATA["mixed-regression"]]))
         given = {"seeds": odd(pick(random, [1, 2, [0, 5], np.arange(2)])), "out": odd(f"out {label}")}
         given |= small if isinstance(data, str) else {}
-        option = pick(random, METHODS["ifca"].accepts)
+        option = pick(random, METHODS["ifca"].options())
         given[option.name] = odd(pick(random, [near(random, option), 1, 2, 0.5, np.int64(2), None]))
         over = (
             odd({pick(random, ["lr", "lr", "lr", 5, ""]): odd([odd(0.1), odd(np.float32(0.2))])})

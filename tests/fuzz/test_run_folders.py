@@ -52,7 +52,7 @@ def folders(tmp_path_factory) -> dict[tuple[str, bool], Path]:
             if method != "odcl":
                 made[kind, False] = place / kind / "unfinished"
                 with pytest.raises(StopError):
-                    coterie.fit(data(), method, learner="linear", out=made[kind, False], on_round=stop, **options)
+                    coterie.fit(data(), method, learner="linear", out=made[kind, False], callbacks=[stop], **options)
     return made
 
 
@@ -211,8 +211,8 @@ PRIVATE = {"clusters": 2, "lr": 0.1, "privacy": "local", "privacy_noise": 4.0, "
 
 def remote_plan(checkpoint_every: int):
     options = {**PRIVATE, "checkpoint_every": checkpoint_every}
-    plan = prepare(data(), "ifca", "linear", "random", options)
-    return replace(plan, federation=Remote(plan.federation))
+    plan = prepare(data(), "ifca", "linear", options | {"init": "random"})
+    return replace(plan, run=replace(plan.run, federation=Remote(plan.federation)))
 
 
 def test_what_was_spent_is_never_reported_as_less_whatever_happens_to_the_folder(tmp_path):
@@ -227,7 +227,7 @@ def test_what_was_spent_is_never_reported_as_less_whatever_happens_to_the_folder
                 raise StopError
 
         with pytest.raises(StopError):
-            carry_out(plan, out, kill)
+            carry_out(plan, out, [kill])
         done = [damaged(out, random) for _ in range(random.integers(1, 4))]
         if random.random() < 0.5:
             ledger = out / "asked.json"
@@ -257,7 +257,7 @@ def test_a_private_run_without_its_ledger_is_refused(tmp_path, name, damage):
     pytest.importorskip("dp_accounting", reason="private runs need coterie[privacy]")
     plan = remote_plan(1)
     with pytest.raises(StopError):
-        carry_out(plan, tmp_path / "run", stop)
+        carry_out(plan, tmp_path / "run", [stop])
     path = tmp_path / "run" / name
     before = path.read_bytes()
     DAMAGES[damage](path, np.random.default_rng(0), tmp_path / "run")
@@ -278,7 +278,7 @@ def test_an_older_ledger_is_refused(tmp_path):
             raise StopError
 
     with pytest.raises(StopError):
-        carry_out(plan, out, keep)
+        carry_out(plan, out, [keep])
     for before in (0, 1):
         (out / "asked.json").write_bytes(older[before])
         with pytest.raises(CoterieError, match="counts fewer rounds than the records"):

@@ -49,7 +49,7 @@ class SplitInRound(ProcedureStep):
 
     def server_propose(self, view: View) -> Regroup | None:
         members = view.members(0)
-        full = self.max_clusters is not None and view.K >= self.max_clusters
+        full = self.max_clusters is not None and self.max_clusters <= view.K
         if full or view.round != self.at or len(members) < 2:
             return None
         places, apart = view.pairwise(0)

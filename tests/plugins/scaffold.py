@@ -1,6 +1,6 @@
 """SCAFFOLD: local steps corrected by control variates. (Karimireddy et al. 2020, option II)
 
-x  the global model    c_i  state array scaffold/own, one row for each client    c  their mean over all that have answered
+x  the global model    c_i  state array scaffold/own, a row per client    c  their mean over all that have answered
 """
 
 from __future__ import annotations

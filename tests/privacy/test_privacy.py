@@ -9,20 +9,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from coterie.privacy.budget import Spending
 
+import coterie
 from coterie import fit, from_arrays
 from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.messages import Broadcast, Reply, Slotted
 from coterie.errors import ConfigError
-from coterie.methods import METHODS
+from coterie.methods import Method
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
 from coterie.privacy.client import clipped, made_private, randomised_choice
 from coterie.privacy.mechanism import Privacy, truthful
 from coterie.privacy.noise import FromSystem, Keyed
 from coterie.privacy.server import believed, with_noise
 from coterie.testing.checks import CHECKS, Case
+from coterie.training.budget import Spending
 from coterie.training.planning import prepare
 
 pytest.importorskip("dp_accounting", reason="private runs need coterie[privacy]")
@@ -139,12 +140,14 @@ METHODS_WITH = {
     ("fedavg", "local"): {},
     ("fedprox", "local"): {},
     ("ifca", "local"): {"clusters": 3, "privacy_choice": 1.0},
+    ("ifca-momentum", "local"): {"clusters": 3, "privacy_choice": 1.0},
     ("oracle", "local"): {},
     ("cfl", "local"): {"warmup": 0},
     ("icfl", "local"): {"max_clusters": 3},
     ("fedavg", "central"): {},
     ("fedprox", "central"): {},
     ("ifca", "central"): {"clusters": 3},
+    ("ifca-momentum", "central"): {"clusters": 3},
     ("oracle", "central"): {},
 }
 CLIP = 0.7
@@ -161,18 +164,18 @@ def private_plan(method: str, where: str, options: dict, data: tuple[np.ndarray,
     other = worst_data(0, 1.0)
     people = from_arrays({"me": data, "you": other, "they": other}, truth={"me": "a", "you": "a", "they": "b"})
     given = {"rounds": 3, "privacy": where, "privacy_clip": CLIP, "privacy_noise": 1.0, "dtype": "float64"}
-    return prepare(people, method, "linear", None, given | METHODS_WITH[method, where] | options)
+    return prepare(people, method, "linear", given | METHODS_WITH[method, where] | options)
 
 
 def answer_of(plan, seed: int = 0) -> tuple[Reply, Clusters]:
     """What the first client says in a round, without noise, to models far from each other."""
-    K = plan.method.procedure.K
+    K = plan.tiers.K
     clusters = Clusters({"weight": torch.from_numpy(np.random.default_rng(seed).normal(size=(K, 3)))}, K)
     side = replace(plan.federation.group, noise=Silent()).take(np.array([0]), remember=False)
-    told = None if not plan.method.weights.assigned else torch.zeros(1, 1, dtype=torch.int64)
-    broadcast = Broadcast(0, clusters, only=told, scalars={"lr": plan.method.rate(0)})
+    told = None if not plan.tiers.assignment.assigned else torch.zeros(1, 1, dtype=torch.int64)
+    broadcast = Broadcast(0, clusters, only=told, scalars={"lr": plan.tiers.local.rate(0, plan.rounds)})
     with torch.no_grad():
-        return side.serve(plan.method.task(0), broadcast), clusters
+        return side.serve(plan.tiers.task(0, plan.rounds), broadcast), clusters
 
 
 def contribution(reply: Reply, clusters: Clusters) -> np.ndarray:
@@ -200,7 +203,7 @@ def test_no_data_moves_an_answer_further_than_the_accountant_was_told(method, wh
 
 def plan_weighs(plan) -> bool:
     """Whether changes count n_i = 6 times in the sums; n_i is public, and the noise of `local` is weighed with it."""
-    return plan.method.averaging.client_weight == "samples" and not plan.method.tells_changes
+    return plan.tiers.averaging.client_weight == "samples" and not plan.tiers.sends_each_change
 
 
 @pytest.mark.parametrize(("method", "where"), [key for key in METHODS_WITH if key[1] == "local"])
@@ -218,18 +221,18 @@ def test_nothing_else_in_an_answer_follows_from_the_data(method, where):
             assert set(part.arrays) == {"change/weight", "mass"}
             assert part.counts.tolist() == [1]
             assert part.arrays["mass"].tolist() in ([1.0], [6.0])
-    if not mine.method.tells_choice:
+    if not mine.tiers.sends_choice:
         assert torch.equal(one.rows["cluster"], other.rows["cluster"])
 
 
 def test_clients_refuse_a_round_that_could_not_be_private_whoever_asks():
     plan = private_plan("ifca", "local", {}, worst_data(0, 1.0))
-    soft = prepare(plan.data, "fedem", "linear", "random", {"rounds": 3, "clusters": 2})
-    nosy = replace(soft.method, privacy=plan.method.privacy)
-    honest = replace(plan.method, privacy=replace(plan.method.privacy, choice=None))
-    for method, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):
+    soft = prepare(plan.data, "fedem", "linear", {"rounds": 3, "clusters": 2, "init": "random"})
+    nosy = replace(soft.tiers, privacy=plan.tiers.privacy)
+    honest = replace(plan.tiers, privacy=replace(plan.tiers.privacy, choice=None))
+    for tiers, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):
         with pytest.raises(ConfigError, match=why):
-            answer_of(replace(plan, method=method))
+            answer_of(replace(plan, run=replace(plan.run, tiers=tiers)))
 
 
 # ---- a round by a plain loop -------------------------------------------------------------------------------------
@@ -240,10 +243,10 @@ def test_a_round_is_what_a_plain_loop_gives():
     data = {f"site-{i}": (random.normal(size=(n, 3)), random.normal(size=n)) for i, n in enumerate((4, 7, 4, 9, 1))}
     options = {"clusters": 2, "rounds": 1, "local_steps": 3, "lr": 0.1, "seed": 2, "client_weight": "uniform"}
     secret = {"privacy": "local", "privacy_clip": 0.3, "privacy_noise": 2.0, "privacy_choice": 0.5}
-    plan = prepare(from_arrays(data), "ifca", "linear", "random", options | secret)
+    plan = prepare(from_arrays(data), "ifca", "linear", options | secret | {"init": "random"})
     models = plan.learner.start([0, 1], torch.float64)["weight"].numpy()
     start = [{"weight": models[k]} for k in range(2)]
-    ours = fit(from_arrays(data), "ifca", learner="linear", start=start, **options, **secret)
+    ours = fit(from_arrays(data), "ifca", learner="linear", init=start, **options, **secret)
     changes: dict[int, list[np.ndarray]] = {0: [], 1: []}
     for name, (x, y) in data.items():
         hashes, noise = hash_ids([name]), Keyed(2)
@@ -273,7 +276,7 @@ def test_a_round_is_what_a_plain_loop_gives():
 )
 def test_the_check_suite_holds_for_private_runs(method, where, name):
     own = {"privacy_choice": 1.0} if (method, where) == ("ifca", "local") else {}
-    CHECKS[name](Case(method, "linear", {"privacy": where, "privacy_noise": 2.0, "start": "random", **own}))
+    CHECKS[name](Case(method, "linear", {"privacy": where, "privacy_noise": 2.0, "init": "random", **own}))
 
 
 # ---- the server's part -------------------------------------------------------------------------------------------
@@ -313,12 +316,12 @@ def people(count: int = 6):
 
 def test_the_noise_is_chosen_for_the_client_that_is_asked_most_often():
     plan = prepare(
-        people(), "fedavg", None, None, {"rounds": 12, "participation": 0.5, "privacy": "local", "privacy_epsilon": 4.0}
+        people(), "fedavg", None, {"rounds": 12, "participation": 0.5, "privacy": "local", "privacy_epsilon": 4.0}
     )
-    spending = Spending.of(plan.options, plan.data.clients, range(12))
+    spending = Spending.of(plan, range(12))
     assert 6 <= spending.visits.max() < 12
     assert 3.99 < spending.epsilon <= 4.0
-    assert plan.options.privacy_noise == pytest.approx(2 * noise_for(4.0, 1e-5, int(spending.visits.max())))
+    assert plan.settings.privacy_noise == pytest.approx(2 * noise_for(4.0, 1e-5, int(spending.visits.max())))
 
 
 def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
@@ -330,14 +333,14 @@ def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
     assert [record["epsilon"] for record in found.records] == spent[:allowed]
     assert found.metrics["stopped"] == "privacy"
     assert found.metrics["epsilon"] == spent[allowed - 1]
-    page = found.report(tmp_path / "page.html").read_text()
+    page = coterie.write_report(found, tmp_path / "page.html").read_text()
     assert "Differential privacy, central: the models hide" in page
     assert "stay with the server" in page
 
 
 def test_the_report_says_what_the_server_saw_in_a_private_run(tmp_path):
     options = {"clusters": 2, "rounds": 2, "privacy": "local", "privacy_noise": 4.0, "privacy_choice": 1.0}
-    page = fit(people(), "ifca", **options).report(tmp_path / "page.html").read_text()
+    page = coterie.write_report(fit(people(), "ifca", **options), tmp_path / "page.html").read_text()
     assert "cut to length 1.00, with noise of standard deviation 4.00 on every parameter; no loss is told" in page
     assert "in 73 % of the times the one it chose" in page
 
@@ -347,16 +350,16 @@ REFUSED = [
     ("fesem", {}, "a cluster that follows from the model they trained"),
     ("fedsoft", {}, "models of their own"),
     ("stocfl", {}, "anchor-cosine"),
-    ("odcl", {}, "no private form"),
+    ("odcl", {}, "there is no noise for what its clients send"),
     ("local", {}, "nothing leaves a client"),
-    ("pacfl", {"clusters": 2}, "principal-angles would ask"),
+    ("pacfl", {"clusters": 2}, "init=pacfl would ask"),
     ("cfl", {"privacy": "central"}, "their number would tell"),
     ("fedavg", {"privacy": "central", "client_weight": "samples"}, "client_weight=uniform"),
     ("ifca", {"restarts": 2}, "leave restarts at 1"),
     ("ifca", {"privacy": "central", "combine": "median"}, "noise hides a client in sums, not in a median"),
     ("ifca", {"lr": "auto"}, "lr=auto would ask"),
     ("ifca", {"clusters": "auto"}, "clusters=auto would ask"),
-    ("ifca", {"start": "odcl"}, "start=odcl would ask"),
+    ("ifca", {"init": "odcl"}, "init=odcl would ask"),
     ("ifca", {"patience": 2}, "patience stops by losses"),
     ("ifca", {"privacy_epsilon": None}, "needs a budget"),
     ("ifca", {"privacy_epsilon": None, "privacy_noise": 1.0}, "or privacy_choice itself"),
@@ -370,11 +373,11 @@ REFUSED = [
 def test_what_cannot_be_private_is_refused_in_a_sentence(method, options, why):
     given = {"privacy": "local", "privacy_epsilon": 8.0, **options}
     with pytest.raises(ConfigError, match=why):
-        prepare(people(), method, None, None, {k: v for k, v in given.items() if v is not None})
+        prepare(people(), method, None, {k: v for k, v in given.items() if v is not None})
 
 
 def test_every_method_says_which_private_forms_it_has():
-    from coterie.cli.show import private_forms
+    from coterie.cli.about import private_forms
 
-    having = {name for name, entry in METHODS.items() if private_forms(entry).startswith("privacy=")}
+    having = {name for name, method in Method.members.items() if private_forms(method).startswith("privacy=")}
     assert having == {method for method, _ in METHODS_WITH}

@@ -158,7 +158,7 @@ def test_many_clients_show_sizes_only(tmp_path, make_run):
 def test_own_arrays_from_training_to_page(tmp_path):
     rows = {name: ([[0.0, 1.0], [1.0, 0.0], [0.5, 0.1]], [1, 0, 0]) for name in (HOSTILE, "b", "c")}
     result = coterie.fit(coterie.from_arrays(rows), method="ifca", clusters=2, rounds=2, seed=0)
-    text = result.report(tmp_path / "report.html").read_text(encoding="utf-8")
+    text = coterie.write_report(result, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "No held-out data was given" in text
     assert "The true groups are not known" in text
     assert "coterie.from_arrays(...)" in text

@@ -15,14 +15,14 @@ import pytest
 import coterie
 from coterie.data.arrays import from_arrays
 from coterie.errors import ConfigError, TrainingError
-from coterie.methods import METHODS
+from coterie.methods import Method
 from coterie.report.choosing import answer, table_rows
 from coterie.training import choosing
 from coterie.training.choosing import agreement, judge
-from coterie.training.fitting import begin_run
+from coterie.training.fitting import initialize_run
 from coterie.training.planning import prepare
 
-CHOOSERS = [name for name, entry in METHODS.items() if entry.tries]
+CHOOSERS = [name for name, method in Method.members.items() if method.tries_counts]
 TRIALS = {"clusters": "auto", "max_clusters": 3, "choose_seeds": 2}
 LOCAL = {"local_steps": 5, "lr": 0.1, "restarts": 3}
 QUICK = {**TRIALS, **LOCAL, "rounds": 20}
@@ -140,7 +140,7 @@ def test_classes(method: str, turns):
 
 
 def table_of(data, **options: Any) -> Mapping[str, Any]:
-    return begin_run(prepare(data, "ifca", None, None, {**QUICK, **options})).told["chosen"]
+    return initialize_run(prepare(data, "ifca", None, {**QUICK, **options})).found["chosen"]
 
 
 def test_the_table_against_runs_by_hand():
@@ -250,7 +250,7 @@ def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch):
     options = {**QUICK, "checkpoint_every": 2}
     whole = coterie.fit(data, "ifca", out=tmp_path / "whole", **options)
     with pytest.raises(StopError):
-        coterie.fit(data, "ifca", out=tmp_path / "cut", on_round=stop_in_round_three, **options)
+        coterie.fit(data, "ifca", out=tmp_path / "cut", callbacks=[stop_in_round_three], **options)
     kept = json.loads((tmp_path / "cut" / "beginning.json").read_text())["chosen"]
     assert kept == whole.metrics["chosen"]
 
@@ -304,28 +304,28 @@ def test_losses_that_are_no_numbers_come_back_from_the_log(tmp_path):
 @pytest.mark.parametrize(
     ("method", "options", "words"),
     [
-        ("fesem", {}, "clusters=auto needs start=odcl.*without them fesem needs a number"),
-        ("ifca", {"start": "near-truth"}, "clusters=auto cannot go with start=near-truth: take start=random"),
+        ("fesem", {}, "clusters=auto needs init=odcl.*without them fesem needs a number"),
+        ("ifca", {"init": "near-truth"}, "clusters=auto cannot go with init=near-truth: take init=random"),
         ("ifca", {"max_clusters": 0}, "max_clusters must be a whole number at least 1"),
         ("ifca", {"choose_seeds": 0}, "choose_seeds must be a whole number at least 1"),
-        ("fesem", {"max_clusters": 3, "clusters": 2}, "unknown option of method fesem 'max_clusters'"),
+        ("fesem", {"max_clusters": 3, "clusters": 2}, "max_clusters means nothing to method fesem"),
     ],
 )
 def test_mistakes(method: str, options, words: str):
     with pytest.raises(ConfigError, match=words):
-        prepare(lines((1.0,)), method, None, options.pop("start", None), {"clusters": "auto", **options})
+        prepare(lines((1.0,)), method, None, {"clusters": "auto", **options})
 
 
 def test_clients_with_single_samples_cannot_be_judged():
     with pytest.raises(ConfigError, match=r"holds out some of each client's samples.*give a number of clusters"):
-        prepare(lines((1.0,), samples=1), "ifca", None, None, {"clusters": "auto"})
+        prepare(lines((1.0,), samples=1), "ifca", None, {"clusters": "auto"})
 
 
-def test_a_gaussian_start_is_as_good():
-    plan = prepare(lines((3.0, -3.0)), "ifca", None, "gaussian:sd=2", {**QUICK, "lr": "auto"})
-    begun = begin_run(plan)
-    assert begun.plan.options.clusters == 2
-    assert {"curvature", "chosen", "beginning_seconds"} <= set(begun.told)
+def test_a_gaussian_initializer_is_as_good():
+    plan = prepare(lines((3.0, -3.0)), "ifca", None, {**QUICK, "lr": "auto", "init": "gaussian:sd=2"})
+    initialized = initialize_run(plan)
+    assert initialized.plan.method.clusters == 2
+    assert {"curvature", "chosen", "beginning_seconds"} <= set(initialized.found)
 
 
 def test_cautions():
@@ -343,11 +343,11 @@ def test_spare_clusters_that_nobody_is_in_do_not_count(monkeypatch):
     losses = np.stack([np.full((2, 4), 2.0), np.full((2, 4), 1.0)])
     alone = choosing.Trials(losses, np.zeros((2, 2, 4), dtype=np.int64), 10, 0, 0, 0)
     parted = replace(alone, clusters=np.stack([alone.clusters[0], np.array([[0, 0, 1, 1], [1, 1, 0, 0]])]))
-    plan = prepare(lines((1.0,)), "ifca", None, None, QUICK)
+    plan = prepare(lines((1.0,)), "ifca", None, QUICK)
     for trials, expected in ((alone, 1), (parted, 2)):
         monkeypatch.setattr(choosing, "_trials", lambda *given, trials=trials: trials)
         settled, told = choosing.choose(plan, lambda trial: pytest.fail("no trial is needed"))
-        assert told["clusters"] == settled.options.clusters == expected
+        assert told["clusters"] == settled.method.clusters == expected
 
 
 def test_a_caution_is_a_warning():
@@ -368,10 +368,11 @@ def test_the_page_shows_the_choice(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = coterie.fit(lines((4.0, -4.0)), "ifca", **QUICK)
-    page = result.report(tmp_path / "report.html").read_text()
+    page = coterie.write_report(result, tmp_path / "report.html").read_text()
     section = page.partition('id="choice"')[2].partition("</section>")[0]
     assert "2 clusters: with fewer, held-out samples are explained clearly worse" in section
     assert section.count("<tr") == 4  # the head and three numbers
     assert section.count('class="mark"') == 3
-    without = coterie.fit(lines((4.0, -4.0)), "ifca", clusters=2, rounds=2).report(tmp_path / "plain.html").read_text()
+    plain = coterie.fit(lines((4.0, -4.0)), "ifca", clusters=2, rounds=2)
+    without = coterie.write_report(plain, tmp_path / "plain.html").read_text()
     assert 'id="choice"' not in without

@@ -168,7 +168,7 @@ def test_a_diverged_run_that_was_interrupted_ends_as_the_whole_one(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        coterie.fit(population(), "ifca", out=tmp_path / "killed", on_round=dies, **settings)
+        coterie.fit(population(), "ifca", out=tmp_path / "killed", callbacks=[dies], **settings)
     with pytest.warns(DivergenceWarning):
         again = coterie.resume(tmp_path / "killed", population())
     assert again.metrics["why_diverged"] == whole.metrics["why_diverged"]
@@ -180,7 +180,7 @@ def test_the_best_models_before_a_divergence_are_sound():
     """With patience on validation samples the models with the least validation loss are kept, whatever came later."""
     settings = {"lr": 0.06, "local_steps": 1, "rounds": 100, "validation": 0.2, "patience": 99}
     data, start = population(column=6.0, groups=1), [{"weight": np.zeros(3)}]
-    result = coterie.fit(data, "fedavg", start=start, **settings)
+    result = coterie.fit(data, "fedavg", init=start, **settings)
     assert result.records[-1]["loss"] > 1e6
     assert result.metrics["best_rounds"] < 100
     assert not result.metrics["diverged"]
@@ -202,7 +202,7 @@ def test_terminal_and_report_say_it_first(tmp_path):
     text = printed(show.result, result)
     assert text.startswith(f"DIVERGED {said}")
     assert "sure of" not in text
-    page = result.report(tmp_path / "page.html").read_text()
+    page = coterie.write_report(result, tmp_path / "page.html").read_text()
     assert page.index("<h1>The training diverged, do not use its models: ") < page.index("<ul")
     assert "sure of" not in page
     assert "There is no map: the training diverged" in page

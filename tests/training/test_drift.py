@@ -35,7 +35,7 @@ def test_alarms_name_those_who_turned_and_a_warm_start_moves_them(first, tmp_pat
     later = coterie.scenario("drift", clients=24, phase=1, change=0.2, seed=1)
     turned = {c for c, note in zip(later.clients, later.client_notes, strict=True) if note == "turned"}
     with pytest.warns(UserWarning, match=f"the group of {len(turned)} of .* clients no longer fits"):
-        result = coterie.fit(later, "ifca", start=first, rounds=3, seed=1, out=tmp_path / "run")
+        result = coterie.fit(later, "ifca", init=first, rounds=3, seed=1, out=tmp_path / "run")
     drift = result.metrics["drift"]
     assert {alarm["id"] for alarm in drift["alarms"]} == turned
     assert set(drift["new"]) == {c for c, note in zip(later.clients, later.client_notes, strict=True) if note == "new"}
@@ -48,7 +48,7 @@ def test_alarms_name_those_who_turned_and_a_warm_start_moves_them(first, tmp_pat
 
 def test_nothing_is_said_where_nothing_has_changed(first, recwarn):
     same = coterie.scenario("drift", clients=24, seed=1)
-    result = coterie.fit(same, "ifca", start=first, rounds=1, seed=1)
+    result = coterie.fit(same, "ifca", init=first, rounds=1, seed=1)
     assert result.metrics["drift"]["alarms"] == []
     assert result.records[0]["reassigned"] == 0
     assert not [w for w in recwarn if "no longer fits" in str(w.message)]

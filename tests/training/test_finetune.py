@@ -115,7 +115,7 @@ def test_mini_batches_are_those_of_a_round_that_was_never_trained_in():
 @pytest.mark.filterwarnings("ignore:one-shot")  # nine small clients rarely show their groups
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("fedprox", {"mu": 5.0}), ("two-phase", {"phase2": "fedprox", "start": "random"}), ("odcl", {})],
+    [("fedprox", {"mu": 5.0}), ("two-phase", {"phase2": "fedprox", "init": "random"}), ("odcl", {})],
 )
 def test_steps_are_plain_ones_whatever_the_rounds_did(method: str, options: dict):
     result = run(method, lr=0.05, **options)

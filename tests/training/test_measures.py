@@ -78,7 +78,7 @@ def test_a_measure_of_ones_own_is_everywhere(table, tmp_path):
     text = StringIO()
     show.comparison(Console(file=text, width=200), [run_from_parts(again.config, again.records, again.summary())])
     assert "largest" in text.getvalue().splitlines()[0]
-    page = result.report(tmp_path / "page.html").read_text()
+    page = coterie.write_report(result, tmp_path / "page.html").read_text()
     assert "Largest, by round" in page
     assert '<abbr title="of the clients {all} are in the largest cluster">largest</abbr>' in page
 

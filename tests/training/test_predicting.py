@@ -16,7 +16,7 @@ import torch
 import coterie
 from coterie.errors import InputError, RunError
 from coterie.evaluate.placing import CHUNK, mixed, sample_losses
-from coterie.methods import METHODS
+from coterie.methods import Method
 from coterie.testing.checks import small_federation
 
 
@@ -146,7 +146,7 @@ def test_a_model_that_is_not_finite_is_never_the_best(data):
         (
             "local",
             lambda r, x, y: r.predict(x),
-            "local gives every client a model of its own, so somebody new has none",
+            "local gives every client a model of its own, so a new client has none",
         ),
         ("local", lambda r, x, y: r.predict(x, support=(x, y)), "local gives every client a model of its own"),
         ("local", lambda r, x, y: r.weigh(x, y), "local gives every client a model of its own"),
@@ -170,8 +170,10 @@ def test_wrong_questions_are_answered_with_what_to_do(data, method, ask, message
 
 
 def test_methods_say_how_somebody_new_is_placed():
-    assert {name for name, entry in METHODS.items() if entry.newcomers == "mixture"} >= {"fedem", "fedrc"}
-    assert {METHODS[name].newcomers for name in ("ifca", "fesem", "odcl", "one-shot", "oracle")} == {"least-loss"}
+    assert {name for name, method in Method.members.items() if method().placing == "mixture"} >= {"fedem", "fedrc"}
+    assert {Method.members[name]().placing for name in ("ifca", "fesem", "odcl", "one-shot", "oracle")} == {
+        "least-loss"
+    }
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_a_run_folder_stores_the_diagnostics(data, tmp_path):
 
 
 def test_a_report_of_a_run_in_memory_has_the_intervals(data, tmp_path):
-    page = coterie.fit(data, "ifca", clusters=2, rounds=2).report(tmp_path / "page.html").read_text()
+    page = coterie.write_report(coterie.fit(data, "ifca", clusters=2, rounds=2), tmp_path / "page.html").read_text()
     assert "95 %" in page
     assert "posterior" in page
 

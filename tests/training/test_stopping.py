@@ -85,23 +85,23 @@ def test_a_record_without_the_figure_is_passed_over():
 
 
 def test_patience_stops_where_the_training_loss_of_a_long_run_stands_still():
-    long = coterie.fit(population(), "ifca", start=START, rounds=200, **COMMON)
+    long = coterie.fit(population(), "ifca", init=START, rounds=200, **COMMON)
     stop, _ = plain_stop([record["loss"] for record in long.records], 3)
     assert 3 < stop < 199, "the data of the test must make it stop"
-    short = coterie.fit(population(), "ifca", start=START, rounds=200, patience=3, **COMMON)
+    short = coterie.fit(population(), "ifca", init=START, rounds=200, patience=3, **COMMON)
     assert len(short.records) == short.metrics["rounds"] == stop + 1
     assert short.metrics["stopped"] == short.records[-1]["stopped"] == "patience"
     assert "best_rounds" not in short.metrics, "the models are those of the last round"
-    same = coterie.fit(population(), "ifca", start=START, rounds=stop + 1, **COMMON)
+    same = coterie.fit(population(), "ifca", init=START, rounds=stop + 1, **COMMON)
     assert "stopped" not in same.metrics
     for a, b in zip(short.models, same.models, strict=True):
         assert np.array_equal(a["weight"], b["weight"])
 
 
 def test_a_run_that_reaches_its_last_round_has_not_stopped_early():
-    result = coterie.fit(population(), "ifca", start=START, rounds=4, patience=1, **COMMON | {"lr": 1e-9})
+    result = coterie.fit(population(), "ifca", init=START, rounds=4, patience=1, **COMMON | {"lr": 1e-9})
     assert len(result.records) == 2
-    result = coterie.fit(population(), "ifca", start=START, rounds=2, patience=1, **COMMON | {"lr": 1e-9})
+    result = coterie.fit(population(), "ifca", init=START, rounds=2, patience=1, **COMMON | {"lr": 1e-9})
     assert len(result.records) == 2
     assert "stopped" not in result.metrics
 
@@ -125,9 +125,9 @@ def test_every_method_can_be_stopped(method):
 def test_with_validation_a_run_trains_on_the_rest_and_scores_the_part_held_out():
     data = population()
     held = hold_out(data, 0.3, COMMON["seed"])
-    result = coterie.fit(data, "ifca", start=START, rounds=5, validation=0.3, **COMMON)
-    by_hand = coterie.fit(replace(held, test=None), "ifca", start=START, rounds=5, **COMMON)
-    judged = coterie.fit(held, "ifca", start=START, rounds=5, **COMMON)
+    result = coterie.fit(data, "ifca", init=START, rounds=5, validation=0.3, **COMMON)
+    by_hand = coterie.fit(replace(held, test=None), "ifca", init=START, rounds=5, **COMMON)
+    judged = coterie.fit(held, "ifca", init=START, rounds=5, **COMMON)
     for a, b in zip(result.models, by_hand.models, strict=True):
         assert np.array_equal(a["weight"], b["weight"])
     assert [r["validation_rmse"] for r in result.records] == [r["rmse"] for r in judged.records]
@@ -164,7 +164,7 @@ def test_a_client_with_a_single_sample_trains_and_has_no_score(tmp_path):
     assert [rows[c]["score"] is None for c in data.clients] == [True, False, False, False, True, False, False, False]
     assert result.metrics["clients"] == 8
     assert "c0" in result.assignments
-    assert "stopped early" not in result.report(tmp_path / "report.html").read_text()
+    assert "stopped early" not in coterie.write_report(result, tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("participation", [0.13, 0.5])
@@ -205,7 +205,7 @@ def test_with_validation_the_models_of_the_best_round_are_kept(tmp_path):
     for a, b in zip(short.models, same.models, strict=True):
         assert np.array_equal(a["weight"], b["weight"])
     assert short.metrics["validation_loss"] == same.metrics["validation_loss"]
-    page = short.report(tmp_path / "report.html").read_text()
+    page = coterie.write_report(short, tmp_path / "report.html").read_text()
     words = f"stopped early and kept the models with the least validation loss: after {stop + 1} of 60 rounds (seed 1)"
     assert words in page
 
@@ -246,7 +246,7 @@ def test_interrupted_anywhere_a_run_stops_in_the_same_round_with_the_same_models
     for killed in {*range(0, len(whole.records), 4), len(whole.records) - 1}:
         folder = tmp_path / str(killed)
         with pytest.raises(KilledError):
-            coterie.fit(overfitting(), method, out=folder, on_round=kill_in(killed), **settings)
+            coterie.fit(overfitting(), method, out=folder, callbacks=[kill_in(killed)], **settings)
         resumed = coterie.resume(folder, overfitting())
         assert timeless(resumed) == timeless(whole)
         for name in ("stopped", "best_rounds", "rounds", "loss"):
@@ -261,7 +261,7 @@ def test_a_run_killed_between_its_last_record_and_its_result_does_not_go_on(tmp_
     for name in ("result.json", "models.safetensors"):
         (tmp_path / "run" / name).unlink()
     seen = []
-    resumed = coterie.resume(tmp_path / "run", overfitting(), on_round=seen.append)
+    resumed = coterie.resume(tmp_path / "run", overfitting(), callbacks=[seen.append])
     assert seen == []
     assert {k: v for k, v in resumed.metrics.items() if k != "seconds"} == {
         k: v for k, v in whole.metrics.items() if k != "seconds"
@@ -274,7 +274,9 @@ def test_a_damaged_checkpoint_does_not_lose_the_best_models(tmp_path):
     settings = OVERFIT | {"patience": 4, "checkpoint_every": 2}
     whole = coterie.fit(overfitting(), "local", **settings)
     with pytest.raises(KilledError):
-        coterie.fit(overfitting(), "local", out=tmp_path / "cut", on_round=kill_in(len(whole.records) - 1), **settings)
+        coterie.fit(
+            overfitting(), "local", out=tmp_path / "cut", callbacks=[kill_in(len(whole.records) - 1)], **settings
+        )
     newest = sorted((tmp_path / "cut" / "checkpoints").glob("*.safetensors"))[-1]
     newest.write_bytes(b"")
     resumed = coterie.resume(tmp_path / "cut", overfitting(), warn=lambda text: None)
@@ -290,8 +292,8 @@ def test_a_callback_that_returns_true_ends_the_run_and_finishes_the_folder(tmp_p
     def enough(record):
         return yes if record["round"] == 3 else None
 
-    options = {"start": START, "checkpoint_every": 50, **COMMON}
-    stopped = coterie.fit(population(), "ifca", rounds=50, out=tmp_path / "run", on_round=enough, **options)
+    options = {"init": START, "checkpoint_every": 50, **COMMON}
+    stopped = coterie.fit(population(), "ifca", rounds=50, out=tmp_path / "run", callbacks=[enough], **options)
     same = coterie.fit(population(), "ifca", rounds=4, **options)
     assert len(stopped.records) == 4
     assert stopped.metrics["stopped"] == stopped.records[-1]["stopped"] == "on_round"
@@ -304,7 +306,7 @@ def test_a_callback_that_returns_true_ends_the_run_and_finishes_the_folder(tmp_p
 
 @pytest.mark.parametrize("answer", [False, 0, 1, "no", [1]])
 def test_only_true_ends_a_run(answer):
-    result = coterie.fit(population(), "ifca", rounds=3, on_round=lambda record: answer, **COMMON)
+    result = coterie.fit(population(), "ifca", rounds=3, callbacks=[lambda record: answer], **COMMON)
     assert len(result.records) == 3
 
 
@@ -313,10 +315,10 @@ def test_an_exception_in_a_callback_leaves_a_folder_that_can_be_resumed(tmp_path
         if record["round"] == 5:
             raise ZeroDivisionError("a mistake in the callback")
 
-    options = {"start": START, "rounds": 9, "checkpoint_every": 2, **COMMON}
+    options = {"init": START, "rounds": 9, "checkpoint_every": 2, **COMMON}
     whole = coterie.fit(population(), "ifca", **options)
     with pytest.raises(ZeroDivisionError, match="a mistake in the callback"):
-        coterie.fit(population(), "ifca", out=tmp_path / "run", on_round=broken, **options)
+        coterie.fit(population(), "ifca", out=tmp_path / "run", callbacks=[broken], **options)
     assert not (tmp_path / "run" / "result.json").exists()
     resumed = coterie.resume(tmp_path / "run", population())
     assert timeless(resumed) == timeless(whole)

@@ -13,6 +13,9 @@ from coterie.files import write_atomically
 from coterie.training.callbacks.base import TrainingRun
 from coterie.training.callbacks.tracking import Identity, Outcome, Session, Tracker
 
+FILE = "rounds.csv"
+"""Name of the file unless a path is given."""
+
 
 @register("csv")
 @dataclass
@@ -22,18 +25,19 @@ class CSVLogger(Tracker):
     An existing file is replaced, unless the run is resumed; then the rows before the first repeated round are kept.
 
     Args:
-        path: The file. Folders that are missing on its way are created.
+        path: The file. Folders that are missing on its way are created. By default rounds.csv in the run folder, or in
+            the current folder if the run has none.
 
     Example:
         >>> from coterie.callbacks import CSVLogger
         >>> tracker = CSVLogger("rounds.csv")
     """
 
-    path: str
+    path: str | None = None
 
     def open(self, run: TrainingRun, known: Identity | None) -> Session:
         """Create the file, or read the rows of the rounds before the first one of a resumed run."""
-        path = Path(self.path)
+        path = (run.folder or Path()) / FILE if self.path is None else Path(self.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         return CSVSession(path, run.first_round)
 

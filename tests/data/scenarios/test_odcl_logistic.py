@@ -94,7 +94,7 @@ def test_one_recommended_step_follows_the_papers_loss():
     found = scenario("odcl-logistic", clients=4, samples=6)
     weight, bias = np.array([30.0, -20.0]), 7.0  # so large that the penalty shows
     start = [{"weight": weight, "bias": np.array(bias)}]
-    taken = fit(found, "fedavg", start=start, rounds=1, local_steps=1, lr=1.0).parameters[0]
+    taken = fit(found, "fedavg", init=start, rounds=1, local_steps=1, lr=1.0).parameters[0]
     gradient = np.array([1e-5 * 30, 1e-5 * -20, 0.0])
     for x, y in zip(found.train.x.numpy(), found.train.y.numpy(), strict=True):
         sign = 2 * y - 1

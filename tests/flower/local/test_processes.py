@@ -1,7 +1,6 @@
 """Real processes with TLS and a key for every node; a run on them gives the models of a simulated one."""
 
 import os
-import runpy
 import signal
 import ssl
 import stat
@@ -33,12 +32,27 @@ from coterie.flower.node import make_client_app
 
 def load(context):
     node, nodes = context.node_config["partition-id"], context.node_config["num-partitions"]
-    return data().take(range(node, 8, nodes))
+    return coterie.scenario("opposite-labels", clients=8, seed=1).training_only().take(range(node, 8, nodes))
 
-def data():
-    return coterie.scenario("opposite-labels", clients=8, seed=1).training_only()
+app = make_client_app(load, plugins=["my_fedem.py"])
+"""
+PLUGIN = """
+from dataclasses import dataclass, replace
 
-app = make_client_app(load)
+from coterie import register
+from coterie.methods import FedEM
+from coterie.tiers import EMMixture
+
+@register("my-mixture")
+@dataclass(frozen=True)
+class MyMixture(EMMixture):
+    pass
+
+@register("my-fedem")
+@dataclass(frozen=True, kw_only=True)
+class MyFedEM(FedEM):
+    def tiers(self):
+        return replace(super().tiers(), assignment=MyMixture())
 """
 SECONDS = 400.0
 """For a run of a few seconds' work, on a machine that does other things."""
@@ -76,15 +90,20 @@ def too_open(folder: Path) -> list[str]:
 
 
 def test_a_method_over_processes_equals_the_simulated_one_and_nothing_is_left(tmp_path):
-    """`fedem`, since its clients keep something, which counts from the second round on; others are in tests/faults."""
+    """`fedem`, since its clients keep a state, which counts from the second round on; others are in tests/faults.
+
+    It is registered under another name by a plugin of the app, which the server and the nodes load.
+    """
     app, out = tmp_path / "app", tmp_path / "run"
     write_app(app)
     (app / "client_app.py").write_text(CLIENT)
-    data = runpy.run_path(str(app / "client_app.py"))["data"]()
+    (app / "my_fedem.py").write_text(PLUGIN)
+    data = coterie.scenario("opposite-labels", clients=8, seed=1).training_only()
     children, pids = [], []
     with LocalFederation(app, NODES, tmp_path / "work") as federation:
+        named = {"method": "my-fedem", "plugins": "my_fedem.py"}
         run = federation.submit(
-            {"learner": "logistic", "nodes": NODES, "out": str(out), "method": "fedem", "rounds": 2, **OPTIONS}
+            {"learner": "logistic", "nodes": NODES, "out": str(out), **named, "rounds": 2, **OPTIONS}
         )
         strangers = uninvited(federation, tmp_path)  # they end while the run goes on
         expected = coterie.fit(data, "fedem", learner="logistic", rounds=2, **OPTIONS)

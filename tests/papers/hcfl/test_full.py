@@ -25,8 +25,9 @@ def test_weights_that_are_there_are_started_from_and_named(tmp_path, monkeypatch
 def test_all_options_are_those_of_the_methods():
     for network in (MOBILENET, RESNET):
         for cell in network.cells(1, False):
-            plan = prepare(small_federation("mlp"), cell.method, "mlp:hidden=2", None, cell.options | {"learner": None})
-            assert (plan.options.rounds, plan.options.batch_size) == (200, 128)
+            options = {name: value for name, value in cell.options.items() if name != "learner"}
+            plan = prepare(small_federation("mlp"), cell.method, "mlp:hidden=2", options)
+            assert (plan.rounds, plan.tiers.local.batch_size) == (200, 128)
 
 
 def test_verdicts_by_hand():

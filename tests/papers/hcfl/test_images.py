@@ -51,7 +51,7 @@ def test_every_method_accepts_the_options_of_its_row():
         words = {name: value for name, value in one.options.items() if isinstance(value, str)}
         kinds[one.method, str(words)] = one  # of rows that differ in a number only, one
     for one in kinds.values():
-        assert prepare(data, one.method, None, None, {**one.options, "seed": 0}).options.rounds == 48
+        assert prepare(data, one.method, None, {**one.options, "seed": 0}).rounds == 48
 
 
 def test_tables_and_verdicts_show_what_is_there():

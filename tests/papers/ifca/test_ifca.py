@@ -100,15 +100,14 @@ def plain_ifca(data, lr, starts, rounds):
 
 def test_a_trial_is_the_algorithm_of_the_paper():
     """Distances of all ten starts against a plain loop."""
-    from coterie.training.starting import begin
-
     from coterie.data import scenario
+    from coterie.training.fitting import initialize
     from coterie.training.planning import prepare
 
     trial = Trial(Setting("a", 2, 1.0, 0.1, 8, 10, 6), seed=5, rounds=15)
     data = scenario("ifca-synthetic", clients=8, samples=10, dimension=6, groups=2, norm=1.0, noise=0.1, seed=5)
-    plan = prepare(data, "ifca", None, "random", {"restarts": 10, "lr": 0.1, "seed": 5})
-    starts = begin(plan).state.clusters.params["weight"].numpy().reshape(10, 2, 6)
+    plan = prepare(data, "ifca", None, {"init": "random", "restarts": 10, "lr": 0.1, "seed": 5})
+    starts = initialize(plan).state.clusters.params["weight"].numpy().reshape(10, 2, 6)
     assert set(np.unique(starts)) == {0.0, 1.0}
     slow = [mean_distance(data.true_models, models) for models in plain_ifca(data, 0.1, starts, 15)]
     assert trial._distances(data, 0.1) == pytest.approx(slow, rel=1e-9)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from coterie.training.starting import begin
 
 import coterie
 from coterie.data import scenario
@@ -125,12 +124,14 @@ def plain_ifca(data, start, lr, steps, total, divide_by_all):
 
 @pytest.mark.parametrize("averaging", ["members", "all"])
 def test_errors_by_round_are_those_of_a_plain_loop(averaging):
+    from coterie.training.fitting import initialize
     from coterie.training.planning import prepare
 
     data = scenario("odcl-clusterpath", clients=12, samples=40, seed=5)
-    options = {"start": "near-truth:low=0.2,high=0.3", "restarts": 1, "lr": 0.05, "local_steps": 3, "rounds": 6}
+    options = {"init": "near-truth:low=0.2,high=0.3", "restarts": 1, "lr": 0.05, "local_steps": 3, "rounds": 6}
     options["averaging"] = averaging
-    first = begin(prepare(data, "ifca", None, None, {**options, "seed": 5})).state.clusters.params["weight"].numpy()
+    plan = prepare(data, "ifca", None, {**options, "seed": 5})
+    first = initialize(plan).state.clusters.params["weight"].numpy()
     history = plain_ifca(data, first, 0.05, 3, 6, averaging == "all")
     slow = [normalised_mse(data, theta, choice) for theta, choice in history]
     assert errors_by_round(data, "ifca", 5, options) == pytest.approx(slow, rel=1e-9)
@@ -319,8 +320,8 @@ def test_a_cell_of_few_shot(tmp_path):
     assert figures["rmse rounds few-shot"] == 0  # one shot is near the least possible error already
     assert figures["mse few-shot"] < figures["mse one-shot"] < figures["mse random"]
     data, common = scenario("odcl-clusterpath", seed=0), {"lr": 0.1, "local_steps": 10, "rounds": 6, "seed": 0}
-    best = coterie.fit(data, "ifca", start="random", restarts=10, **common)
-    few = coterie.fit(data, "ifca", start="odcl", **common)
+    best = coterie.fit(data, "ifca", init="random", restarts=10, **common)
+    few = coterie.fit(data, "ifca", init="odcl", **common)
     assert figures["rmse random"] == pytest.approx(best.metrics["rmse"], rel=1e-5)
     assert figures["rmse few-shot"] == pytest.approx(few.metrics["rmse"], rel=1e-5)
 

@@ -32,7 +32,8 @@ def result() -> coterie.Result:
 
 
 def run_in(folder: Path | None, first_round: int = 0, **settings: object) -> TrainingRun:
-    return TrainingRun({**result().config, **settings}, folder, first_round, ROUNDS)
+    before = list(result().records[:first_round])
+    return TrainingRun({**result().config, **settings}, folder, first_round, ROUNDS, before)
 
 
 def play(

@@ -32,7 +32,6 @@ class Seen(Callback):
         self.calls.append(("error", str(error)))
 
 
-# needs fit(callbacks=...)
 def test_a_run_calls_its_callbacks_through_interruption_resume_and_end(tmp_path):
     def interrupt(record):
         if record["round"] == 2:

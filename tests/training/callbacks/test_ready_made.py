@@ -6,11 +6,10 @@ import csv
 
 import pytest
 
-import coterie
 from coterie.callbacks import Callback, CSVLogger, EarlyStopping, Lambda, TrackerWarning, TrainingRun
 from coterie.core.plain import from_text, to_text
 from coterie.errors import ConfigError
-from tests.training.callbacks.driving import data, play, result, run_in
+from tests.training.callbacks.driving import play, result, run_in
 from tests.training.test_stopping import plain_stop
 
 RUN = TrainingRun({}, None, 0, 100)
@@ -62,14 +61,13 @@ def test_a_second_run_starts_afresh():
     assert last_round(callback, [5, 4, 4, 4]) == 3
 
 
-def test_a_resumed_run_stops_where_it_would_have_stopped(tmp_path):
-    """The rounds in the run folder before the first one of the process count."""
-    coterie.fit(data(), "ifca", clusters=2, rounds=4, out=tmp_path / "run")
-    records = coterie.load(tmp_path / "run").records
+def test_a_resumed_run_stops_where_it_would_have_stopped():
+    """The rounds before the first one of the process count."""
+    records = result().records
     callback = EarlyStopping(patience=2, tolerance=10.0)  # nothing counts as an improvement on the first round
-    callback.on_start(TrainingRun({}, tmp_path / "run", 2, 4))
+    callback.on_start(run_in(None, 2))
     assert callback.on_round(run_in(None), records[2])
-    callback.on_start(TrainingRun({}, tmp_path / "run", 0, 4))
+    callback.on_start(run_in(None))
     assert not callback.on_round(run_in(None), records[0])
 
 

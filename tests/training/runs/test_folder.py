@@ -13,6 +13,7 @@ import torch
 from coterie.core.clusters import Clusters
 from coterie.core.state import ServerState
 from coterie.errors import RunError
+from coterie.training.records import RoundRecord
 from coterie.training.runs.folder import RunFolder, read_toml
 from coterie.training.runs.locking import alone_in
 
@@ -56,7 +57,7 @@ def test_a_folder_with_anything_in_it_is_refused_and_left_alone(tmp_path):
 
 
 def test_a_folder_of_a_run_is_refused_and_left_alone(tmp_path):
-    create(tmp_path / "run").append({"round": 0})
+    create(tmp_path / "run").append(RoundRecord(round=0))
     before = snapshot(tmp_path)
     with pytest.raises(RunError, match="exists already"):
         create(tmp_path / "run")
@@ -84,15 +85,15 @@ def test_what_is_no_run_folder_is_refused(tmp_path):
 def test_records_come_back_in_order(tmp_path):
     folder = create(tmp_path)
     for t in range(3):
-        folder.append({"round": t, "loss": 1 / (t + 1), "missing": []})
-    assert folder.records() == [{"round": t, "loss": 1 / (t + 1), "missing": []} for t in range(3)]
+        folder.append(RoundRecord(round=t, loss=1 / (t + 1), missing=[]))
+    assert folder.records() == [RoundRecord(round=t, loss=1 / (t + 1), missing=[]) for t in range(3)]
 
 
 @pytest.mark.parametrize("tail", [b'{"round": 2, "lo', b'{"round"', b"\x00\x00\x00\x00", b"\xff"])
 def test_a_half_written_last_line_is_left_out(tmp_path, tail):
     folder = create(tmp_path)
-    folder.append({"round": 0})
-    folder.append({"round": 1})
+    folder.append(RoundRecord(round=0))
+    folder.append(RoundRecord(round=1))
     with open(folder.path / "records.jsonl", "ab") as file:
         file.write(tail)
     assert [r["round"] for r in folder.records()] == [0, 1]
@@ -101,7 +102,7 @@ def test_a_half_written_last_line_is_left_out(tmp_path, tail):
 @pytest.mark.parametrize("line", ["3", "null", "[]", '"text"'])
 def test_a_line_that_is_no_record_is_left_out(tmp_path, line):
     folder = create(tmp_path)
-    folder.append({"round": 0})
+    folder.append(RoundRecord(round=0))
     with open(folder.path / "records.jsonl", "a") as file:
         file.write(line + "\n")
     assert [r["round"] for r in folder.records()] == [0]
@@ -110,22 +111,23 @@ def test_a_line_that_is_no_record_is_left_out(tmp_path, line):
 def test_records_after_a_gap_are_left_out(tmp_path):
     folder = create(tmp_path)
     for t in (0, 1, 3):
-        folder.append({"round": t})
+        folder.append(RoundRecord(round=t))
     assert [r["round"] for r in folder.records()] == [0, 1]
 
 
 def test_a_record_that_is_not_finite_is_refused_and_not_written(tmp_path):
     folder = create(tmp_path)
-    folder.append({"round": 0})
+    folder.append(RoundRecord(round=0))
     with pytest.raises(ValueError, match="JSON compliant"):
-        folder.append({"round": 1, "loss": float("inf")})
-    assert (folder.path / "records.jsonl").read_text() == '{"round": 0}\n'
+        folder.append(RoundRecord(round=1, loss=float("inf")))
+    assert folder.records() == [RoundRecord(round=0)]
+    assert (folder.path / "records.jsonl").read_text().count("\n") == 1
 
 
 def test_going_on_drops_records_after_the_checkpoint(tmp_path):
     folder = create(tmp_path)
     for t in range(5):
-        folder.append({"round": t})
+        folder.append(RoundRecord(round=t))
         if t == 2:
             folder.checkpoint(state(3))
     found, records, _ = folder.last_state(pytest.fail)
@@ -137,7 +139,7 @@ def test_going_on_drops_records_after_the_checkpoint(tmp_path):
 
 def test_going_on_without_a_checkpoint_starts_anew(tmp_path):
     folder = create(tmp_path)
-    folder.append({"round": 0})
+    folder.append(RoundRecord(round=0))
     assert folder.last_state(pytest.fail) == (None, [], None)
     assert folder.records() == []
 
@@ -145,7 +147,7 @@ def test_going_on_without_a_checkpoint_starts_anew(tmp_path):
 def test_a_checkpoint_ahead_of_the_records_is_not_used(tmp_path):
     folder = create(tmp_path)
     for t in range(2):
-        folder.append({"round": t})
+        folder.append(RoundRecord(round=t))
     for t in (2, 4):
         folder.checkpoint(state(t))
     warnings: list[str] = []
@@ -158,7 +160,7 @@ def test_a_checkpoint_ahead_of_the_records_is_not_used(tmp_path):
 def test_a_damaged_checkpoint_means_going_on_from_the_one_before(tmp_path):
     folder = create(tmp_path)
     for t in range(4):
-        folder.append({"round": t})
+        folder.append(RoundRecord(round=t))
         folder.checkpoint(state(t + 1))
     (folder.path / "checkpoints" / "round-000004.safetensors").write_bytes(b"")
     warnings: list[str] = []
@@ -189,7 +191,7 @@ def test_an_unfinished_run_has_no_result(tmp_path):
 def finished(path: Path) -> RunFolder:
     folder = create(path)
     folder.begin({"curvature": 2.0}, {"lr": 0.5}, state(0))
-    folder.append({"round": 0})
+    folder.append(RoundRecord(round=0))
     folder.checkpoint(state(1), best=state(1))
     folder.finish([{"w": torch.zeros(1)}], {"metrics": {}}, {"extra": torch.ones(1)})
     return folder

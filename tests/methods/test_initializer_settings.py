@@ -1,4 +1,4 @@
-"""Where models may begin: names with settings, and the starts that are for experiments."""
+"""Initializers by their texts: names with settings, and those that are for experiments."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.core.plain import from_text
 from coterie.errors import ConfigError
+from coterie.methods import IFCA, GaussianInit, NearTruth, RandomInit
+from coterie.methods.run import Initializer
+from coterie.training.earlier import initializer_of
+from coterie.training.fitting import initialize
 from coterie.training.planning import prepare
-from coterie.training.starting import begin
-from coterie.training.starts import read_start
 
 
-def first_models(data, start: str, method: str = "ifca", **options) -> np.ndarray:
-    return begin(prepare(data, method, None, start, options)).state.clusters.params["weight"].numpy()
+def first_models(data, init: str, method: str = "ifca", **options) -> np.ndarray:
+    return initialize(prepare(data, method, None, {"init": init, **options})).state.clusters.params["weight"].numpy()
 
 
 @pytest.fixture(scope="module")
@@ -22,29 +25,30 @@ def linear():
 
 
 def test_a_name_with_settings():
-    assert read_start("random") == ("random", {})
-    assert read_start("gaussian:sd=2") == ("gaussian", {"sd": 2.0})
-    assert read_start("near-truth:low=0.1,high=0.2") == ("near-truth", {"low": 0.1, "high": 0.2})
-    assert read_start("runs/odcl") is None
+    assert from_text(Initializer, "random") == RandomInit()
+    assert from_text(Initializer, "gaussian:sd=2") == GaussianInit(sd=2.0)
+    assert from_text(Initializer, "near-truth:low=0.1,high=0.2") == NearTruth(low=0.1, high=0.2)
+    with pytest.raises(ConfigError, match="'runs/odcl' is no run folder"):
+        initializer_of("runs/odcl", IFCA)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gaussian:scale=2", "unknown setting of start gaussian 'scale'"),
-        ("gaussian:sd", "sd=VALUE"),
+        ("gaussian:scale=2", "unknown setting of gaussian 'scale'"),
+        ("gaussian:sd", "sd must be a number, got ''"),
         ("gaussian:sd=wide", "sd must be a number"),
         ("gaussian:sd=-1", "sd must be a number at least 0"),
-        ("random:sd=1", "random has no settings"),
+        ("random:sd=1", "unknown setting of random 'sd'"),
         ("odcl:clustering=kmeans", "clustering must be one of kmeans"),
     ],
 )
 def test_mistakes_in_settings(text: str, words: str):
     with pytest.raises(ConfigError, match=words):
-        read_start(text)
+        from_text(Initializer, text)
 
 
-def test_a_gaussian_start_has_the_scale_it_was_given(linear):
+def test_a_gaussian_initializer_has_the_scale_it_was_given(linear):
     models = first_models(linear, "gaussian:sd=5", restarts=100)
     assert models.shape == (400, 20)
     assert models.std() == pytest.approx(5, rel=0.05)
@@ -89,23 +93,31 @@ def weights_of(data) -> np.ndarray:
     return np.stack([m["weight"] for m in coterie.fit(data, "cluster-oracle").models])
 
 
-def test_a_start_with_settings_is_kept_for_resuming(linear, tmp_path):
-    whole = coterie.fit(linear, "ifca", start="gaussian:sd=2", rounds=3, out=tmp_path / "run")
-    assert whole.config["start"] == "gaussian:sd=2"
+def test_an_initializer_with_settings_is_kept_for_resuming(linear, tmp_path):
+    def stop(record):
+        raise KeyboardInterrupt
+
+    whole = coterie.fit(linear, "ifca", init="gaussian:sd=2", rounds=3)
+    assert whole.config["init"] == {"name": "gaussian", "restarts": 10, "sd": 2.0}
+    with pytest.raises(KeyboardInterrupt):
+        coterie.fit(linear, "ifca", init="gaussian:sd=2", rounds=3, out=tmp_path / "run", callbacks=[stop])
+    resumed = coterie.resume(tmp_path / "run", linear)
+    assert resumed.config["init"] == whole.config["init"]
+    assert all((a["weight"] == b["weight"]).all() for a, b in zip(resumed.models, whole.models, strict=True))
 
 
 def test_moment_descent_takes_settings_before_any_method():
     data = coterie.scenario("mixed-regression", clients=40, groups=2, dimension=4)
-    begun = begin(prepare(data, "ifca", None, "moment-descent:anchors=7", {"clusters": 2}))
-    assert len(begun.told["moment_descent"]["anchors"]) == 7
+    plan = prepare(data, "ifca", None, {"clusters": 2, "init": "moment-descent:anchors=7"})
+    assert len(initialize(plan).found["moment_descent"]["anchors"]) == 7
 
 
 @pytest.mark.parametrize("method", ["odcl", "one-shot", "local-erm"])
-def test_a_one_shot_method_begins_in_its_own_way(method: str, linear):
-    with pytest.raises(ConfigError, match="start means nothing"):
-        coterie.fit(linear, method, start="gaussian")
+def test_a_one_shot_method_is_its_own_initializer(method: str, linear):
+    with pytest.raises(ConfigError, match="init means nothing"):
+        coterie.fit(linear, method, init="gaussian")
 
 
-def test_a_misspelt_start_is_answered_with_the_nearest_one(linear):
-    with pytest.raises(ConfigError, match="unknown start 'odlc': did you mean 'odcl'"):
-        coterie.fit(linear, "ifca", start="odlc:clustering=convex")
+def test_a_misspelt_initializer_is_answered_with_the_nearest_one(linear):
+    with pytest.raises(ConfigError, match="unknown init 'odlc': did you mean 'odcl'"):
+        coterie.fit(linear, "ifca", init="odlc:clustering=convex")
