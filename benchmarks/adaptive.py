@@ -24,7 +24,7 @@ import torch
 from linear_round import forget_peak, peak_memory
 from soft import GROWTH, WORKLOADS, FedAvgScored, Ours, Workload, in_turns, plan_of
 
-from coterie.tiers.procedure import Adaptive, SplitByGap
+from coterie.tiers.procedure import Procedure, SplitByGap
 from coterie.training.planning import Plan
 
 ROUNDS, FEW_ROUNDS, WARM = 21, 3, 2
@@ -60,7 +60,8 @@ def compare(work: Workload, backbone: str, K: int) -> None:
 def grow(clients: int, bound: str) -> None:
     """Print milliseconds a round and megabytes of one case."""
     plan = plus(replace(SMALL, clients=clients), 1, "fedrc")
-    ours = Ours(replace(plan, method=replace(plan.method, procedure=Adaptive(1, BOUNDS[bound]))))
+    tiers = replace(plan.tiers, procedure=Procedure(BOUNDS[bound]))
+    ours = Ours(replace(plan, run=replace(plan.run, tiers=tiers)))
     forget_peak()
     held = peak_memory()
     seconds = in_turns([ours], FEW_ROUNDS, WARM)[0]

@@ -21,7 +21,7 @@ import torch
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.errors import CoterieError
-from coterie.methods import METHODS
+from coterie.methods import Method
 from coterie.training.result import Result
 
 SCENARIOS = (
@@ -68,8 +68,8 @@ def defaults(name: str, seeds: int, rounds: int) -> Iterator[tuple[str, bool, fl
     """Method, verdict and ratio of runs with default settings on one scenario."""
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         data = coterie.scenario(name, seed=seed)
-        for method, entry in METHODS.items():
-            shorter = {"rounds": rounds} if rounds and any(o.name == "rounds" for o in entry.accepts) else {}
+        for method, kind in Method.members.items():
+            shorter = {"rounds": rounds} if rounds and any(o.name == "rounds" for o in kind.options()) else {}
             try:
                 result = coterie.fit(data, method, seed=seed, **shorter)
             except CoterieError:
@@ -90,7 +90,8 @@ def wide(column: float, seed: int) -> FederatedDataset:
 
 def ends(method: str, column: float, lr: float | None, seed: int) -> str:
     """How a run ends that cannot end well."""
-    options = {"lr": lr if lr is not None else 0.1} if any(o.name == "lr" for o in METHODS[method].accepts) else {}
+    has_rate = any(option.name == "lr" for option in Method.members[method].options())
+    options = {"lr": lr if lr is not None else 0.1} if has_rate else {}
     learner = "representation:width=2" if method.startswith("linear-heads") else "linear"
     try:
         result = coterie.fit(wide(column, seed), method, learner=learner, seed=seed, **options)
@@ -115,8 +116,8 @@ def second_table(arguments: argparse.Namespace) -> None:
     for name, case in TOO_LARGE.items():
         found = {
             (method, seed): ends(method, case.get("column", 1.0), case.get("lr"), seed)
-            for method in METHODS
-            if method != "composed" and not (method in FREE_OF_LR and "lr" in case)
+            for method in Method.members
+            if method != "tiered" and not (method in FREE_OF_LR and "lr" in case)
             for seed in range(FIRST_SEED, FIRST_SEED + arguments.seeds)
         }
         counts = [sum(end.startswith(word) for end in found.values()) for word in ("diverged", "refused", "sound")]

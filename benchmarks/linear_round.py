@@ -15,15 +15,16 @@ import subprocess
 import sys
 import time
 from dataclasses import astuple, dataclass
+from itertools import islice
 
 import numpy as np
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import begin
 
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.data.arrays import stack_shard
+from coterie.training.fitting import initialize
+from coterie.training.loop import train
 from coterie.training.planning import prepare
 
 
@@ -88,12 +89,12 @@ def measure(case: Case) -> Cost:
     before = resident()
     data = population(case)
     options = {"clusters": case.clusters, "local_steps": case.steps, "lr": 0.01, "rounds": 100, "dtype": "float32"}
-    plan = prepare(data, "ifca", "linear", "random", options)
+    plan = prepare(data, "ifca", "linear", options | {"init": "random"})
     x = data.train.x.numpy()
     times, passes = [], []
     with torch.no_grad():
         begun = time.process_time()
-        for done in rounds(plan.method, plan.federation, begin(plan).state, 12, 0, None):
+        for done in islice(train(plan.method, plan.run, initialize(plan).state), 12):
             times.append(time.process_time() - begun)
             begun = time.process_time()
             np.sum(x)

@@ -21,7 +21,6 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 
 import numpy as np
 import torch
-from coterie.server.grouping_once import group_by_summaries
 from linear_round import forget_peak, peak_memory
 
 import coterie
@@ -30,9 +29,10 @@ from coterie.core.keys import hash_ids
 from coterie.core.regroup import Changes
 from coterie.core.state import ServerState
 from coterie.core.state_array import Share, StateArray
-from coterie.tiers.distance import PrincipalAngles, UpdateCosine
+from coterie.methods import PACFL
+from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.landmarks import MOST
-from coterie.tiers.procedure import MergeAbove, SplitByNorm, SplitBySpectrum, Step
+from coterie.tiers.procedure import MergeAbove, ProcedureStep, SplitByNorm, SplitBySpectrum
 from coterie.tiers.view import View
 from coterie.training.planning import prepare
 
@@ -71,7 +71,7 @@ def view_of(clients: int, arrived: bool) -> View:
     )
 
 
-def decision(step: Step, view: View) -> Callable[[], Groups]:
+def decision(step: ProcedureStep, view: View) -> Callable[[], Groups]:
     """The server's step."""
 
     def decide() -> Groups:
@@ -90,10 +90,11 @@ def grouping(clients: int, most: int) -> Callable[[], Groups]:
     data = coterie.from_arrays(
         list(zip(x.astype(np.float32), np.zeros((clients, SAMPLES), dtype=np.float32), strict=True))
     )
-    plan = prepare(data, "pacfl", "linear", None, {"dtype": "float32"})
+    method = PACFL(directions=2, beta=30.0)
+    plan = prepare(data, method, "linear", {"dtype": "float32"})
 
     def decide() -> Groups:
-        found = group_by_summaries(plan.federation, PrincipalAngles(2), "average", K=None, limit=30, seed=0, most=most)
+        found = method.group(plan.run, K=None, most=most)
         return [set(np.flatnonzero(found.labels == k)) for k in range(found.K)]
 
     return decide

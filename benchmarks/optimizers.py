@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import begin
 from torch import nn
 
 import coterie
@@ -25,6 +23,7 @@ from coterie.core.dataset import FederatedDataset
 from coterie.data.arrays import stack_shard
 from coterie.learners.cnn import SmallCNN
 from coterie.learners.optimizers import SGD, Adam, Optimizer
+from coterie.training.fitting import initialize
 from coterie.training.planning import Plan, prepare
 
 LR, REPEATS = 0.01, 5
@@ -79,24 +78,25 @@ def plan_of(work: Workload) -> Plan:
     shard = stack_shard([str(i) for i in range(work.clients)], x, y, [work.samples] * work.clients)
     length = {"local_steps": work.steps} if work.steps else {"local_epochs": 1, "batch_size": 20}
     options = {"lr": LR, "rounds": 10**6, "dtype": "float32"} | length
-    return prepare(FederatedDataset("random", shard), "fedavg", work.learner, "random", options)
+    return prepare(FederatedDataset("random", shard), "fedavg", work.learner, options | {"init": "random"})
 
 
 def ours(plan: Plan, optimizer: Optimizer) -> Callable[[], object]:
     """Return a round from the same state, to be repeated."""
-    method = replace(plan.method, work=replace(plan.method.work, optimizer=optimizer))
-    state = begin(plan).state
+    tiers = replace(plan.tiers, local=replace(plan.tiers.local, optimizer=optimizer))
+    run = replace(plan.run, tiers=tiers)
+    state = initialize(plan).state
 
     def round_() -> object:
         with torch.no_grad():
-            return next(rounds(method, plan.federation, state, 10**6, 0, plan.groups))
+            return plan.method.step(run, state)
 
     return round_
 
 
 def loop(plan: Plan, work: Workload, build: Callable[..., torch.optim.Optimizer]) -> Callable[[], object]:
     """Return a loop over the clients, each with a new optimizer on a copy of the model."""
-    shard, net = plan.federation.side.train, work.net()
+    shard, net = plan.federation.group.train, work.net()
     first = {name: p.clone() for name, p in net.state_dict().items()}
     loss_of = nn.MSELoss() if work.classes is None else nn.CrossEntropyLoss()
 

@@ -16,14 +16,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import begin
 from linear_round import forget_peak, peak_memory, resident
 
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.core.state import ServerState
 from coterie.data.arrays import stack_shard
+from coterie.training.fitting import initialize
 from coterie.training.planning import Plan, prepare
 
 STEPS = 5
@@ -31,17 +30,17 @@ STEPS = 5
 
 def plan_for(data: FederatedDataset, dtype: str, starts: int, phase2: str = "fedavg") -> Plan:
     options = {"clusters": 3, "lr": 0.04, "local_steps": STEPS, "rounds": 10**6, "dtype": dtype, "phase2": phase2}
-    return prepare(data, "two-phase", "linear", "random", options | {"restarts": starts})
+    return prepare(data, "two-phase", "linear", options | {"init": "random", "restarts": starts})
 
 
 def rounds_of(plan: Plan) -> Callable[[], object]:
     """The next round of a run, again and again: what is kept from round to round is kept."""
-    state = begin(plan).state
+    state = initialize(plan).state
 
     def work() -> object:
         nonlocal state
         with torch.no_grad():
-            state = next(rounds(plan.method, plan.federation, state, 10**6, 0, plan.groups)).state
+            state = plan.method.step(plan.run, state).state
         return state
 
     return work
@@ -85,7 +84,7 @@ def compare() -> None:
     data = coterie.scenario(
         "mixed-regression", clients=920, samples="900x10+20x50", dimension=100, test_samples=1, seed=0
     )
-    loop = plain_loop(data, begin(plan_for(data, "float64", 1)).state)
+    loop = plain_loop(data, initialize(plan_for(data, "float64", 1)).state)
     print(f"{'a round on C.2':<34} {'ours, ms':>9} {'loop, ms':>9} {'ratio':>6}")
     for dtype in ("float64", "float32"):
         for starts in (1, 10):

@@ -14,13 +14,12 @@ from collections.abc import Callable
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import begin
 from torch import Tensor, nn
 
 import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.core.state import ServerState
+from coterie.training.fitting import initialize
 from coterie.training.planning import Plan, prepare
 
 ROUNDS = 5
@@ -91,15 +90,15 @@ def compare(
     name: str, data: FederatedDataset, build: Callable[[], nn.Module], loss: Callable[..., Tensor], steps: int
 ) -> None:
     options = {"clusters": 4, "restarts": 1, "local_steps": steps, "lr": 0.1, "dtype": "float32", "rounds": ROUNDS}
-    plan = prepare(data, "ifca", None, "random", options)
+    plan = prepare(data, "ifca", None, options | {"init": "random"})
     clients = clients_of(plan)
-    state = begin(plan).state
+    state = initialize(plan).state
     models = state.clusters.models()
     fast, plain = [], []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
         with torch.no_grad():
-            state = next(rounds(plan.method, plan.federation, state, ROUNDS, 0, None)).state
+            state = plan.method.step(plan.run, state).state
         fast.append(time.perf_counter() - begun)
         begun = time.perf_counter()
         models = plain_round(models, clients, build, loss, 0.1, steps)

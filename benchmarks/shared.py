@@ -16,7 +16,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from coterie.training.starting import begin
 from workloads import first_plan, one_round, second_plan, third_plan
 
 from coterie.core.federation import Replies
@@ -24,6 +23,7 @@ from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.core.task import Task
 from coterie.engines.in_process import InProcess
+from coterie.training.fitting import initialize
 
 REPEATS = 5
 BURNER = "while True: pass"
@@ -59,8 +59,8 @@ def main() -> None:
     }
     print(f"{'a round of':<14} {'products cut, s':>16} {'clients cut, s':>16} {'ratio':>6}")
     for name, plan in plans.items():
-        whole = replace(plan, federation=OneShard(plan.federation.group))
-        works = [one_round(each, begin(plan).state) for each in (whole, plan)]
+        whole = replace(plan, run=replace(plan.run, federation=OneShard(plan.federation.group)))
+        works = [one_round(each, initialize(plan).state) for each in (whole, plan)]
         times: list[list[float]] = [[], []]
         for _ in range(REPEATS + 1):
             for work, found in zip(works, times, strict=True):

@@ -24,8 +24,6 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 
 import numpy as np
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import begin
 from linear_round import forget_peak, peak_memory
 from torch import Tensor, nn
 
@@ -34,6 +32,7 @@ from coterie.core.keys import Purpose, keys_for_clients, permutations
 from coterie.core.state import ServerState
 from coterie.evaluate.clients import training_losses
 from coterie.learners.cnn import SmallCNN
+from coterie.training.fitting import initialize
 from coterie.training.planning import Plan, prepare
 
 ROUNDS, FEW_ROUNDS, WARM = 15, 5, 2
@@ -95,7 +94,7 @@ def plan_of(work: Workload, method: str, **options: object) -> Plan:
     labels = [(rows.reshape(work.samples, -1) @ rules[i % CLUSTERS]).argmax(axis=1) for i, rows in enumerate(x)]
     data = coterie.from_arrays(list(zip(x, labels, strict=True)))
     common = {"learner": work.learner, "dtype": "float32", "local_epochs": EPOCHS, "batch_size": BATCH, "lr": LR}
-    return prepare(data, method, None, "random", {**common, "rounds": 1000, **options})
+    return prepare(data, method, None, {**common, "rounds": 1000, "init": "random", **options})
 
 
 class Ours:
@@ -103,12 +102,12 @@ class Ours:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.state: ServerState = begin(plan).state
+        self.state: ServerState = initialize(plan).state
 
     def __call__(self) -> None:
         plan = self.plan
         with torch.no_grad():
-            self.state = next(rounds(plan.method, plan.federation, self.state, 1000, 0, plan.groups)).state
+            self.state = plan.method.step(plan.run, self.state).state
 
 
 class FedAvgScored(Ours):

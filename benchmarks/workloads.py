@@ -21,8 +21,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from coterie.server.loop import rounds
-from coterie.training.starting import begin
 from linear_round import forget_peak, peak_memory, resident
 from torch import Tensor, nn
 
@@ -30,6 +28,7 @@ import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.core.state import ServerState
 from coterie.data.arrays import stack_shard
+from coterie.training.fitting import initialize
 from coterie.training.planning import Plan, prepare
 
 THREADS = (1, 2)
@@ -82,7 +81,7 @@ def one_round(plan: Plan, state: ServerState) -> Callable[[], object]:
 
     def work() -> object:
         with torch.no_grad():
-            return next(rounds(plan.method, plan.federation, state, 10**6, 0, plan.groups))
+            return plan.method.step(plan.run, state)
 
     return work
 
@@ -174,13 +173,13 @@ def show(name: str, ours: Timed, loop: Timed, flop: float, peak: float, scale: f
 
 def first_plan(clients: int, samples: int) -> Plan:
     options = {"clusters": 4, "local_steps": 10, "lr": 0.1, "rounds": 10**6, "dtype": "float32"}
-    return prepare(random_images(clients, samples), "ifca", "mlp:hidden=200", "random", options)
+    return prepare(random_images(clients, samples), "ifca", "mlp:hidden=200", options | {"init": "random"})
 
 
 def first_workload(part: int) -> None:
     for clients, samples in ((1200, 200), (4800, 50)):
         plan = first_plan(clients // part, samples)
-        state = begin(plan).state
+        state = initialize(plan).state
         layers = 2 * (784 * 200 + 200 * 10)
         # forward of four models, then ten steps of forward, gradient of the weights and (second layer) of the inputs
         flop = clients // part * samples * (4 * layers + 10 * (2 * layers + 2 * 200 * 10))
@@ -191,17 +190,17 @@ def first_workload(part: int) -> None:
 
 def second_plan(starts: int) -> Plan:
     options = {"clusters": 2, "exchange": "gradient", "lr": 0.01, "rounds": 10**6, "dtype": "float32"}
-    return prepare(random_lines(100, 100, 1000), "ifca", "linear", "random", options | {"restarts": starts})
+    return prepare(random_lines(100, 100, 1000), "ifca", "linear", options | {"init": "random", "restarts": starts})
 
 
 def second_workload() -> None:
     flop = 100 * 100 * 1000 * 2 * (2 + 1)  # scoring two models, one gradient
     single = second_plan(1)
-    loop = loop_ifca_linear(single, begin(single).state)
+    loop = loop_ifca_linear(single, initialize(single).state)
     x = single.data.train.x.numpy()
     for starts in (1, 30):
         plan = second_plan(starts)
-        work = one_round(plan, begin(plan).state)
+        work = one_round(plan, initialize(plan).state)
         ours, plain, sum_, peak = in_turns(work, loop, lambda: np.sum(x), product, repeats=9)
         show(
             f"W2 {starts} start{'s' * (starts > 1)}, per start", (ours[0] / starts, ours[1]), plain, flop, gflops(peak)
@@ -219,12 +218,12 @@ def third_plan() -> Plan:
         "rounds": 10**6,
         "dtype": "float32",
     }
-    return prepare(random_images(100, 600), "fedavg", "mlp:hidden=200", "random", options)
+    return prepare(random_images(100, 600), "fedavg", "mlp:hidden=200", options | {"init": "random"})
 
 
 def third_workload() -> None:
     plan = third_plan()
-    state = begin(plan).state
+    state = initialize(plan).state
     flop = 10 * 600 * 2 * (2 * 784 * 200 + 3 * 200 * 10)
     loop = loop_fedavg(plan, state, 10, 50, 0.1)
     ours, plain, peak = in_turns(one_round(plan, state), loop, product, repeats=9)
@@ -234,7 +233,7 @@ def third_workload() -> None:
 def memory() -> None:
     """What a round of W1 takes on top of its data, by the peak resident size."""
     plan = first_plan(4800, 50)
-    state = begin(plan).state
+    state = initialize(plan).state
     data = plan.data.train.x.numpy().nbytes + plan.data.train.y.numpy().nbytes
     before = resident()
     forget_peak()

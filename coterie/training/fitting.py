@@ -194,6 +194,7 @@ def resume(
     run = RunFolder.open(Path(folder))
     if run.finished:
         return load(folder, learner=learner)
+    run.resumable()
     config = run.asked_config
     data = _data_again(config, data, run.path)
     if data.fingerprint() != run.fingerprint:

@@ -19,12 +19,9 @@ from coterie.core.clusters import Clusters, Params
 from coterie.core.plain import Plain, from_plain, to_plain
 from coterie.core.state import ServerState
 from coterie.core.state_array import RegroupRule, StateArray
-from coterie.errors import RunError
 from coterie.files import write_atomically
 from coterie.training.runs.files import read_checked_json, reason_of, sha256, tensor_bytes, write_checked_json
 
-LAYOUT = 2
-"""Version of the layout of a checkpoint; the first one had a fixed list of arrays and no version in its header."""
 ARRAYS = "arrays/"
 """Prefix of the names of the state's arrays among the tensors."""
 KEEP = 3
@@ -45,7 +42,6 @@ def save_checkpoint(folder: Path, state: ServerState, facts: Facts | None = None
     header = folder / f"{_stem(state)}.json"
     write_atomically(header.with_suffix(".safetensors"), data)
     own: Facts = {
-        "layout": LAYOUT,
         "round": state.round,
         "K": state.clusters.K,
         "restarts": state.clusters.restarts,
@@ -123,27 +119,15 @@ def newest_checkpoint(
         folder: Folder of the checkpoints.
         warn: Receives one sentence for each damaged checkpoint.
         check: Raises a ValueError, with the reason, for a header that does not fit the rest of the run folder.
-
-    Raises:
-        RunError: if the checkpoint was written by an earlier version.
     """
     for header in reversed(headers_in(folder)):
         try:
             facts = read_checked_json(header)
-            _refuse_earlier_layout(header, facts)
             check(facts)
             return read_state(header, facts), facts
         except (OSError, ValueError, KeyError, TypeError) as error:
             warn(f"checkpoint {header.stem} is damaged ({reason_of(error)}); using the one before it")
     return None
-
-
-def _refuse_earlier_layout(header: Path, facts: Facts) -> None:
-    if facts.get("layout") != LAYOUT:
-        raise RunError(
-            f"the checkpoint {header.with_suffix('')} was written by an earlier version: finish the run with that "
-            "version, or run it again in another folder"
-        )
 
 
 def read_state(header: Path, facts: Facts) -> ServerState:

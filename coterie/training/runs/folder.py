@@ -186,6 +186,20 @@ class RunFolder:
             )
         return manifest
 
+    def resumable(self) -> Manifest:
+        """Return the manifest of a folder that this version can resume.
+
+        Raises:
+            RunError: if the run was started by an earlier version, whose options and checkpoints differ.
+        """
+        manifest = self.manifest
+        if manifest is None or manifest.format != FORMAT:
+            raise RunError(
+                f"{self.path} was started by another version of Coterie and cannot be resumed: finish the run with "
+                "that version, or run it again in another folder"
+            )
+        return manifest
+
     @property
     def planned_rounds(self) -> int:
         """Number of rounds that the run was started with; 0 for a method without rounds."""
@@ -310,11 +324,7 @@ class RunFolder:
 
     def last_state(self, warn: Callable[[str], None]) -> Restart:
         """Where to go on: the newest checkpoint that fits the rest of the folder. Everything later is dropped."""
-        manifest = self.manifest
-        if manifest is None:
-            raise RunError(
-                f"{self.path} was begun by an earlier version, without {MANIFEST}, and cannot be resumed: run it again"
-            )
+        manifest = self.resumable()
         lines = self._records.lines()
         records = _parsed(lines)
         if manifest.ledger:

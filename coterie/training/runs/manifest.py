@@ -15,8 +15,9 @@ from coterie.errors import RunError
 from coterie.training.runs.files import file_sha256, read_checked_json, unreadable, write_checked_json
 
 MANIFEST = "manifest.json"
-FORMAT = 2
-"""Of a run folder; folders of format 1 had no manifest, and did not say so."""
+FORMAT = 3
+"""Version of the layout of a run folder. Folders of format 1 have no manifest; those of format 2 have other names of
+options and other checkpoints, so that finished runs can be read and unfinished ones cannot be resumed."""
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,7 @@ def test_a_folder_of_an_earlier_version_is_read_with_a_warning_and_not_resumed(t
     (tmp_path / "versions.json").write_text(json.dumps(facts))
     with pytest.warns(UserWarning, match="its files cannot be verified"):
         assert RunFolder.open(tmp_path).result == {"metrics": {}}
-    with pytest.raises(RunError, match="begun by an earlier version"):
+    with pytest.raises(RunError, match="started by another version of Coterie and cannot be resumed"):
         folder.last_state(pytest.fail)
 
 
