@@ -190,8 +190,14 @@ class OptionGroup:
         return options_of(cls, default)
 
     @classmethod
-    def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
-        """Return the value with these options; what they do not name is as in `default`."""
+    def from_group(cls, values: Mapping[str, Any], default: Any, declared: Any = None) -> Any:
+        """Return the value with these options.
+
+        Args:
+            values: Options by name, also those of other groups.
+            default: Value that supplies what the options do not name.
+            declared: Default of the field, whose options `group_options` returned.
+        """
         return from_options(cls, values, default)
 
     def to_group(self, default: Any) -> dict[str, Any]:
@@ -237,7 +243,7 @@ def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> A
             one = _option(each, hint, before)
             given[each.name] = one.check(values[one.name]) if values.get(one.name) is not None else before
         elif _is_group(hint):
-            given[each.name] = hint.from_group(values, before)
+            given[each.name] = hint.from_group(values, before, _default(each))
         elif default is not None:
             given[each.name] = before
     return kind(**given)

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from coterie.cli.about import families
 from coterie.cli.main import cli
 from coterie.cli.reference import cli_page, measures_table, methods_page
 from coterie.experiments.page import page
@@ -29,6 +30,16 @@ PAGES = [
         )
     ),
 ]
+
+
+@pytest.fixture(autouse=True)
+def families_as_they_were():
+    """Forget what documents and examples register."""
+    before = [(family, dict(family.members)) for family in families()]
+    yield
+    for family, members in before:
+        family.members.clear()
+        family.members.update(members)
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -110,7 +110,7 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         return tuple(replace(each, default=values.get(each.name, each.default)) for each in LOCAL_OPTIONS)
 
     @classmethod
-    def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
+    def from_group(cls, values: Mapping[str, Any], default: Any, declared: Any = None) -> Any:
         checked: dict[str, Any] = {each.name: each.check(values.get(each.name)) for each in LOCAL_OPTIONS}
         given = {name: value for name, value in checked.items() if value is not None}
         common = {name: given[name] for name in ("lr", "augment", "optimizer", "schedule") if name in given}

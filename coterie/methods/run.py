@@ -110,10 +110,11 @@ class Initializer(Registered, OptionGroup, family="init"):
         return (replace(INIT, default=default), replace(RESTARTS, default=default.restarts), *own_options(default))
 
     @classmethod
-    def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
+    def from_group(cls, values: Mapping[str, Any], default: Any, declared: Any = None) -> Any:
         init: Any = default if values.get(INIT.name) is None else INIT.check(values[INIT.name])
-        if type(init) is type(default):
-            given = {each.name: values.get(each.name) for each in own_options(default)}
+        # an initializer that is not the method's own keeps its settings: their names may be options of the method
+        if type(init) is type(default if declared is None else declared):
+            given = {each.name: values.get(each.name) for each in own_options(init)}
             init = from_options(type(init), given, init)
         restarts = values.get(RESTARTS.name)
         return init if restarts is None else init.with_restarts(RESTARTS.check(restarts))
@@ -174,9 +175,9 @@ def own_options(init: Initializer) -> tuple[Option, ...]:
     """Return the settings of an initializer that are options of a method whose initializer it is."""
     groups = {
         each.name
-        for name in ("local", "averaging")
+        for name in ("local", "averaging", "server")
         if (group := getattr(init, name, None)) is not None
         for each in group.group_options(group)
     }
-    hidden = groups | OF_THE_METHOD | {RESTARTS.name}
+    hidden = groups | OF_THE_METHOD | {INIT.name, RESTARTS.name}
     return tuple(each for each in options_of(type(init), init) if each.name not in hidden)

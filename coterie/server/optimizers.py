@@ -56,7 +56,7 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
         return (replace(SERVER_LR, default=default.lr), SERVER_OPTIMIZER)
 
     @classmethod
-    def from_group(cls, values: Mapping[str, Any], default: Any) -> Any:
+    def from_group(cls, values: Mapping[str, Any], default: Any, declared: Any = None) -> Any:
         optimizer: Any = SERVER_OPTIMIZER.check(values.get(SERVER_OPTIMIZER.name)) or default
         lr = SERVER_LR.check(values.get(SERVER_LR.name))
         return optimizer if lr is None else replace(optimizer, lr=lr)

@@ -225,7 +225,8 @@ def check_twin(case: Case) -> None:
     alone: dict[str, Any] = {"clusters": 1, "init": "random"}
     if case.plan().tiers.adapts:
         alone["max_clusters"] = 1
-    plan = case.plan(data, **{name: value for name, value in alone.items() if name not in entry.refuses})
+    taken = {option.name for option in entry.options()}
+    plan = case.plan(data, **{name: value for name, value in alone.items() if name in taken})
     plan = initialize(plan).plan
     accepted = {option.name for option in find_method(entry.twin).options()}
     options = {k: v for k, v in plan.config.items() if k in accepted and k not in ("learner", "init")}
@@ -238,7 +239,9 @@ def check_twin(case: Case) -> None:
         return  # its clients go on from models of their own
     if plan.tiers.averaging.over == "all" and plan.tiers.averaging.divide_by == "federation":
         assert plan.settings.participation == 1.0, "dividing by the federation equals the twin only if all answer"
-    twin = prepare(data, entry.twin, LEARNERS[case.learner], {**options, "init": "random"})
+    if "init" in accepted:
+        options["init"] = "random"
+    twin = prepare(data, entry.twin, LEARNERS[case.learner], options)
     _assert_same(case.run(plan), case.run(twin), f"its twin {entry.twin}")
 
 

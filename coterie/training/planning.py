@@ -255,6 +255,15 @@ def all_names() -> frozenset[str]:
     return frozenset().union(*(names_of(kind) for kind in Method.members.values()))
 
 
+EXCLUSIVE = (
+    ("local_epochs", "local_steps"),
+    ("local_steps", "local_epochs"),
+    ("schedule", "lr_decay"),
+    ("lr_decay", "schedule"),
+)
+"""Pairs of options that state the same thing in two ways."""
+
+
 def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any], typed: bool) -> dict[str, Any]:
     """What the user gave, else what the method insists on, else what the data recommends, checked.
 
@@ -269,11 +278,9 @@ def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]
     layers = [recommended, insisted, checked]
     values: dict[str, Any] = {}
     for layer in layers:
-        # a layer that counts epochs overrules steps from the layers below it, and the other way round
-        if layer.get("local_epochs") is not None:
-            values.pop("local_steps", None)
-        elif layer.get("local_steps") is not None:
-            values.pop("local_epochs", None)
+        for one, other in EXCLUSIVE:  # a layer that has one of them overrules the other from the layers below it
+            if layer.get(one) is not None and layer.get(other) is None:
+                values.pop(other, None)
         values |= layer
     if values.get("exchange") == "gradient" and not {"local_steps", "local_epochs"} & checked.keys():
         values["local_steps"] = 1
