@@ -479,9 +479,8 @@ def test_body_and_heads_together_equal_torch(name, optimizer, training):
 @pytest.mark.parametrize(("method", "learner"), [("fedavg", "linear"), ("ifca", "mlp"), ("fedem", "logistic")])
 def test_a_run_is_the_same_on_another_engine_and_names_the_optimizer(method, learner, optimizer):
     case = Case(method, learner)
-    plan = case.plan()
-    work = replace(plan.method.work, optimizer=optimizer)
-    plan = replace(plan, method=replace(plan.method, work=work))
+    plan = case.plan(optimizer=optimizer)
+    assert plan.tiers.local.optimizer == optimizer
     one, other = case.run(plan), case.run(plan, Sequential)
     for a, b in zip(one.models, other.models, strict=True):
         for name, value in a.items():

@@ -169,3 +169,11 @@ def test_callbacks_do_nothing_unless_they_are_told():
         play(callback, run_in(None))
         assert callback.on_round(run_in(None), {"round": 0}) is None
         callback.on_error(run_in(None), ValueError())
+
+
+def test_the_csv_file_is_in_the_run_folder_or_in_the_current_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (None, tmp_path / "run"):
+        play(CSVLogger(), run_in(folder))
+        with open((folder or tmp_path) / "rounds.csv", newline="") as file:
+            assert len(list(csv.DictReader(file))) == len(result().records)

@@ -184,7 +184,7 @@ def test_trackers_have_texts(text, tracker):
         ("early-stopping", "unknown tracker"),
         ("mlflow:experimnt=a", "did you mean 'experiment'?"),
         ("wandb:mode=on", "mode must be one of offline, online"),
-        ("csv", "csv needs path"),
+        ("csv:file=a.csv", "unknown setting of csv 'file'"),
     ],
 )
 def test_wrong_texts_are_refused(text, message):
