@@ -11,11 +11,11 @@ from coterie.errors import ConfigError
 def why_not_private(objective: Objective, assignment: ClientAlgorithm, distance: Distance | None) -> str | None:
     """Return what clients would send in addition to the change of one model and a cluster; None: nothing."""
     if assignment.not_private:
-        return f"with weights {assignment.name} clients send {assignment.not_private}, for which there is no noise here"
+        return f"with assignment {assignment.name} clients send {assignment.not_private}, for which there is no noise"
     if objective.counts:
-        return f"with the objective {objective.name} clients send counts or moments, for which there is no noise here"
+        return f"with the objective {objective.name} clients send counts or moments, for which there is no noise"
     if distance is not None and distance.needs != "updates":
-        return f"for the distance {distance.name} clients send facts about their data, for which there is no noise here"
+        return f"for the distance {distance.name} clients send facts about their data, for which there is no noise"
     return None
 
 
