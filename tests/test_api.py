@@ -53,6 +53,7 @@ def test_the_public_names_are_these_and_no_others():
         "sweep",
         "testing",
         "tiers",
+        "write_report",
     }
     for name in coterie.__all__:
         assert getattr(coterie, name).__doc__
