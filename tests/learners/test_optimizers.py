@@ -30,6 +30,7 @@ from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
 from coterie.learners.optimizers import SGD, Adam, AdamW, Optimizer
 from coterie.testing.checks import Case
 from tests.core.make import class_data, make_block, regression_data
+from tests.pairs import pairwise
 
 SHAPE, CLASSES, LR = (4, 4), 3, 0.05
 Forward = Callable[[Params, Tensor], Tensor]
@@ -190,16 +191,15 @@ def check(subject: Subject, block: Block, training: LocalTraining, lr: float = L
             assert_close(moved, expected_change(subject, one, block, b, training, lr, to))
 
 
-@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("name", SUBJECTS)
+FULL_AND_MINI = {"full": FullBatch(steps=4), "mini": MiniBatch(batch_size=4, epochs=2)}
+
+
+@pytest.mark.parametrize(("name", "optimizer", "training"), pairwise(list(SUBJECTS), OPTIMIZERS, TRAININGS))
 def test_steps_equal_those_of_torch(name, optimizer, training):
     check(SUBJECTS[name], SUBJECTS[name].block(SIZES), replace(training, optimizer=optimizer))
 
 
-@pytest.mark.parametrize("training", [FullBatch(steps=4), MiniBatch(batch_size=4, epochs=2)], ids=["full", "mini"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize(("name", "optimizer", "training"), pairwise(list(SUBJECTS), OPTIMIZERS, FULL_AND_MINI))
 def test_samples_that_count_more_or_less_equal_those_of_torch(name, optimizer, training):
     block = SUBJECTS[name].block(SIZES)
     random = torch.Generator().manual_seed(0)
@@ -214,9 +214,7 @@ def test_a_proximal_term_with_another_centre_equals_that_of_torch(name, optimize
     check(SUBJECTS[name], SUBJECTS[name].block(SIZES), training, towards=True)
 
 
-@pytest.mark.parametrize("training", [FullBatch(steps=4), MiniBatch(batch_size=4, epochs=2)], ids=["full", "mini"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize(("name", "optimizer", "training"), pairwise(list(SUBJECTS), OPTIMIZERS, FULL_AND_MINI))
 def test_contributions_are_the_weighted_changes_and_name_their_path(name, optimizer, training):
     subject, training = SUBJECTS[name], replace(training, optimizer=optimizer)
     learner, block = subject.learner, subject.block(SIZES)
