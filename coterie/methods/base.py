@@ -65,12 +65,12 @@ class Method(Registered, family="method"):
 
     def tiers(self) -> Tiers:
         """Return the composition: how clients are given to clusters and what they do in a round."""
-        raise NotImplementedError
+        raise ConfigError(f"{type(self).__name__} defines no tiers(): write one that returns Tiers(assignment=...)")
 
     @property
     def initializer(self) -> Initializer:
         """What makes the first models."""
-        raise NotImplementedError
+        raise ConfigError(f"{type(self).__name__} has no initializer: write a property that returns one")
 
     def for_learner(self, learner: Learner) -> Method:
         """Return the method as it trains this learner.

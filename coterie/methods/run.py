@@ -95,7 +95,7 @@ class Initializer(Registered, OptionGroup, family="init"):
 
     def first_models(self, run: Run) -> FirstModels:
         """Return the first models; `run.tiers` says how many, or None where they are to be found."""
-        raise NotImplementedError
+        raise ConfigError(f"{type(self).__name__} defines no first_models(): write a method that returns FirstModels")
 
     def check(self, learner: Learner) -> None:
         """Refuse learners that this initializer cannot serve.

@@ -308,3 +308,10 @@ def test_what_is_no_method_is_refused(method: Any):
 def test_a_group_of_another_type_is_refused(field: str, value: Any):
     with pytest.raises(ConfigError, match=field):
         IFCA(**{field: value})
+
+
+def test_a_method_without_its_parts_is_told_what_to_write():
+    with pytest.raises(ConfigError, match=r"Method defines no tiers\(\)"):
+        Method().tiers()
+    with pytest.raises(ConfigError, match="Method has no initializer"):
+        _ = Method().initializer
