@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 from coterie.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, testing, tiers
+    from coterie import callbacks, clustering, data, errors, evaluate, learners, methods, sklearn, testing, tiers
     from coterie.core.dataset import FederatedDataset
     from coterie.core.registry import register
-    from coterie.data import from_arrays, from_rows, from_table, scenario
+    from coterie.data import from_arrays, from_hf, from_rows, from_table, from_torch, scenario
+    from coterie.diagnosis.diagnose import diagnose
     from coterie.errors import ConfigError, CoterieError, InputError, RunError, StorageError, TrainingError
     from coterie.experiments.compare import compare
+    from coterie.experiments.comparison import Comparison
     from coterie.experiments.reproduce import reproduce
     from coterie.experiments.sweep import sweep
     from coterie.report.result import write_report
@@ -25,9 +27,11 @@ else:
         {
             "core.dataset": ("FederatedDataset",),
             "core.registry": ("register",),
-            "data": ("from_arrays", "from_rows", "from_table", "scenario"),
+            "data": ("from_arrays", "from_hf", "from_rows", "from_table", "from_torch", "scenario"),
+            "diagnosis.diagnose": ("diagnose",),
             "errors": ("ConfigError", "CoterieError", "InputError", "RunError", "StorageError", "TrainingError"),
             "experiments.compare": ("compare",),
+            "experiments.comparison": ("Comparison",),
             "experiments.reproduce": ("reproduce",),
             "experiments.sweep": ("sweep",),
             "report.result": ("write_report",),
@@ -36,12 +40,13 @@ else:
             "training.plugins": ("load_plugin",),
             "training.result": ("Result", "load"),
         },
-        ("callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"),
+        ("callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "sklearn", "testing", "tiers"),
     )
 
 __version__ = version("coterie")
 
 __all__ = [
+    "Comparison",
     "ConfigError",
     "CoterieError",
     "FederatedDataset",
@@ -54,12 +59,15 @@ __all__ = [
     "clustering",
     "compare",
     "data",
+    "diagnose",
     "errors",
     "evaluate",
     "fit",
     "from_arrays",
+    "from_hf",
     "from_rows",
     "from_table",
+    "from_torch",
     "learners",
     "load",
     "load_plugin",
@@ -69,6 +77,7 @@ __all__ = [
     "reproduce",
     "resume",
     "scenario",
+    "sklearn",
     "sweep",
     "testing",
     "tiers",

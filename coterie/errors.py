@@ -55,6 +55,10 @@ class DivergenceWarning(UserWarning):
     """The training diverged: there is a result, but its models are not to be used."""
 
 
+class ColumnWarning(UserWarning):
+    """A table was read in a way worth knowing: columns or rows are left out, or the task was inferred."""
+
+
 class SilenceError(TrainingError):
     """No client answered when it was asked how well the models fit."""
 

@@ -49,6 +49,8 @@ class Option:
     """Texts that may stand instead of a number."""
     several: bool = False
     """Whether the value is a sequence of members of the family; as text they are joined by ` + `."""
+    listed: bool = False
+    """Whether the value is a list of names separated by commas; its flag may be repeated."""
 
     @property
     def flag(self) -> str:

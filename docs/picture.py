@@ -25,7 +25,7 @@ if __name__ == "__main__":
         raise SystemExit("no browser: install it with 'apt-get install chromium'")
     target = Path(__file__).parent / "report.png"
     with tempfile.TemporaryDirectory() as place:
-        folder = coterie.compare("rotated-digits", METHODS, seeds=3, out=Path(place) / "runs")
+        folder = coterie.compare("rotated-digits", METHODS, seeds=3, out=Path(place) / "runs").folder
         page = write_report(read_runs(folder), Path(place) / "report.html")
         window = ["--window-size=1200,1250", f"--screenshot={target}", f"--user-data-dir={place}/browser"]
         subprocess.run([browser, *FLAGS, *window, page.as_uri()], check=True, capture_output=True)

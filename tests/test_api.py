@@ -23,6 +23,7 @@ from tests.methods.test_ifca import population
 
 def test_the_public_names_are_these_and_no_others():
     assert set(coterie.__all__) == {
+        "Comparison",
         "ConfigError",
         "CoterieError",
         "FederatedDataset",
@@ -35,12 +36,15 @@ def test_the_public_names_are_these_and_no_others():
         "clustering",
         "compare",
         "data",
+        "diagnose",
         "errors",
         "evaluate",
         "fit",
         "from_arrays",
+        "from_hf",
         "from_rows",
         "from_table",
+        "from_torch",
         "learners",
         "load",
         "load_plugin",
@@ -50,6 +54,7 @@ def test_the_public_names_are_these_and_no_others():
         "reproduce",
         "resume",
         "scenario",
+        "sklearn",
         "sweep",
         "testing",
         "tiers",
@@ -116,7 +121,8 @@ print("\\n".join(missing))
 
 
 @pytest.mark.parametrize(
-    "module", ["callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "testing", "tiers"]
+    "module",
+    ["callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "sklearn", "testing", "tiers"],
 )
 def test_modules_are_attributes_of_the_package(module):
     assert getattr(coterie, module) is import_module(f"coterie.{module}")
@@ -167,7 +173,8 @@ def test_save_and_load_give_the_same_result(result, tmp_path):
     again = coterie.load(folder)
     assert again.assignments == result.assignments
     assert again.records == result.records
-    assert again.metrics == result.metrics | {"regression": result.coefficients()}
+    assert again.metrics == result.with_diagnostics().metrics
+    assert again.metrics["regression"] == result.coefficients()
     assert again.coefficients() == result.coefficients()
     assert np.array_equal(again.posterior(), result.posterior())
     for a, b in zip(again.models, result.models, strict=True):

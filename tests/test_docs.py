@@ -26,7 +26,8 @@ PAGES = [
             *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
             *("choosing-clusters.md", "callbacks.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
             "flower-deployment.md",
-            *("privacy.md", "robust.md", "divergence.md", "measures.md"),
+            *("privacy.md", "robust.md", "divergence.md", "measures.md", "certainty.md", "diagnose.md", "sklearn.md"),
+            *("export.md", "tables.md", "report.md"),
         )
     ),
 ]

@@ -31,6 +31,7 @@ from coterie.options import (
     to_options,
 )
 from coterie.tiers import RemoveUnclaimed, SplitByGap
+from tests.fuzz.cases import SCALE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +276,7 @@ def drawn(data: st.DataObject, kind: type[Method]) -> tuple[dict[str, Any], Meth
 
 
 @pytest.mark.parametrize("name", Method.members)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much], deadline=None)
+@settings(max_examples=round(15 * SCALE), suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_options_and_fields_of_a_method_are_inverses(name, data):
     kind = find_method(name)
@@ -299,7 +300,7 @@ def test_options_and_fields_of_a_method_are_inverses(name, data):
 
 
 @pytest.mark.parametrize("name", Method.members)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much], deadline=None)
+@settings(max_examples=round(8 * SCALE), suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_options_give_the_tiers_of_the_fields(name, data):
     """What a config says of a method composes the same rounds, with the averaging of its paper filled in."""

@@ -83,6 +83,13 @@ def private_forms(kind: type[Method]) -> str:
     return " or ".join(forms) if forms else f"none; {why['local']}"
 
 
+TABLES_ON_NODES = (
+    "counts, means, extremes and frequent texts of the columns of each node, before the first round, if Flower nodes "
+    "hold tables"
+)
+"""What the server sees of tables, whatever the method."""
+
+
 def server_sees(kind: type[Method]) -> dict[str, str]:
     """Return what the server sees of each client, by name, as the method is by default."""
     method = default_method(kind)

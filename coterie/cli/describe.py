@@ -66,6 +66,8 @@ def _describe_method(console: Console, kind: type[Method]) -> None:
     _title(console, "What the server gets to see of each client")
     for row, meaning in about.server_sees(kind).items():
         console.print(f"  {row}: {meaning}", highlight=False)
+    if about.default_method(kind).exchanges:
+        console.print(f"  summary: {about.TABLES_ON_NODES}", highlight=False)
     console.print(f"  private runs: {about.private_forms(kind)}", highlight=False)
     _title(console, "In Python")
     console.print(f"  {about.python_form(about.default_method(kind))}", highlight=False, markup=False)

@@ -52,15 +52,36 @@ def flower() -> None:
 
 @flower.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-def init(folder: Path) -> None:
+@click.option("--table", type=click.Path(path_type=Path), help="Table whose clients are dealt out to the nodes.")
+@click.option("--client", metavar="COLUMN", help="With --table: column that names the client of each row.")
+@click.option("--target", metavar="COLUMN", help="With --table: column to predict.")
+@click.option("--features", metavar="COLUMNS", help="With --table: columns to predict from, separated by commas.")
+@click.option("--drop", metavar="COLUMNS", help="With --table: columns to leave out, separated by commas.")
+@click.option(
+    "--task",
+    type=click.Choice(["classification", "regression"]),
+    help="With --table: kind of the prediction. [default: inferred from the target]",
+)
+def init(folder: Path, table: Path | None, client: str | None, target: str | None, **options: str | None) -> None:
     """Write a small app that runs as it is: edit one function, which loads your data.
+
+    With --table the app is a trial of a federation whose nodes hold the rows of some clients each: they agree on one
+    encoding of the columns before they train.
 
     \b
     coterie flower init myfed
+    coterie flower init myfed --table visits.csv --client ward --target outcome
     """
-    from coterie.flower.local.app import write_app
+    from coterie.flower.local.app import subject_of_table, write_app
 
-    for file in write_app(folder):
+    subject = None
+    if table is not None and client is not None and target is not None:
+        subject = subject_of_table(table, client, target, **options)
+    elif table is not None or any((client, target, *options.values())):
+        raise ConfigError(
+            "an app about a table needs --table FILE, --client COLUMN and --target COLUMN: give all three"
+        )
+    for file in write_app(folder, subject):
         out.print(f"wrote   {file}", highlight=False, soft_wrap=True)
     out.print(f"try it  coterie flower up {folder} --nodes 4", highlight=False, soft_wrap=True)
 

@@ -27,7 +27,8 @@ def kept(folder: Path, console: Terminal) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        console.print(f"interrupted; continue with '{command('resume', folder)}'", soft_wrap=True)
+        again = f"continue with '{command('resume', folder)}'" if folder.exists() else "nothing was written yet"
+        console.print(f"interrupted; {again}", soft_wrap=True)
         sys.exit(130)
 
 

@@ -14,17 +14,22 @@ import click
 
 from coterie import __version__
 from coterie.cli import show
+from coterie.cli.assignments import assignments_command
+from coterie.cli.comparison_output import Outputs, comparison_outputs
 from coterie.cli.data import data as data_commands
 from coterie.cli.describe import describe as describe_name
+from coterie.cli.diagnose import PAGE, diagnose_command, recommended_plan
+from coterie.cli.export import export_command
 from coterie.cli.flower import flower as flower_commands
 from coterie.cli.folders import complete, free_folder, kept
 from coterie.cli.json_output import check_json, write_json_output
-from coterie.cli.options import RunCommand, SuggestingGroup, is_complete, read_config, scenario_name, split_options
+from coterie.cli.options import RunCommand, SuggestingGroup, is_complete, read_config, split_options
 from coterie.cli.plugins import FLAG, HELP, PluginCommand, load_all
 from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
+from coterie.cli.table import print_columns, scenario_and_options
 from coterie.cli.terminal import UNPRINTED, Terminal, give_up_output, make_streams_tolerant, on_one_line
 from coterie.cli.tiers import tiers_command
 from coterie.data import find_scenario
@@ -32,7 +37,11 @@ from coterie.data import scenario as build_scenario
 from coterie.errors import ConfigError, from_system, shown
 from coterie.experiments.compare import MOST_SEEDS, is_comparison, jobs_of, plan_comparison, run_comparison, seed_list
 from coterie.experiments.sweep import is_sweep
+from coterie.methods.base import Method
+from coterie.options import AUTO
+from coterie.report.commands import run_command
 from coterie.report.contact_sheet import contact_sheet
+from coterie.report.diagnosis import write_diagnosis
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.training.callbacks import tracker_from_text
@@ -70,7 +79,11 @@ def cli() -> None:
 
 @cli.command(cls=RunCommand)
 @click.argument("scenario", required=False)
-@click.option("--method", help="Method to run (see 'coterie methods'). [default: ifca]")
+@click.option(
+    "--method",
+    help="Method to run (see 'coterie methods'); auto diagnoses the clients and follows the recommendation. "
+    "[default: ifca]",
+)
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file with any of these options.")
 @click.option("--out", "folder", type=click.Path(path_type=Path), help="New folder for the run. [default: runs/...]")
 @click.option(
@@ -93,7 +106,7 @@ def run(
     \b
     coterie run rotated-digits --method ifca --clusters 4 --restarts 5
     coterie run mixed-regression --method ifca --groups 3 --samples 10-200 --participation 0.3
-    coterie run --table pupils.csv --client school --target score --clusters 3
+    coterie run pupils.csv --client school --target score --clusters 3
     coterie run --config runs/rotated-digits-ifca-seed0/config.toml --seed 7
     """
     check_json(json_file)
@@ -103,17 +116,23 @@ def run(
     file_scenario, file_method, file_out = (given.pop(key, None) for key in ("scenario", "method", "out"))
     if file_out is not None and (not isinstance(file_out, str) or not file_out or "\0" in file_out):
         raise ConfigError(f"{config_file}: out must be the path of a folder, got {shown(file_out)}")
-    name, method = scenario_name(scenario or file_scenario, given), method or file_method or "ifca"
-    of_scenario, of_run = split_options(name, [method], given)
+    name, given = scenario_and_options(scenario or file_scenario, given)
+    method = method or file_method or "ifca"
+    of_scenario, of_run = split_options(name, list(Method.members) if method == AUTO else [method], given)
     chosen: MethodChoice = method
-    if method == file_method and is_complete(method, from_file):
+    if method != AUTO and method == file_method and is_complete(method, from_file):
         flagged = {key: value for key, value in of_run.items() if flags.get(key) is not None}
         filed = {key: value for key, value in of_run.items() if key not in flagged}
         chosen, rest = method_of_config({"method": method, **filed})
         of_run = rest | flagged
     seed = of_run.get("seed", 0)
     data = build_scenario(name, seed=seed, **of_scenario)
-    plan = prepare(data, chosen, of_run.pop("learner", None), of_run)  # a mistake shows before a folder is made
+    print_columns(err, data.column_notes)
+    if method == AUTO:
+        plan = recommended_plan(data, {key: value for key, value in given.items() if key in of_run})
+        method = plan.method.name
+    else:
+        plan = prepare(data, chosen, of_run.pop("learner", None), of_run)  # a mistake shows before a folder is made
     folder = folder or (Path(file_out) if file_out else free_folder(f"{name}-{method}-seed{seed}"))
     if plan.tries:
         _warn(announcement(plan))
@@ -126,15 +145,19 @@ def _conclude(result: Result, folder: Path, json_file: Path | None) -> None:
     """Write the JSON file and the report, and print the result."""
     with complete(folder):
         printed = write_json_output(json_file, result.summary() | {"config": dict(result.config)})
-        report = write_report(read_runs(folder), folder / "report.html")
+        runs = read_runs(folder)
+        pages = {"report": write_report(runs, folder / "report.html")}
+        if result.diagnosis is not None:
+            pages["diagnosis"] = write_diagnosis(result.diagnosis, folder / PAGE, run_command(runs[0]))
         if not printed:
             show.result(out, result)
-            _print_paths(run=folder, report=report)
+            _print_paths(run=folder, **pages)
 
 
 def _print_paths(**paths: Path) -> None:
+    width = max(8, *(len(name) + 1 for name in paths))
     for name, path in paths.items():
-        out.print(f"{name:<8}{on_one_line(path)}", soft_wrap=True)
+        out.print(f"{name:<{width}}{on_one_line(path)}", soft_wrap=True)
 
 
 @cli.command(cls=RunCommand)
@@ -143,8 +166,18 @@ def _print_paths(**paths: Path) -> None:
 @click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), default=3, show_default=True, help="Runs of each method.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
 @click.option("--out", "folder", type=click.Path(path_type=Path), help="New folder. [default: runs/compare-...]")
+@comparison_outputs
 def compare(
-    scenario: str | None, methods: str, seeds: int, jobs: int | None, folder: Path | None, **flags: Any
+    scenario: str | None,
+    methods: str,
+    seeds: int,
+    jobs: int | None,
+    folder: Path | None,
+    csv_file: Path | None,
+    latex_file: Path | None,
+    figure_file: Path | None,
+    against: str | None,
+    **flags: Any,
 ) -> None:
     """Compare methods on a scenario, or on your own table, over several seeds.
 
@@ -156,19 +189,24 @@ def compare(
     coterie compare --table pupils.csv --client school --target score --methods local,fedavg,ifca
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    scenario = scenario_name(scenario, given)
+    scenario, given = scenario_and_options(scenario, given)
     first = given.pop("seed", 0)
     names = [name.strip() for name in methods.split(",") if name.strip()]
+    outputs = Outputs(csv_file, latex_file, figure_file, against)
+    outputs.check(names)
     of_scenario, of_run = split_options(scenario, names, given)
     folder = folder or free_folder(f"compare-{scenario}")
     plan_comparison(scenario, names, seed_list(seeds, first), of_scenario | of_run, folder)
-    _run_comparison(folder, jobs)
+    if scenario == "table":
+        print_columns(err, build_scenario(scenario, seed=first, **of_scenario).column_notes)
+    _run_comparison(folder, jobs, outputs)
 
 
+cli.add_command(diagnose_command)
 cli.add_command(sweep_command)
 
 
-def _run_comparison(folder: Path, workers: int | None) -> None:
+def _run_comparison(folder: Path, workers: int | None, outputs: Outputs | None = None) -> None:
     with kept(folder, err), comparison_progress(err, jobs_of(folder)) as progress:
         failed = run_comparison(folder, workers, progress)
     for line in failed:
@@ -177,6 +215,8 @@ def _run_comparison(folder: Path, workers: int | None) -> None:
         runs = read_runs(folder)
         report = write_report(runs, folder / "report.html", unfinished=len(failed))
         show.comparison(out, runs)
+        if outputs is not None:
+            outputs.write(folder, out)
         _print_paths(runs=folder / "jobs", report=report)
     if failed:
         sys.exit(2)
@@ -216,7 +256,15 @@ def resume_command(folder: Path, jobs: int | None, track: tuple[str, ...]) -> No
 @cli.command(cls=PluginCommand)
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--out", "file", type=click.Path(path_type=Path), help="File to write. [default: RUN/report.html]")
-def report(folder: Path, file: Path | None) -> None:
+@comparison_outputs
+def report(
+    folder: Path,
+    file: Path | None,
+    csv_file: Path | None,
+    latex_file: Path | None,
+    figure_file: Path | None,
+    against: str | None,
+) -> None:
     """Write the HTML report of a finished run or comparison again.
 
     \b
@@ -224,13 +272,18 @@ def report(folder: Path, file: Path | None) -> None:
     """
     if file is not None:
         check_output(file)
+    outputs = Outputs(csv_file, latex_file, figure_file, against)
+    outputs.check()
     runs = read_runs(folder)
     unfinished = len(jobs_of(folder)) - len(runs) if is_comparison(folder) else 0
     path = write_report(runs, file or folder / "report.html", unfinished=unfinished)
+    outputs.write(folder, out)
     _print_paths(report=path)
 
 
+cli.add_command(assignments_command)
 cli.add_command(predict_command)
+cli.add_command(export_command)
 
 
 @cli.command(cls=PluginCommand)

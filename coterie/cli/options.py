@@ -47,6 +47,16 @@ class RunCommand(PluginCommand):
         return [*own, *ctx.meta[FLAGS], help_flag]
 
 
+class DataCommand(PluginCommand):
+    """A command with a flag for every option of scenarios and tables, those of plugins included."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if FLAGS not in ctx.meta:
+            ctx.meta[FLAGS] = [_flag(option, owner) for option, owner in _merged(_scenarios())]
+        *own, help_flag = super().get_params(ctx)
+        return [*own, *ctx.meta[FLAGS], help_flag]
+
+
 class _Value(click.ParamType):  # type: ignore[type-arg]
     """A number, or one of the words that may stand instead."""
 
@@ -67,10 +77,17 @@ def _flag(option: Option, owner: str) -> click.Option:
     return click.Option(
         [option.flag, option.name],
         type=_flag_type(option),
+        multiple=option.listed,
+        callback=_joined if option.listed else None,
         metavar=family.family.upper().replace(" ", "-") if (family := family_of(option)) else None,
         default=None,
         help=f"{prefix}{option.help}{default}",
     )
+
+
+def _joined(_context: click.Context, _flag: click.Parameter, texts: tuple[str, ...]) -> str | None:
+    """Return the texts of a flag that was repeated as one list; None if it was not given."""
+    return ",".join(texts) if texts else None
 
 
 def _flag_type(option: Option) -> Any:
@@ -102,9 +119,16 @@ def _union() -> list[tuple[Option, str]]:
 
     Where they mean it differently the flag takes any text, which the chosen owner reads in its own way.
     """
-    found: dict[str, list[tuple[Option, str]]] = {option.name: [(option, "")] for option in SHARED_OPTIONS}
+    return _merged(_owners(), SHARED_OPTIONS)
+
+
+def _merged(
+    owners: Iterable[tuple[str, tuple[Option, ...]]], common: Sequence[Option] = ()
+) -> list[tuple[Option, str]]:
+    """The options of all owners, each name once; those in `common` belong to everybody."""
+    found: dict[str, list[tuple[Option, str]]] = {option.name: [(option, "")] for option in common}
     shared = set(found)
-    for owner, options in _owners():
+    for owner, options in owners:
         for option in options:
             found.setdefault(option.name, []).append((option, "" if option.name in shared else owner))
     return [(_common([option for option, _ in same]), ", ".join(o for _, o in same if o)) for same in found.values()]
@@ -118,7 +142,7 @@ def _common(options: Sequence[Option]) -> Option:
     first = options[0]
     alike = all((option.kind, option.words) == (first.kind, first.words) for option in options)
     agreed = all(option.default == first.default for option in options)
-    common = replace(first, default=first.default if agreed else None)
+    common = replace(first, default=first.default if agreed else None, listed=any(option.listed for option in options))
     if not alike:
         common = replace(common, kind=str, words=())
     if alike and all(option.choices == first.choices for option in options):
@@ -130,17 +154,14 @@ def _told(option: Option) -> str:
     return f"{option.help} ({', '.join(option.choices)})" if option.choices else option.help
 
 
-def scenario_name(said: str | None, given: Mapping[str, Any]) -> str:
-    """The scenario that was named; without a name, `table` if a table was given."""
-    if said is None and given.get("table") is None:
-        raise ConfigError("which scenario? name one ('coterie scenarios' lists them), or give --table FILE or --config")
-    return said or "table"
-
-
 def _owners() -> Iterable[tuple[str, tuple[Option, ...]]]:
     shared = {option.name for option in RUN_OPTIONS}
     for name, kind in Method.members.items():
         yield name, tuple(option for option in kind.options() if option.name not in shared)
+    yield from _scenarios()
+
+
+def _scenarios() -> Iterable[tuple[str, tuple[Option, ...]]]:
     yield from ((entry.name, entry.options) for entry in SCENARIOS.values())
 
 
@@ -190,9 +211,10 @@ def split_options(
     for name in given:
         if name not in of_scenario and name not in of_runs:
             owners = [owner for owner, options in _owners() if name in {option.name for option in options}]
+            takers = f"neither scenario {scenario} nor {', '.join(methods)} takes it"
             raise ConfigError(
                 f"--{name.replace('_', '-')} belongs to {' and '.join(owners)}; "
-                f"neither scenario {scenario} nor {', '.join(methods)} takes it"
+                f"{takers if methods else f'scenario {scenario} does not take it'}"
             )
     read = {name: _read(of_scenario.get(name) or of_runs[name], value) for name, value in given.items()}
     return (

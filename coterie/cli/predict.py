@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
 
+from coterie.cli.csv_output import write_csv
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.data.loaders.store import read_npz
-from coterie.errors import ConfigError, InputError
+from coterie.errors import ConfigError, InputError, shown
+from coterie.training.predicting import Predictions, labels_if_complete, predict_rows
 from coterie.training.result import Result, load
-from coterie.training.runs.outputs import check_output, write_output
+from coterie.training.runs.outputs import check_output
 
 out = Terminal()
 err = Terminal(stderr=True)
 
 Array = npt.NDArray[Any]
-FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What the formulas of spreadsheets begin with."""
 
 
 @click.command(name="predict")
@@ -38,49 +34,93 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
     help="Samples: an .npz with x, or for a run of a table a .csv or .parquet with its feature columns. If they have "
     "labels (y, or the target column), the score is shown, too.",
 )
-@click.option("--client", help="The samples are of this client, who trained.")
+@click.option(
+    "--client",
+    "column",
+    metavar="COLUMN",
+    help="For a run of a table: the column that names the client of each row. Clients that trained predict by their "
+    "cluster; new ones are placed by their rows that have a target.",
+)
+@click.option("--id", "id_column", metavar="COLUMN", help="With --client: a column to keep, which identifies the rows.")
+@click.option("--client-id", metavar="ID", help="All samples are of this client, which trained.")
 @click.option("--cluster", type=int, help="Predict by the model of this cluster.")
 @click.option(
     "--support",
     type=click.Path(path_type=Path),
-    help="The samples are of somebody new, of whom this file has a few labelled ones; of the same kind as --data.",
+    help="All samples are of one new client, of which this file has a few labelled ones; of the same kind as --data.",
 )
 @click.option("--out", "to", type=click.Path(path_type=Path), help="CSV file to write. [default: print]")
 def predict_command(
-    folder: Path, file: Path, client: str | None, cluster: int | None, support: Path | None, to: Path | None
+    folder: Path,
+    file: Path,
+    column: str | None,
+    id_column: str | None,
+    client_id: str | None,
+    cluster: int | None,
+    support: Path | None,
+    to: Path | None,
 ) -> None:
-    """Predict for samples of a client that trained, or of somebody new.
+    """Predict for samples of clients that trained, or of new ones.
 
-    Whoever trained predicts by its cluster's model, or by its own mixture of all models. Somebody new is placed by a
-    few labelled samples; without any only where one model serves everybody.
+    A client that trained predicts by its cluster's model, or by its own mixture of all models. A new client is placed
+    by a few labelled samples; without any only where one model serves everybody. With --client the file holds rows of
+    many clients, and the output has their cluster, its certainty, and the probability of each class.
 
     \b
-    coterie predict runs/rotated-digits-ifca-seed0 --data new.npz --client turn090-03
-    coterie predict runs/table-ifca-seed0 --data pupils.csv --support some.csv --out predicted.csv
+    coterie predict runs/table-ifca-seed0 --data patients.csv --client hospital --id patient --out predicted.csv
+    coterie predict runs/table-ifca-seed0 --data pupils.csv --support some.csv
+    coterie predict runs/rotated-digits-ifca-seed0 --data new.npz --client-id turn090-03
     """
-    if sum(given is not None for given in (client, cluster, support)) > 1:
-        raise ConfigError("--client, --cluster and --support exclude each other: give the one that says whose samples")
+    if sum(given is not None for given in (column, client_id, cluster, support)) > 1:
+        raise ConfigError(
+            "--client, --client-id, --cluster and --support exclude each other: give the one that says whose samples"
+        )
+    if id_column is not None and column is None:
+        raise ConfigError("--id keeps a column beside the clients of rows: give --client COLUMN, too")
     if to is not None:
         check_output(to)
     result = load(folder)
-    samples = _read(file, result)
-    labelled = None if support is None else _read(support, result)
-    if labelled is not None and labelled.y is None:
-        what = f"column {result.schema.target!r}" if result.schema.is_table else "array y"
-        raise InputError(f"{support} has no {what}: somebody new is placed by labelled samples")
-    predicted = result.predict(
-        samples.x,
-        client=client,
-        cluster=cluster,
-        support=None if labelled is None or labelled.y is None else (labelled.x, labelled.y),
-    )
-    score = None if samples.y is None else _score(result, predicted, samples.y)
-    _write(to, predicted.tolist())
+    if column is None:
+        found = _of_one_client(result, file, client_id, cluster, support)
+    else:
+        found = _of_many_clients(result, file, column, id_column)
+    predicted = np.array(found.columns["prediction"])
+    score = None if found.labels is None else _score(result, predicted, found.labels)
+    write_csv(to, list(found.columns), found.rows())
     console = err if to is None else out  # what is printed in place of a file holds nothing else
     if score is not None:
         console.print(score, highlight=False)
     if to is not None:
         console.print(f"written  {on_one_line(to)}", highlight=False, soft_wrap=True)
+
+
+def _of_one_client(
+    result: Result, file: Path, client_id: str | None, cluster: int | None, support: Path | None
+) -> Predictions:
+    samples = _read(file, result, complete=False)
+    labelled = None if support is None else _read(support, result, complete=True)
+    if labelled is not None and labelled.y is None:
+        what = f"column {result.schema.target!r}" if result.schema.is_table else "array y"
+        raise InputError(f"{support} has no {what}: a new client is placed by labelled samples")
+    given = None if labelled is None or labelled.y is None else (labelled.x, labelled.y)
+    predicted = result.predict(samples.x, client=client_id, cluster=cluster, support=given)
+    if samples.y is not None and samples.y.shape != predicted.shape:
+        raise InputError(
+            f"{len(predicted)} samples but labels of shape {samples.y.shape}: give one label a sample, or no labels"
+        )
+    return Predictions({"prediction": predicted.tolist()}, samples.y)
+
+
+def _of_many_clients(result: Result, file: Path, column: str, id_column: str | None) -> Predictions:
+    try:
+        return predict_rows(result, file, column, id_column)
+    except ConfigError as error:
+        if column in result.assignments:
+            raise ConfigError(
+                f"{error}; --client names the column of clients: for samples that are all of client {shown(column)} "
+                "give --client-id"
+            ) from None
+        raise
 
 
 @dataclass(frozen=True)
@@ -91,9 +131,10 @@ class _Samples:
     y: Array | None
 
 
-def _read(file: Path, result: Result) -> _Samples:
+def _read(file: Path, result: Result, complete: bool) -> _Samples:
+    """Return the samples of a file with their labels; missing labels in a table are refused if `complete`."""
     if result.schema.is_table:
-        return _Samples(file, result.labels_in(file))
+        return _Samples(file, result.labels_in(file) if complete else labels_if_complete(result, file))
     if not file.is_file():
         raise InputError(f"{file} is no file: give the path of an .npz file with x")
     if file.suffix.lower() != ".npz":
@@ -104,31 +145,6 @@ def _read(file: Path, result: Result) -> _Samples:
 
 def _score(result: Result, predicted: Array, y: Array) -> str:
     """`accuracy 0.9310` or `rmse 0.1200`."""
-    if y.shape != predicted.shape:
-        raise InputError(
-            f"{len(predicted)} samples but labels of shape {y.shape}: give one label a sample, or no labels"
-        )
     if result.learner.classes is None:
         return f"rmse     {np.sqrt(np.mean((predicted - y) ** 2)):.4f}"
     return f"accuracy {np.mean(predicted == y):.4f}"
-
-
-def _write(to: Path | None, predicted: Sequence[object]) -> None:
-    """One prediction a line below a header, to a file or to standard output."""
-    if to is None:
-        _lines(sys.stdout, predicted)
-        return
-    text = io.StringIO()
-    _lines(text, predicted)
-    write_output(to, text.getvalue())
-
-
-def _lines(file: TextIO, predicted: Sequence[object]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["prediction"])
-    writer.writerows([_cell(value)] for value in predicted)
-
-
-def _cell(value: object) -> object:
-    """Return the value as a spreadsheet may read it: a text that would be a formula begins with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value

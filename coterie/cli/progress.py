@@ -20,6 +20,9 @@ from coterie.training.callbacks.base import Callback, TrainingRun
 from coterie.training.measures import MEASURES
 from coterie.training.records import RoundRecord
 
+SPEED_PERIOD = 3600.0
+"""Seconds over which the speed is averaged to estimate the time that is left; a trial run may take minutes."""
+
 
 def _bars(console: Console, unit: str) -> Progress:
     return Progress(
@@ -32,7 +35,12 @@ def _bars(console: Console, unit: str) -> Progress:
         console=console,
         transient=True,
         disable=not console.is_terminal,
+        speed_estimate_period=SPEED_PERIOD,
     )
+
+
+TRIALS = "clusters=auto"
+"""Description of the bar during trial runs."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class RunBar(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """Show the rounds that an earlier process has done."""
-        self.bars.update(self.task, completed=run.first_round)
+        self._count(self.method, run.first_round, self.rounds, "rounds")
 
     def on_round(self, run: TrainingRun, record: RoundRecord) -> None:
         self.show(record)
@@ -70,11 +78,17 @@ class RunBar(Callback):
             self.bars.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def trial(self, done: int, total: int) -> None:
-        """Show how many trial runs are finished; the rounds begin again at 0 after the last one."""
-        if done < total:
-            self.bars.update(self.task, description="clusters=auto", total=total, completed=done, unit="trial runs")
+        """Show how many trial runs are finished, of at most how many; the rounds start at 0 after the last one."""
+        if done == total:
+            self._count(self.method, 0, self.rounds, "rounds")
+        elif self.bars.tasks[self.task].description != TRIALS:
+            self._count(TRIALS, done, total, "trial runs at most")
         else:
-            self.bars.update(self.task, description=self.method, total=self.rounds, completed=0, unit="rounds")
+            self.bars.update(self.task, completed=done)
+
+    def _count(self, description: str, done: int, total: int, unit: str) -> None:
+        """Start to count something; what an earlier process has done tells nothing about the speed of this one."""
+        self.bars.reset(self.task, total=total, completed=done, description=description, unit=unit, note="")
 
 
 @contextmanager

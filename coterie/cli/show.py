@@ -13,19 +13,21 @@ from rich.text import Text
 from coterie.cli.about import listed_methods
 from coterie.cli.terminal import visible
 from coterie.data import SCENARIOS
+from coterie.evaluate.baselines import Baselines
 from coterie.experiments.reproduction import Claim
 from coterie.experiments.sweep import Sweep
-from coterie.report import choosing, descent, one_shot, privacy
-from coterie.report.coefficients import table_rows
+from coterie.report import certainty, choosing, descent, one_shot, privacy, worth
+from coterie.report.coefficients import could_fit_better, table_rows
 from coterie.report.comparison import Comparison, compare
 from coterie.report.formats import plain
 from coterie.report.formats import score as score_text
+from coterie.report.groups import sentences as group_sentences
 from coterie.report.reading import RunData
 from coterie.report.tables import MethodColumn, cell, method_columns, method_rows
 from coterie.training.divergence import DIVERGED
 from coterie.training.measures import MEASURES, Measure, Unit
 from coterie.training.records import Metrics
-from coterie.training.result import REGRESSION, Result
+from coterie.training.result import BASELINES, REGRESSION, Result
 
 SPARED = (("up", "down"), ("rounds",), ("finetuned_worst_tenth",), ("sample_identity",), ("seconds",), ("clusters",))
 """Columns that a comparison leaves to the report, one after the other, where the terminal has no room for all."""
@@ -46,12 +48,15 @@ def result(console: Console, found: Result) -> None:
     m = found.metrics
     if m.diverged:
         console.print(f"DIVERGED {m.why_diverged}", style="bold red", highlight=False, markup=False, soft_wrap=True)
-    lines: dict[str, str] = {
+    lines: dict[str, str] = {}
+    if "diagnosed" in m:
+        lines["method"] = f"{found.config['method']}, chosen by a diagnosis: {m['diagnosed']['reason']}"
+    lines |= {
         "clusters": f"{m.clusters} of {len(found.parameters)} in use, {m.clients} clients",
     }
     if not _asked_nobody(found):
         lines["loss"] = f"{_figure(m.loss)} on the training data"
-    lines |= _measures(found)
+    lines |= _measures(found) | _certainty(found)
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
     if "one_shot" in m:
@@ -71,10 +76,14 @@ def result(console: Console, found: Result) -> None:
         lines["note"] = "no test data was given: figures are on the validation samples"
     if m.evaluated_on == "training data":
         lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
+    if told := could_fit_better(m):
+        lines["fit"] = told
     width = max(map(len, lines)) + 1
     for name, text in lines.items():
         console.print(f"{name:<{width}}{text}", highlight=False, soft_wrap=True)
     _choice(console, m.get("chosen"))
+    _alternatives(console, m.get(BASELINES))
+    _groups(console, found)
     _coefficients(console, m.get(REGRESSION))
 
 
@@ -89,6 +98,14 @@ def _measures(found: Result) -> dict[str, str]:
         for name, measure in MEASURES.items()
         if measure.sentence and name in m and _is_told(measure, found)
     }
+
+
+def _certainty(found: Result) -> dict[str, str]:
+    """How certain the assignment is, and a warning if clusters may hide several groups."""
+    parts = [certainty.sure_clients([found.clients]), certainty.unsure_clients(found.clients)]
+    told = "; ".join(part for part in parts if part)
+    warning = certainty.hidden_groups(found.metrics)
+    return ({"certainty": told} if told else {}) | ({"warning": warning} if warning else {})
 
 
 def _is_told(measure: Measure, found: Result) -> bool:
@@ -155,6 +172,35 @@ def _choice(console: Console, found: Mapping[str, Any] | None) -> None:
         table.add_row(*row)
     console.print(table)
     console.print(choosing.how(found), highlight=False, soft_wrap=True)
+
+
+def _alternatives(console: Console, found: Mapping[str, Any] | None) -> None:
+    """The held-out error beside that of models that one would use otherwise, and whether the difference matters."""
+    if found is None:
+        return
+    baselines = Baselines.from_json(found)
+    header, rows = worth.table_rows(baselines)
+    console.print("\nIs it worth it?", style="bold", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, column in enumerate(header):
+        table.add_column(column, justify="right" if at in (1, 2) else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for sentence in baselines.sentences():
+        console.print(sentence, highlight=False, soft_wrap=True)
+
+
+def _groups(console: Console, found: Result) -> None:
+    """In which coefficients each group differs most from the others."""
+    told = group_sentences(found.metrics)
+    if not told:
+        return
+    console.print("\nWhat distinguishes the groups", style="bold", highlight=False)
+    sizes = Counter(found.assignments.values())
+    for cluster, words in told.items():
+        line = f"cluster {cluster} ({sizes[cluster]} clients): {visible(words)}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 MOST_COEFFICIENTS, MOST_CLUSTERS = 8, 5

@@ -12,10 +12,12 @@ import click
 from coterie.cli import show
 from coterie.cli.folders import complete, free_folder, kept
 from coterie.cli.json_output import check_json, write_json_output
-from coterie.cli.options import RunCommand, all_options, is_member, scenario_name, split_options
+from coterie.cli.options import RunCommand, all_options, is_member, split_options
 from coterie.cli.progress import comparison_progress
+from coterie.cli.table import print_columns, scenario_and_options
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.data import find_scenario
+from coterie.data import scenario as build_scenario
 from coterie.errors import ConfigError, unknown_name
 from coterie.experiments.compare import MOST_SEEDS, seed_list
 from coterie.experiments.sweep import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
@@ -65,13 +67,15 @@ def sweep_command(
     """
     check_json(json_file)
     given = {name: value for name, value in flags.items() if value is not None}
-    scenario = scenario_name(scenario, given)
+    scenario, given = scenario_and_options(scenario, given)
     first, share = given.pop("seed", 0), given.pop("validation", SHARE)
     swept = read_over(over, method, scenario)
     of_scenario, of_run = split_options(scenario, [method], given)
     folder = folder or free_folder(f"sweep-{scenario}-{method}")
     chosen = seed_list(seeds, first)
     plan_sweep(Asked(scenario, method, swept, chosen, share, of_scenario | of_run), folder)
+    if scenario == "table":
+        print_columns(err, build_scenario(scenario, seed=first, **of_scenario).column_notes)
     go_on_with_sweep(folder, jobs, json_file)
 
 

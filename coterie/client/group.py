@@ -83,6 +83,11 @@ class ClientGroup:
             return self.validation or self.train
         return self.test
 
+    @property
+    def held_out(self) -> Shard | None:
+        """Samples that no model was trained on: test samples, or else validation samples; None if there are none."""
+        return self.validation if self.test is None else self.test
+
     def serve(self, task: Task, broadcast: Broadcast) -> Reply:
         """Run a task for every client of the group; row i of the broadcast is for client i."""
         return task.run(self, broadcast)

@@ -1,7 +1,7 @@
 """Cutting a shard into blocks that a learner can work on at once.
 
-Clients of like size are stacked into dense (B, n, ...) arrays. Sizes are rounded up to one of a few classes
-(at most a quarter of padding, masked out), never to the largest client's size.
+Clients of like size are stacked into dense (B, n, ...) arrays. Sizes are rounded up to one of a few classes (at most a
+quarter of padding, masked out). Classes are joined while the padding costs less than another block would.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from coterie.core.shard import Positions, Shard
 
 BLOCK_BYTES = 8 << 20
 """Features of one block: small enough to stay in the cache between scoring and training."""
+
+PADDING_BYTES = 1 << 20
+"""Padding up to which classes are joined, counted as rows times the larger of a sample and a model.
+
+A block costs about as much in calls as this much arithmetic on padding.
+"""
 
 
 @dataclass
@@ -107,20 +113,36 @@ def size_class(sizes: Positions) -> Positions:
 
 
 def cut(shard: Shard, keys: Words, model_bytes: int, memory: Memory | None = None) -> Iterator[Block]:
-    """The shard's clients in blocks, by size class; `model_bytes` is what one client's work copies of models.
+    """The shard's clients in blocks of like size; `model_bytes` is what one client's work copies of models.
 
     A memory belongs to one shard and the parts taken of it.
     """
-    sizes = shard.sizes
-    classes = size_class(sizes)
     row = max(1, shard.x[:1].numel() * shard.x.element_size())
-    for size in np.unique(classes):
-        group = np.flatnonzero(classes == size)
-        width = int(sizes[group].max())  # clients of one size need no padding, whatever their class
-        per_client = max(width * row, model_bytes // 4)
-        count = max(1, BLOCK_BYTES // per_client)
+    for group in like_sizes(shard.sizes, row, model_bytes):
+        width = int(shard.sizes[group].max())  # clients of one size need no padding, whatever their class
+        count = _most_clients(width, row, model_bytes)
         for first in range(0, len(group), count):
             yield _block(shard, group[first : first + count], width, keys, memory)
+
+
+def like_sizes(sizes: Positions, row_bytes: int, model_bytes: int) -> list[Positions]:
+    """Return the positions of clients of like size: those of one class, or of several that fit in one small block."""
+    classes = size_class(sizes)
+    found: list[Positions] = []
+    for size in np.unique(classes):
+        group = np.flatnonzero(classes == size)
+        joined = np.union1d(found[-1], group) if found else group
+        width = int(sizes[joined].max())
+        padding = int((width - sizes[joined]).sum()) * max(row_bytes, model_bytes)
+        if found and padding <= PADDING_BYTES and len(joined) <= _most_clients(width, row_bytes, model_bytes):
+            found[-1] = joined
+        else:
+            found.append(group)
+    return found
+
+
+def _most_clients(width: int, row_bytes: int, model_bytes: int) -> int:
+    return max(1, BLOCK_BYTES // max(width * row_bytes, model_bytes // 4))
 
 
 def _block(shard: Shard, positions: Positions, width: int, keys: Words, memory: Memory | None) -> Block:

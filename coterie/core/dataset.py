@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.core.schema import Schema
+from coterie.core.schema import ColumnNote, Schema
 from coterie.core.shard import ClientId, Positions, Shard
 from coterie.errors import InputError
 
@@ -58,6 +58,8 @@ class ClientDirectory(ABC):
     group_names: tuple[str, ...] = ()
     schema: Schema = field(default_factory=Schema)
     """How raw values became features and classes: columns, scaling, class labels."""
+    column_notes: tuple[ColumnNote, ...] = ()
+    """What became of each column of the table that the data came from; empty for other data."""
     newcomers: Newcomers | None = None
     client_notes: tuple[str, ...] = ()
     """What is known of the data of each client, m texts, parts separated by "; "; empty where nobody said."""

@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     SAID = 15
     POISON = 16
     NOISE = 17
+    DIAGNOSIS = 18
 
 
 def _scramble(words: Words) -> Words:

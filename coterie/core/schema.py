@@ -3,31 +3,299 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import InputError
+from coterie.core.plain import from_plain, to_plain
+from coterie.core.readings import (
+    ISO,
+    NUMBER_READINGS,
+    PLAIN,
+    READINGS,
+    Reading,
+    is_mark,
+    number_text,
+)
+from coterie.errors import ConfigError, InputError, shown
 
 Label = str | int | bool
 """A class as the user wrote it."""
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
+"""(n,) cells of one column: numbers with NaN for missing ones, true/false, datetime64 with NaT for missing ones, or
+texts without spaces around them, with None for missing ones."""
+
+OTHER = "other"
+"""Name of the level that rare levels are pooled into."""
+TRUTHS = {"true": 1.0, "false": 0.0}
+KINDS_OF_NUMBERS = "fiu"
 
 
-class Column(NamedTuple):
+class ColumnNote(NamedTuple):
+    """What became of one column of a table."""
+
+    column: str
+    action: str
+    """`client`, `target`, `used` or `dropped`."""
+    detail: str
+    """How the column was encoded, or why it was dropped."""
+
+
+@dataclass(frozen=True)
+class Column(ABC):
     """A column of a table that features are made of."""
 
     name: str
-    levels: tuple[str, ...] = ()
-    """Its texts in sorted order; empty for a column of numbers."""
+    indicator: bool = False
+    """Whether one more feature says that the value is missing."""
+
+    kind: ClassVar[str]
+    """Name in the plain form of a schema."""
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of its features: its own name, or one name for each of its texts but the first."""
-        return tuple(f"{self.name}={level}" for level in self.levels[1:]) if self.levels else (self.name,)
+        """Names of the features that the column becomes."""
+        return (*self.own_features, *((f"{self.name} missing",) if self.indicator else ()))
+
+    @property
+    @abstractmethod
+    def own_features(self) -> tuple[str, ...]:
+        """Names of the features without the indicator of missing values."""
+
+    @property
+    def reads_marks(self) -> bool:
+        """Whether texts such as NA count as missing."""
+        return True
+
+    def missing(self, values: Values) -> Mask:
+        """Return which cells are missing, (n,)."""
+        return missing_cells(values, self.reads_marks)
+
+    @abstractmethod
+    def own_values(self, values: Values, missing: Mask) -> list[Floats]:
+        """Return the features before scaling, without the indicator; missing cells are filled in.
+
+        Raises:
+            InputError: if a cell cannot be read as this kind of column.
+        """
+
+    def encode(self, values: Values) -> list[Floats]:
+        """Return the features (n,) of the cells before scaling, in the order of `features`."""
+        missing = self.missing(values)
+        found = self.own_values(values, missing)
+        return [*found, missing.astype(np.float64)] if self.indicator else found
+
+    def _refused(self, values: Values, wrong: Mask, expected: str) -> InputError:
+        row = int(wrong.argmax())
+        return InputError(
+            f"column {self.name!r} must hold {expected}, but row {row + 1} has {shown(values[row])}: correct the "
+            "column, or mark the value as missing by an empty cell"
+        )
+
+
+@dataclass(frozen=True)
+class Measured(Column):
+    """A column whose cells become one number each; a missing one is replaced by `fill`, the mean of training rows."""
+
+    fill: float = 0.0
+
+    @property
+    def own_features(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def own_values(self, values: Values, missing: Mask) -> list[Floats]:
+        found = self.numbers(values, missing)
+        infinite = np.isinf(found)
+        if infinite.any():
+            raise self._refused(values, infinite, "finite numbers")
+        found[missing] = self.fill
+        return [found]
+
+    @abstractmethod
+    def numbers(self, values: Values, missing: Mask) -> Floats:
+        """Return a new array of the cells as numbers; those that are missing may be anything finite or NaN."""
+
+    def _mapped(self, values: Values, missing: Mask, read: Callable[[str], float | None], expected: str) -> Floats:
+        """Read texts cell by cell, equal ones once."""
+        known = {text: read(text) for text in set(values[~missing].tolist())}
+        numbers = np.array([math.nan if gone else known[t] for t, gone in zip(values, missing, strict=True)], float)
+        wrong = np.isnan(numbers) & ~missing
+        if wrong.any():
+            raise self._refused(values, wrong, expected)
+        return numbers
+
+
+@dataclass(frozen=True)
+class Number(Measured):
+    """A column of numbers."""
+
+    kind = "number"
+    reading: str = PLAIN.name
+    """How the numbers are written where they are texts."""
+
+    def numbers(self, values: Values, missing: Mask) -> Floats:
+        if values.dtype.kind in KINDS_OF_NUMBERS + "b":
+            return values.astype(np.float64)
+        if values.dtype.kind != "O":
+            raise self._refused(values, ~missing, "numbers, as in the table of the run")
+        read = self._reading(values[~missing]).read
+        return self._mapped(values, missing, read, "numbers, as in the table of the run")
+
+    def _reading(self, texts: Values) -> Reading:
+        """Return the reading that fits all cells: that of the schema, plain numbers, or the only one that fits."""
+        cells = set(texts.tolist())
+        own = READINGS[self.reading]
+        fitting = [r for r in (own, *NUMBER_READINGS) if all(r.read(cell) is not None for cell in cells)]
+        if not fitting or fitting[0] in (own, PLAIN) or len(fitting) == 1:
+            return fitting[0] if fitting else own
+        example = next(cell for cell in cells if PLAIN.read(cell) is None)
+        raise InputError(
+            f"column {self.name!r} holds {shown(example)}, which may have a decimal comma or a comma between "
+            "thousands: write numbers as 1234.5"
+        )
+
+
+@dataclass(frozen=True)
+class Boolean(Measured):
+    """A column of true and false, which become 1 and 0."""
+
+    kind = "boolean"
+
+    def numbers(self, values: Values, missing: Mask) -> Floats:
+        if values.dtype.kind == "b":
+            return values.astype(np.float64)
+        if values.dtype.kind in KINDS_OF_NUMBERS:
+            wrong = ~np.isin(values, (0, 1)) & ~missing
+            if wrong.any():
+                raise self._refused(values, wrong, "true or false")
+            return values.astype(np.float64)
+        if values.dtype.kind != "O":
+            raise self._refused(values, ~missing, "true or false")
+        return self._mapped(values, missing, lambda text: TRUTHS.get(text.lower()), "true or false")
+
+
+@dataclass(frozen=True)
+class Date(Measured):
+    """A column of dates, which become days since the earliest one in the table of the run."""
+
+    kind = "date"
+    reading: str = ISO.name
+    """How the dates are written where they are texts."""
+    origin: float = 0.0
+    """Earliest date, in days since 1 January 1970."""
+
+    def numbers(self, values: Values, missing: Mask) -> Floats:
+        if _is_date(values):
+            return days(values) - self.origin
+        expected = f"dates such as {READINGS[self.reading].example}"
+        if values.dtype.kind != "O":
+            raise self._refused(values, ~missing, expected)
+        readings = (READINGS[self.reading], ISO)
+
+        def read(text: str) -> float | None:
+            return next((found for reading in readings if (found := reading.read(text)) is not None), None)
+
+        return self._mapped(values, missing, read, expected) - self.origin
+
+
+@dataclass(frozen=True)
+class Category(Column):
+    """A column of texts: 1 for the level that a cell holds, 0 for all others; the reference level has no feature."""
+
+    kind = "category"
+    reference: str = ""
+    levels: tuple[str, ...] = ()
+    """Levels with a feature, without the reference."""
+    other: bool = False
+    """Whether levels that are not listed are pooled into the level `other`; else they are refused."""
+
+    @property
+    def own_features(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}={level}" for level in (*self.levels, *((OTHER,) if self.other else ())))
+
+    @property
+    def reads_marks(self) -> bool:
+        return False
+
+    def own_values(self, values: Values, missing: Mask) -> list[Floats]:
+        if _is_date(values):
+            raise self._refused(values, ~missing, "texts, as in the table of the run")
+        place = {level_text(level): at for at, level in enumerate((self.reference, *self.levels), start=-1)}
+        unlisted = len(self.levels) if self.other else -2
+        codes = {cell: place.get(level_text(cell), unlisted) for cell in set(values[~missing].tolist())}
+        at = np.array([-1 if gone else codes[cell] for cell, gone in zip(values.tolist(), missing, strict=True)], int)
+        if (at == -2).any():
+            raise InputError(
+                f"column {self.name!r} holds {shown(values[int((at == -2).argmax())])}, which the table of the run did "
+                f"not; it knows {', '.join(map(shown, sorted(place)))}: drop those rows, or train again"
+            )
+        return [(at == level).astype(np.float64) for level in range(len(self.own_features))]
+
+
+@dataclass(frozen=True)
+class Presence(Column):
+    """A column that holds one value or none, of which only the indicator of missing values is used."""
+
+    kind = "presence"
+    value: str = ""
+    """The only value."""
+    marks: bool = False
+    """Whether texts such as NA count as missing."""
+
+    @property
+    def own_features(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def reads_marks(self) -> bool:
+        return self.marks
+
+    def own_values(self, values: Values, missing: Mask) -> list[Floats]:
+        wrong = np.array([level_text(cell) != self.value for cell in values.tolist()], dtype=bool) & ~missing
+        if wrong.any():
+            raise self._refused(values, wrong, f"{shown(self.value)} or nothing, as in the table of the run")
+        return []
+
+
+COLUMN_KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Boolean, Date, Category, Presence)}
+
+
+def level_text(cell: object) -> str:
+    """Return a cell as the level of a category: whole numbers without a decimal point, so that 1.0 and 1 are equal."""
+    if isinstance(cell, str):
+        number = PLAIN.read(cell)
+        return cell if number is None else number_text(number)
+    return number_text(float(cell)) if isinstance(cell, int | float) and not isinstance(cell, bool) else str(cell)
+
+
+def days(dates: Values) -> Floats:
+    """Return dates of type datetime64 as days since 1 January 1970; NaN for missing ones."""
+    seconds = (dates - np.datetime64(0, "s")) / np.timedelta64(1, "s")
+    return np.asarray(seconds, dtype=np.float64) / 86_400
+
+
+def _is_date(values: Values) -> bool:
+    return values.dtype.kind == "M"
+
+
+def missing_cells(values: Values, marks: bool) -> Mask:
+    """Return which cells are missing, (n,).
+
+    Args:
+        values: The cells.
+        marks: Whether texts such as NA count as missing.
+    """
+    if values.dtype.kind == "O":
+        gone = {cell for cell in set(values.tolist()) if cell is None or (marks and is_mark(cell))}
+        return np.array([cell in gone for cell in values], dtype=bool)
+    return np.isnat(values) if _is_date(values) else np.asarray(values != values, dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -45,11 +313,20 @@ class Schema:
     """Name of the target column."""
     classes: tuple[Label, ...] = ()
     """Label of class 0, 1, ...; empty for a regression, and where the labels are 0, 1, ... themselves."""
+    target_reading: str = PLAIN.name
+    """How the numbers of the target are written where they are texts."""
+    impute: bool = True
+    """Whether missing values of features are filled in; else they are refused."""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the d features; empty where the data came without names."""
         return tuple(chain.from_iterable(column.features for column in self.columns))
+
+    @property
+    def references(self) -> dict[str, str]:
+        """Reference level of each column of categories."""
+        return {column.name: column.reference for column in self.columns if isinstance(column, Category)}
 
     @property
     def is_table(self) -> bool:
@@ -78,27 +355,41 @@ class Schema:
     def plain(self) -> dict[str, object]:
         """Return the schema as values that JSON can hold."""
         return {
-            "columns": [[column.name, list(column.levels)] for column in self.columns],
+            "columns": [plain_column(column) for column in self.columns],
             "scales": [list(pair) for pair in self.scales],
             "target": self.target,
             "classes": list(self.classes),
+            "target_reading": self.target_reading,
+            "impute": self.impute,
         }
 
     @classmethod
     def of_plain(cls, plain: object) -> Schema:
-        """Return the schema that `plain` described; raise InputError for anything else."""
-        if not isinstance(plain, dict) or plain.keys() != {"columns", "scales", "target", "classes"}:
+        """Return the schema that `plain` described, perhaps by an earlier version.
+
+        Raises:
+            InputError: if it is no schema.
+        """
+        needed, optional = {"columns", "scales", "target", "classes"}, {"target_reading", "impute"}
+        if not isinstance(plain, dict) or not needed <= plain.keys() <= needed | optional:
             raise InputError("a schema needs columns, scales, target and classes")
         columns, scales, target, classes = (plain[name] for name in ("columns", "scales", "target", "classes"))
-        if not _is_list(columns, _is_column) or not _is_list(scales, _is_scale) or not isinstance(target, str):
-            raise InputError("a schema needs columns as [name, texts], scales as [mean, deviation], target as text")
+        if not _is_list(columns, lambda _: True) or not _is_list(scales, _is_scale) or not isinstance(target, str):
+            raise InputError("a schema needs a list of columns, scales as [mean, deviation], target as text")
         if not _is_list(classes, lambda label: isinstance(label, str | int)):
             raise InputError("the classes of a schema must be texts or whole numbers")
+        reading, impute = plain.get("target_reading", PLAIN.name), plain.get("impute", False)
+        if reading not in {r.name for r in NUMBER_READINGS} or not isinstance(impute, bool):
+            raise InputError(
+                "a schema needs target_reading as the name of a reading of numbers, impute as true or false"
+            )
         read = cls(
-            tuple(Column(name, tuple(levels)) for name, levels in columns),
+            tuple(map(column_of_plain, columns)),
             tuple((float(mean), float(deviation)) for mean, deviation in scales),
             target,
             tuple(classes),
+            reading,
+            impute,
         )
         if len({column.name for column in read.columns}) != len(columns) or len(set(read.classes)) != len(classes):
             raise InputError("a schema names every column and every class once")
@@ -107,11 +398,44 @@ class Schema:
         return read
 
 
+def plain_column(column: Column) -> dict[str, object]:
+    """Return a column as values that JSON can hold."""
+    fields = to_plain(column)
+    assert isinstance(fields, dict)
+    return {"kind": column.kind, **fields}
+
+
+def column_of_plain(plain: object) -> Column:
+    """Return the column that `plain` described; raise InputError for anything else."""
+    if isinstance(plain, list):
+        return _early_column(plain)
+    if not isinstance(plain, dict) or plain.get("kind") not in COLUMN_KINDS:
+        raise InputError(f"a column of a schema must have a kind, one of {', '.join(COLUMN_KINDS)}")
+    try:
+        fields = {name: value for name, value in plain.items() if name != "kind"}
+        column = from_plain(COLUMN_KINDS[plain["kind"]], fields, "column of a schema")
+    except ConfigError as error:
+        raise InputError(str(error)) from None
+    assert isinstance(column, Column)
+    numbers = [value for value in fields.values() if isinstance(value, float)]
+    if not all(map(math.isfinite, numbers)) or getattr(column, "reading", PLAIN.name) not in READINGS:
+        raise InputError(f"column {shown(column.name)} of a schema has a number that is not finite or no known reading")
+    return column
+
+
+def _early_column(plain: Sequence[Any]) -> Column:
+    """A column as earlier versions wrote it: [name, texts in sorted order], the first text being the reference."""
+    if not _is_early_column(plain):
+        raise InputError("a column of a schema of an earlier version must be [name, texts]")
+    name, levels = plain
+    return Category(name, reference=levels[0], levels=tuple(levels[1:])) if levels else Number(name)
+
+
 def _is_list(value: object, holds: Callable[[object], bool]) -> bool:
     return isinstance(value, list) and all(map(holds, value))
 
 
-def _is_column(value: object) -> bool:
+def _is_early_column(value: object) -> bool:
     """[name, [text, ...]]"""
     return (
         isinstance(value, list)

@@ -1,21 +1,29 @@
-"""Reproducible federations with known truth, real ones, and the doors for a user's own arrays and tables."""
+"""Reproducible federations with known truth, real ones, and the doors for a user's own arrays, tables and data sets."""
 
 from typing import TYPE_CHECKING
 
 from coterie.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from coterie.data import partition
     from coterie.data.arrays import from_arrays, from_rows
+    from coterie.data.hugging_face import from_hf
+    from coterie.data.partition import partitioned
     from coterie.data.registry import SCENARIOS, ScenarioEntry, find_scenario, register_scenario, scenario
     from coterie.data.table import from_table
+    from coterie.data.torch_data import from_torch
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
             "arrays": ("from_arrays", "from_rows"),
+            "hugging_face": ("from_hf",),
+            "partition": ("partitioned",),
             "registry": ("SCENARIOS", "ScenarioEntry", "find_scenario", "register_scenario", "scenario"),
             "table": ("from_table",),
+            "torch_data": ("from_torch",),
         },
+        ("partition",),
     )
 
 __all__ = [
@@ -23,8 +31,12 @@ __all__ = [
     "ScenarioEntry",
     "find_scenario",
     "from_arrays",
+    "from_hf",
     "from_rows",
     "from_table",
+    "from_torch",
+    "partition",
+    "partitioned",
     "register_scenario",
     "scenario",
 ]

@@ -6,7 +6,9 @@ pandas, polars and pyarrow are known by what their tables can do, so that none o
 from __future__ import annotations
 
 import csv
+import datetime
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.core.arrays import as_array, first_line
+from coterie.core.readings import MISSING_MARKS, PLAIN, number_text
+from coterie.core.schema import Values
 from coterie.errors import CoterieError, InputError
 
-Values = npt.NDArray[Any]
-"""(N,) of one kind: numbers with NaN for what is missing, true/false, or Python texts with None for what is missing."""
-
-NUMBERS = "fiub"
-"""Kinds of arrays that can be a feature as they are."""
-UNKNOWN = {"", "na", "n/a", "nan", "null", "none"}
-"""How a CSV file writes a number that is missing."""
-DELIMITERS = ",;\t"
+READY = "fiubM"
+"""Kinds of arrays that are columns as they are: numbers, true/false, dates."""
+DELIMITERS = ",;\t|"
+SAMPLED = 50
+"""Lines of a CSV file from which the delimiter is found."""
+SUFFIXES = (".csv", ".tsv", ".parquet")
+"""Names of files that are tables end with one of these."""
 LONGEST_SHOWN = 60
 """Characters of a cell that a message shows."""
 CHUNK = 10_000
@@ -45,12 +47,6 @@ class Columns:
     names: tuple[str, ...]
     read: Callable[[str], Values]
     """(N,) of any type that NumPy knows."""
-    peek: Callable[[str], Values]
-    """The same with no rows: tells the type at no cost."""
-
-    def is_number(self, name: str) -> bool:
-        """Return whether this column holds numbers or true/false."""
-        return _guarded(self.peek, name).dtype.kind in NUMBERS
 
     def values(self, name: str) -> Values:
         """Return a column in one of the kinds that `Values` allows."""
@@ -81,7 +77,7 @@ def open_columns(source: object, texts: Collection[str] = (), wanted: Collection
         rows = {len(values) if values.ndim == 1 else -1 for values in arrays.values()}
         if len(rows) > 1 or -1 in rows:
             raise InputError("the columns of a table must be one-dimensional and of the same length")
-        return Columns(names, arrays.__getitem__, lambda name: arrays[name][:0])
+        return Columns(names, arrays.__getitem__)
     found: Any = source
     if hasattr(found, "collect"):
         raise InputError(f"expected a table in memory, got {type(source).__name__}: call collect() first")
@@ -96,20 +92,11 @@ def _frame(frame: Any) -> Columns:
     """pandas and polars: columns by name, each with to_numpy()."""
     names = _distinct([str(name) for name in frame.columns])
     original = dict(zip(names, frame.columns, strict=True))
-    return Columns(
-        names,
-        lambda name: np.asarray(frame[original[name]].to_numpy()),
-        lambda name: np.asarray(frame[original[name]][:0].to_numpy()),
-    )
+    return Columns(names, lambda name: np.asarray(frame[original[name]].to_numpy()))
 
 
 def _arrow(table: Any) -> Columns:
-    empty = table.slice(0, 0)
-    return Columns(
-        _distinct(table.column_names),
-        lambda name: np.asarray(table.column(name).to_numpy()),
-        lambda name: np.asarray(empty.column(name).to_numpy()),
-    )
+    return Columns(_distinct(table.column_names), lambda name: np.asarray(table.column(name).to_numpy()))
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
@@ -137,12 +124,12 @@ def refuse_unwritable(text: str, what: str) -> None:
 
 def _file(path: Path, texts: Collection[str], wanted: Collection[str] | None) -> Columns:
     if not _is_file(path):
-        raise InputError(f"{shown(str(path))[1:-1]} is no file: give the path of a .csv or .parquet file")
-    if path.suffix.lower() == ".csv":
+        raise InputError(f"{shown(str(path))[1:-1]} is no file: give the path of a .csv, .tsv or .parquet file")
+    if path.suffix.lower() in (".csv", ".tsv"):
         return _csv(path, texts, wanted)
     if path.suffix.lower() == ".parquet":
         return _parquet(path)
-    raise InputError(f"{path} is neither .csv nor .parquet: convert it, or load it and pass the DataFrame")
+    raise InputError(f"{path} is neither .csv, .tsv nor .parquet: convert it, or load it and pass the DataFrame")
 
 
 def _is_file(path: Path) -> bool:
@@ -165,7 +152,6 @@ def _parquet(path: Path) -> Columns:
     return Columns(
         _distinct(empty.column_names),
         lambda name: np.asarray(file.read(columns=[name]).column(name).to_numpy()),
-        lambda name: np.asarray(empty.column(name).to_numpy()),
     )
 
 
@@ -174,15 +160,18 @@ def _parquet(path: Path) -> Columns:
 
 def _csv(path: Path, texts: Collection[str], wanted: Collection[str] | None) -> Columns:
     """The names at once; the values, all in one go, when the first is asked for."""
+    with _readable(path):
+        delimiter = _delimiter(path)
+    names = _header(path, delimiter)
 
     @cache
     def parsed() -> dict[str, Values]:
         with _readable(path):
-            found, late = _parse(path, set(texts), wanted)
+            found, late = _parse(path, delimiter, set(texts), wanted)
             # a column that began with numbers and turned out to hold texts: its numbers have lost their spelling
-            return _parse(path, {*texts, *late}, wanted)[0] if late else found
+            return _parse(path, delimiter, {*texts, *late}, wanted)[0] if late else found
 
-    return Columns(_header(path), lambda name: parsed()[name], lambda name: parsed()[name][:0])
+    return Columns(names, lambda name: parsed()[name])
 
 
 @contextmanager
@@ -194,37 +183,52 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lines(path: Path) -> Iterator[Iterator[list[str]]]:
+def _lines(path: Path, delimiter: str) -> Iterator[Iterator[list[str]]]:
     """The lines of a CSV file as lists of cells, the header first."""
     with open(path, newline="", encoding="utf-8-sig") as file:
-        delimiter = _delimiter(file.readline())
-        file.seek(0)
         yield csv.reader(file, delimiter=delimiter)
 
 
-def _header(path: Path) -> tuple[str, ...]:
-    with _readable(path), _lines(path) as lines:
+def _header(path: Path, delimiter: str) -> tuple[str, ...]:
+    with _readable(path), _lines(path, delimiter) as lines:
         names = next(lines, [])
     if not names:
         raise InputError(f"{path} is empty: its first line must name the columns")
+    if all(PLAIN.read(name.strip()) is not None for name in names):
+        raise InputError(f"the first line of {path} holds numbers only: it must name the columns")
     return _distinct([name.strip() for name in names])
 
 
-def _delimiter(first: str) -> str:
-    return max(DELIMITERS, key=first.count)
+def _delimiter(path: Path) -> str:
+    """Return the mark between cells: the one that divides the first lines into the same number of cells."""
+    widths: dict[str, set[int]] = {}
+    for mark in DELIMITERS:
+        with _lines(path, mark) as lines:
+            widths[mark] = {len(row) for row in islice(lines, SAMPLED) if row}
+    fitting = [mark for mark, found in widths.items() if len(found) == 1 and found != {1}]
+    if len(fitting) > 1:
+        raise InputError(
+            f"the cells of {path} may be separated by {' or '.join(map(repr, fitting))}: put cells that contain the "
+            "other mark in quotation marks"
+        )
+    if fitting:
+        return fitting[0]
+    with open(path, encoding="utf-8-sig") as file:
+        return max(DELIMITERS, key=file.readline().count)
 
 
-def _parse(path: Path, texts: set[str], wanted: Collection[str] | None) -> tuple[dict[str, Values], set[str]]:
+def _parse(
+    path: Path, delimiter: str, texts: set[str], wanted: Collection[str] | None
+) -> tuple[dict[str, Values], set[str]]:
     """Every wanted column, and the names of those that turned out to be texts after some rows of numbers."""
-    names = _header(path)
-    spelled = frozenset(texts)
+    names = _header(path, delimiter)
     kept = {name: place for place, name in enumerate(names) if wanted is None or name in wanted}
     parts: dict[str, list[Values]] = {name: [] for name in kept}
     same: dict[str, str] = {}  # equal texts are one object, so that a column of them is small
     late: set[str] = set()
-    for rows in _chunks(path, len(names)):
+    for rows in _chunks(path, delimiter, len(names)):
         for name, place in kept.items():
-            cells = [row[place] for row in rows]
+            cells = [row[place].strip() for row in rows]
             numbers = None if name in texts else _numbers(cells)
             if numbers is None and name not in texts:
                 texts.add(name)
@@ -232,14 +236,11 @@ def _parse(path: Path, texts: set[str], wanted: Collection[str] | None) -> tuple
             parts[name].append(_texts(cells, same) if numbers is None else numbers)
     if not any(parts.values()):
         raise InputError(f"{path} has no rows below its first line: give at least two clients")
-    if late:
-        return {}, late
-    whole = {name: np.concatenate(parts.pop(name)) for name in kept}
-    return {name: values if name in spelled else _true_or_false(values) for name, values in whole.items()}, late
+    return ({}, late) if late else ({name: np.concatenate(parts.pop(name)) for name in kept}, late)
 
 
-def _chunks(path: Path, width: int) -> Iterator[list[list[str]]]:
-    with _lines(path) as lines:
+def _chunks(path: Path, delimiter: str, width: int) -> Iterator[list[list[str]]]:
+    with _lines(path, delimiter) as lines:
         next(lines)
         while rows := list(islice(lines, CHUNK)):
             rows = [row for row in rows if row]  # a line with nothing on it is no row
@@ -252,14 +253,27 @@ def _chunks(path: Path, width: int) -> Iterator[list[list[str]]]:
                 yield rows
 
 
+CODES = re.compile(r"^[+-]?0\d|_", re.MULTILINE)
+"""Cells that Python would read as numbers and that are none: codes that begin with 0."""
+GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
+"""A number that may have a point between thousands."""
+
+
 def _numbers(cells: list[str]) -> Values | None:
-    """None if one of them is no number."""
+    """Plain numbers; None if one of them is no number, or if its spelling matters."""
+    joined = "\n".join(cells)
+    if not joined.isascii() or CODES.search(joined):
+        return None
+    pointed = next((cell for cell in cells if "." in cell), "")
+    if GROUPED.fullmatch(pointed) and all(GROUPED.fullmatch(cell) for cell in cells if "." in cell):
+        return None
     try:
         return np.array(cells, dtype=np.float64)
     except ValueError:
         pass
+    unknown = {"", *MISSING_MARKS}
     try:
-        return np.array(["nan" if cell.strip().lower() in UNKNOWN else cell for cell in cells], dtype=np.float64)
+        return np.array(["nan" if cell.lower() in unknown else cell for cell in cells], dtype=np.float64)
     except ValueError:
         return None
 
@@ -270,31 +284,44 @@ def _texts(cells: list[str], same: dict[str, str]) -> Values:
     return found
 
 
-def _true_or_false(values: Values) -> Values:
-    """Texts that are all true or false as such."""
-    if values.dtype.kind != "O" or not {str(v).lower() for v in set(values)} <= {"true", "false"}:
-        return values
-    return np.array([value.lower() == "true" for value in values])
-
-
 # ---- kinds ---------------------------------------------------------------------------------------------------
 
 
 def _of_one_kind(values: Values, name: str) -> Values:
-    if values.dtype.kind in NUMBERS:
+    if values.dtype.kind in READY:
         return values
     if values.dtype.kind in "UT":
         values = values.astype(object)
     kinds = {_kind(value) for value in values} - {"missing"} if values.dtype.kind == "O" else {str(values.dtype)}
-    if kinds <= {"text"}:
-        found = np.array([None if _kind(value) == "missing" else str(value) for value in values], dtype=object)
-        for text in set(found) - {None}:
-            refuse_unwritable(text, f"column {name!r} holds")
-        return found
-    if kinds <= {"number", "bool"}:
-        numbers = np.array([np.nan if _kind(value) == "missing" else _number(value) for value in values])
-        return numbers.astype(bool) if kinds == {"bool"} and np.isfinite(numbers).all() else numbers
-    raise InputError(f"column {name!r} holds {' and '.join(sorted(kinds))}: convert it to numbers or to texts first")
+    if kinds and kinds <= {"number", "bool"} and kinds != {"bool"}:
+        return np.array([np.nan if _kind(value) == "missing" else _number(value) for value in values])
+    if kinds == {"date"}:
+        return np.array([_date(value) for value in values], dtype="datetime64[us]")
+    if not kinds <= {"text", "number", "bool"}:
+        raise InputError(
+            f"column {name!r} holds {' and '.join(sorted(kinds))}: convert it to numbers or to texts first"
+        )
+    # true and false with missing values, and numbers among texts, are read as texts
+    found = np.array([None if _kind(value) == "missing" else _text(value) for value in values], dtype=object)
+    for text in set(found) - {None}:
+        refuse_unwritable(text, f"column {name!r} holds")
+    return found
+
+
+def _text(value: object) -> str | None:
+    """Return a cell as text without spaces around it; None if nothing is left."""
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_):
+        return number_text(_number(value))
+    return str(value).strip() or None
+
+
+def _date(value: Any) -> np.datetime64:
+    """Return a date of Python or pandas without its offset from UTC."""
+    if _kind(value) == "missing":
+        return np.datetime64("NaT", "us")
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return np.datetime64(value, "us")
 
 
 def _number(value: Any) -> float:
@@ -311,4 +338,6 @@ def _kind(value: object) -> str:
         return "missing"
     if isinstance(value, bool | np.bool_):
         return "bool"
+    if isinstance(value, datetime.date | np.datetime64):
+        return "date"
     return "number" if isinstance(value, int | float | np.number | Decimal) else type(value).__name__

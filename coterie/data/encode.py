@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.schema import Schema
-from coterie.data.columns import Columns, Values, open_columns, shown
-from coterie.errors import InputError
+from coterie.core.readings import PLAIN
+from coterie.core.schema import Floats, Mask, Number, Schema, Values, level_text, missing_cells
+from coterie.data.columns import Columns, open_columns, shown
+from coterie.data.fitting import LARGEST
+from coterie.errors import ColumnWarning, InputError
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-LARGEST = 1e100
-"""Largest size of a value in a table; means and squares of such values are finite."""
 
 
 def encode(schema: Schema, source: object) -> Floats:
     """Return the features (n, d) of the rows of a table; it needs the feature columns of the schema and no other."""
     names = [column.name for column in schema.columns]
-    columns = _opened(schema, source, names)
+    columns = open_columns(source, texts_of(schema), names)
     absent = [name for name in names if name not in columns.names]
     if absent:
         raise InputError(
@@ -40,51 +40,65 @@ def encode(schema: Schema, source: object) -> Floats:
 
 def encode_target(schema: Schema, source: object) -> Floats | Ints | None:
     """Return the targets (n,) of the rows of a table, classes by their numbers; None if it has no target column."""
-    columns = _opened(schema, source, (schema.target,))
-    return target_of(columns, schema) if schema.target in columns.names else None
-
-
-def target_of(columns: Columns, schema: Schema) -> Floats | Ints:
-    """Return the targets (N,) in the target column, classes by their numbers."""
+    columns = open_columns(source, texts_of(schema), (schema.target,))
+    if schema.target not in columns.names:
+        return None
     values = columns.values(schema.target)
-    refuse_holes(values, schema.target)
-    if schema.classes:
-        return schema.class_numbers(values.tolist(), f"column {schema.target!r}")
-    if values.dtype.kind not in "fiu":
-        raise InputError(f"target {schema.target!r} must be numbers, as in the table of the run")
-    return values.astype(np.float64, copy=False)
+    refuse_holes(missing_cells(values, marks_are_missing(schema)), schema.target)
+    return target_of(values, schema)
 
 
-def _opened(schema: Schema, source: object, wanted: Collection[str]) -> Columns:
-    return open_columns(source, texts_of(schema), wanted)
+def target_of(values: Values, schema: Schema) -> Floats | Ints:
+    """Return the targets (n,) of cells of the target column none of which is missing, classes by their numbers."""
+    if not schema.classes:
+        if values.dtype.kind not in "fiuO":
+            raise InputError(f"target {schema.target!r} must be numbers, as in the table of the run")
+        column = Number(schema.target, reading=schema.target_reading)
+        (numbers,) = column.encode(values)
+        refuse_large(numbers, schema.target)
+        return numbers
+    return schema.class_numbers(_labels(values, schema), f"column {schema.target!r}")
+
+
+def _labels(values: Values, schema: Schema) -> list[object]:
+    """The cells of a target as labels of the kind that the schema has."""
+    first = schema.classes[0]
+    cells: list[Any] = values.tolist()
+    if isinstance(first, str):
+        return [level_text(cell) for cell in cells]
+    if values.dtype.kind != "O":
+        return cells
+    if isinstance(first, bool):
+        return [{"true": True, "false": False}.get(cell.lower(), cell) for cell in cells]
+    return [cell if (number := PLAIN.read(cell)) is None else number for cell in cells]
+
+
+def marks_are_missing(schema: Schema) -> bool:
+    """Return whether texts such as NA in the target column mean a missing value."""
+    return not (schema.classes and isinstance(schema.classes[0], str))
 
 
 def texts_of(schema: Schema) -> set[str]:
-    """Return the names of the columns that hold texts."""
+    """Return the names of the columns whose spelling matters, so that a CSV file keeps it."""
     target = {schema.target} if schema.classes and isinstance(schema.classes[0], str) else set()
-    return target | {column.name for column in schema.columns if column.levels}
+    return target | {column.name for column in schema.columns if not isinstance(column, Number)}
 
 
-def _only_known(values: Values, known: tuple[str, ...], column: str) -> None:
-    odd = next((value for value in dict.fromkeys(values.tolist()) if value not in known), None)
-    if odd is not None:
+def refuse_holes(missing: Mask, name: str) -> None:
+    """Raise InputError if a value is missing."""
+    if missing.any():
         raise InputError(
-            f"column {column!r} holds {shown(odd)}, which the table of the run did not: drop those rows, or train again"
+            f"column {name!r} has {int(missing.sum())} missing values, the first in row {int(missing.argmax()) + 1}: "
+            "fill them in, or drop those rows"
         )
 
 
-def refuse_holes(values: Values, name: str) -> None:
-    """Raise InputError if a value is missing, infinite, or too large for its square to be a number."""
-    bad = np.array([v is None for v in values]) if values.dtype.kind == "O" else ~np.isfinite(values)
-    if bad.any():
+def refuse_large(numbers: Floats, name: str) -> None:
+    """Raise InputError if a number is too large for its square to be a number."""
+    if len(numbers) and float(np.abs(numbers).max()) > LARGEST:
+        row = int(np.abs(numbers).argmax())
         raise InputError(
-            f"column {name!r} has {int(bad.sum())} missing or infinite values, the first in row "
-            f"{int(bad.argmax()) + 1}: fill them in, drop those rows, or leave the column out"
-        )
-    if values.dtype.kind == "f" and len(values) and float(np.abs(values).max()) > LARGEST:
-        row = int(np.abs(values).argmax())
-        raise InputError(
-            f"column {name!r} holds {float(values[row]):.3g} in row {row + 1}, but values must be at most "
+            f"column {name!r} holds {float(numbers[row]):.3g} in row {row + 1}, but values must be at most "
             f"{LARGEST:g} in size: rescale the column, or mark such values as missing"
         )
 
@@ -95,16 +109,21 @@ def scaled(values: Floats, scale: tuple[float, float]) -> Floats:
     return np.zeros_like(values) if deviation == 0 else (values - mean) / deviation
 
 
-def features_of(columns: Columns, schema: Schema) -> Iterator[tuple[str, Floats]]:
-    """Yield every feature with its name and its values (N,) before scaling."""
+def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> Iterator[tuple[str, Floats]]:
+    """Yield every feature with its name and its values before scaling, those of `rows` or of all rows of a table."""
     for column in schema.columns:
         values = columns.values(column.name)
-        refuse_holes(values, column.name)
-        if not column.levels:
-            if values.dtype.kind == "O":
-                raise InputError(f"column {column.name!r} holds texts, but numbers when the run was made: convert it")
-            yield column.name, values.astype(np.float64, copy=False)
-            continue
-        _only_known(values, column.levels, column.name)
-        for name, level in zip(column.features, column.levels[1:], strict=True):
-            yield name, (values == level).astype(np.float64)
+        values = values if rows is None else values[rows]
+        missing = column.missing(values)
+        if missing.any() and not schema.impute:
+            refuse_holes(missing, column.name)
+        if missing.any() and not column.indicator:
+            warnings.warn(
+                f"column {column.name!r} has {int(missing.sum())} missing values, but training rows had none: they "
+                "count as the mean or the reference level",
+                ColumnWarning,
+                stacklevel=3,
+            )
+        for name, feature in zip(column.features, column.encode(values), strict=True):
+            refuse_large(feature, column.name)
+            yield name, feature

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from coterie.core.dataset import FederatedDataset
 from coterie.data import table
+from coterie.data.fitting import Missing, Task
 from coterie.data.scenarios import (
     diverse_shift,
     drift,
@@ -358,14 +359,29 @@ SCENARIOS: dict[str, ScenarioEntry] = {
         ),
         ScenarioEntry(
             "table",
-            "your own table: a .csv or .parquet file whose rows belong to clients",
+            "your own table: a .csv, .tsv or .parquet file whose rows belong to clients",
             table.table,
             table.RECOMMENDED,
             (
-                Option("table", str, "file with one row a sample, .csv or .parquet"),
-                Option("client", str, "column that says whose row it is"),
-                Option("target", str, "column to predict: numbers, or texts for classes"),
-                Option("features", str, "columns to predict from, separated by commas; unset: all others of numbers"),
+                Option("table", str, "file with one row for each sample, .csv, .tsv or .parquet"),
+                Option("client", str, "column that names the client of each row"),
+                Option("target", str, "column to predict"),
+                Option(
+                    "features",
+                    str,
+                    "columns to predict from, separated by commas or by repeating the flag; unset: all others that can "
+                    "be used",
+                    listed=True,
+                ),
+                Option("drop", str, "columns to leave out, separated by commas or by repeating the flag", listed=True),
+                Option("task", str, "what the target is; unset: inferred from its values", None, get_args(Task)),
+                Option(
+                    "missing",
+                    str,
+                    "missing values of features: replace them by the mean and mark them by a feature, or refuse them",
+                    "impute",
+                    get_args(Missing),
+                ),
                 _HOLDOUT,
             ),
         ),

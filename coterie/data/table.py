@@ -1,10 +1,9 @@
-"""A user's own table: one row a sample, one column says whose it is."""
+"""A user's own table: one row for each sample, and a column that names the client of each row."""
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,23 +12,34 @@ import numpy.typing as npt
 
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, hash_ids, keys_for_clients
-from coterie.core.schema import Column, Label, Schema
+from coterie.core.readings import PLAIN, is_mark, number_text
+from coterie.core.schema import ColumnNote, Floats, Schema, Values, missing_cells
 from coterie.core.validation import Split, split
 from coterie.data.arrays import stack_shard
-from coterie.data.columns import Columns, Values, open_columns, shown
-from coterie.data.encode import features_of, refuse_holes, scaled, target_of, texts_of
-from coterie.errors import ConfigError, InputError, unknown_name
+from coterie.data.columns import Columns, open_columns, shown
+from coterie.data.encode import (
+    features_of,
+    marks_are_missing,
+    refuse_holes,
+    scaled,
+    target_of,
+    texts_of,
+)
+from coterie.data.fitting import ALIKE, Missing, TableSettings, Task, fit_schema, two_alike
+from coterie.data.summary import ColumnSummary, TableSummary, merge, summarize
+from coterie.errors import ColumnWarning, ConfigError, InputError, unknown_name
 from coterie.options import check_seed
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Names = Sequence[str] | str | None
+"""Names of columns, as a list or separated by commas."""
 
 RECOMMENDED: dict[str, object] = {"rounds": 200, "local_steps": 10, "restarts": 5}
-"""The step size depends on the data, see `stable_step`. At that step 200 rounds of 10 steps shrink the error by e^-10
-along every direction whose curvature is a two-hundredth of the largest client's or more."""
+RECOMMENDED |= {"patience": 5, "client_weight": "samples"}
+"""Clients may be of any size, so that samples count alike. The step size depends on the data, see `stable_step`. At
+that step 200 rounds of 10 steps shrink the error by e^-10 along every direction whose curvature is a two-hundredth of
+the largest client's or more."""
 HOLDOUT = 0.25
-MOST_LEVELS = 1000
-"""A text column with more different values is taken for a mistake."""
 
 
 def from_table(
@@ -37,7 +47,10 @@ def from_table(
     *,
     client: str,
     target: str,
-    features: Sequence[str] | str | None = None,
+    features: Names = None,
+    drop: Names = None,
+    task: Task | None = None,
+    missing: Missing = "impute",
     holdout: float | None = HOLDOUT,
     standardize: bool = True,
     seed: int = 0,
@@ -46,45 +59,80 @@ def from_table(
 ) -> FederatedDataset:
     """Return the clients whose samples are the rows of a table.
 
-    source: a DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or a path to .csv or .parquet.
-    client: the column that says whose row it is; ids are its values as text, in the order of first appearance.
-    target: the column to predict. Numbers, whole ones too, are a regression; texts and true/false are classes, numbered
-        in sorted order.
-    features: column names, as a list or separated by commas; by default every other column of numbers. A text column
-        becomes a column of zeros and ones for each of its values but the first in sorted order.
-    holdout: the share of each client's rows that is held out as test samples; which ones follows from `seed` and the
-        client's id. A client with one row keeps it for training. 0 or None: no test data.
-    standardize: shift and scale every feature to mean 0 and standard deviation 1 over all training rows. A
-        feature that is the same in all training rows becomes 0, with a warning.
-    schema: columns, scaling and classes of an earlier table (`FederatedDataset.schema`, `Result.schema`), which
-        this one is read by. Two tables can only be compared, trained on one after the other or held by two nodes
-        in this way.
+    What became of every column is in `column_notes` of the result; columns that are left out are also named in a
+    warning.
+
+    Args:
+        source: A DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or a path to .csv, .tsv or
+            .parquet.
+        client: Column that names the client of each row; ids are its values as text, in the order of first appearance.
+        target: Column to predict. Rows without a target are left out with a warning.
+        features: Columns to predict from, as a list or separated by commas; by default all others that can be used.
+            Numbers are used as they are, true/false as 1 and 0, dates as days since the earliest one, and texts as a
+            feature of zeros and ones for each level but the most frequent one.
+        drop: Columns to leave out, as a list or separated by commas.
+        task: `classification` or `regression`. By default texts, true/false and two different whole numbers are
+            classes, all other numbers are a regression.
+        missing: `impute` replaces missing values by the mean of training rows and adds a feature of zeros and ones that
+            marks them; `refuse` raises an error.
+        holdout: Share of each client's rows that is held out as test samples; which ones follows from `seed` and the
+            client's id. A client with one row keeps it for training. 0 or None: no test data.
+        standardize: Whether features are scaled to mean 0 and standard deviation 1 over all training rows.
+        seed: Seed of the split into training and test rows.
+        name: Name of the data.
+        schema: Columns, scaling and classes of an earlier table (`FederatedDataset.schema`, `Result.schema`), by which
+            this one is read. Two tables can only be compared, trained on one after the other or held by two nodes in
+            this way.
+
+    Returns:
+        The federation of these clients.
+
+    Raises:
+        InputError: if the table cannot be read, or could be read in two ways.
+        ConfigError: if an argument does not fit.
     """
-    check_seed(seed)
-    if schema is not None:
-        features = _columns_of(schema, target, features)
-    columns, chosen = _opened(source, client, target, features, texts_of(schema or Schema()))
-    share = _share(holdout)
-    ids, owner = _clients(columns, client)
-    rows = _rows(ids, owner, share, seed, client)
-    if schema is None:
-        y, classes = _target(columns, target)
-        schema = Schema(_encoded(columns, chosen), (), target, classes)
-    else:
-        y = target_of(columns, schema)
-    data = _fill(columns, schema, rows, standardize)
-    train = stack_shard(ids, data.train, y[rows.kept], rows.kept_sizes.tolist())
-    test = stack_shard(ids, data.test, y[rows.aside], rows.aside_sizes.tolist()) if len(rows.aside) else None
-    return FederatedDataset(
-        name,
-        train,
-        test,
-        recommended={
-            "learner": "linear:bias=true" if y.dtype.kind == "f" else "logistic",
-            "lr": stable_step(data.squares, rows.kept_sizes),
-        },
-        schema=replace(schema, scales=data.scales),
+    if schema is not None and (task is not None or drop is not None or missing != "impute"):
+        raise ConfigError("the schema says how the table is read: leave out task, drop and missing")
+    opened = open_table(
+        source, client=client, target=target, features=features, drop=drop, holdout=holdout, seed=seed, schema=schema
     )
+    _refuse_odd_clients(opened, holdout)
+    notes: tuple[ColumnNote, ...] = ()
+    if schema is None:
+        settings = TableSettings(target, opened.asked, opened.left_out, task, missing, standardize)
+        schema, notes = fit_schema(merge([opened.summary()]), settings)
+    data = opened.dataset(schema, notes, name)
+    for text in _warnings(data, opened):
+        warnings.warn(text, ColumnWarning, stacklevel=2)
+    return data
+
+
+def _refuse_odd_clients(opened: OpenTable, holdout: float | None) -> None:
+    """Raise InputError for one client alone, and for clients none of whom has a row to hold out."""
+    name, ids = opened.client, opened.ids
+    if len(ids) < 2:
+        raise InputError(f"client column {name!r} holds only {shown(ids[0])}: there must be two clients or more")
+    if holdout and len(opened.rows) == len(ids):
+        raise InputError(
+            f"every row has a client of its own, so none can be held out: is {name!r} the client column? else say "
+            "holdout=0"
+        )
+
+
+def _warnings(data: FederatedDataset, opened: OpenTable) -> list[str]:
+    """Texts about decisions that a user of Python should see; the command line prints all notes instead."""
+    notes = data.column_notes
+    asked = {*opened.left_out, *(opened.columns.names if opened.asked is not None else ())}
+    dropped = [
+        f"{note.column} ({note.detail})" for note in notes if note.action == "dropped" and note.column not in asked
+    ]
+    found = [f"columns that are left out: {'; '.join(dropped)}"] if dropped else []
+    for note in notes:
+        if note.action == "target" and (opened.without_target or "--task" in note.detail):
+            found.append(f"target {note.column!r}: {note.detail}")
+        if note.action == "client" and ALIKE in note.detail:
+            found.append(f"client {note.column!r}: {note.detail}")
+    return found
 
 
 def table(
@@ -93,6 +141,9 @@ def table(
     client: str | None = None,
     target: str | None = None,
     features: str | None = None,
+    drop: str | None = None,
+    task: Task | None = None,
+    missing: Missing = "impute",
     holdout: float = HOLDOUT,
     seed: int = 0,
 ) -> FederatedDataset:
@@ -101,10 +152,193 @@ def table(
         given = {"table": table, "client": client, "target": target}
         absent = [f"--{name}" for name, value in given.items() if value is None]
         raise ConfigError(f"a table needs --table FILE, --client COLUMN and --target COLUMN: add {', '.join(absent)}")
-    built = from_table(table, client=client, target=target, features=features, holdout=holdout, seed=seed)
-    options = {"table": str(Path(table).resolve()), "client": client, "target": target, "features": features}
-    kept = {name: value for name, value in (options | {"holdout": holdout}).items() if value is not None}
-    return replace(built, name="table", options=kept)
+    chosen = {"client": client, "target": target, "features": features, "drop": drop, "task": task}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)  # the command line prints the notes on all columns
+        built = from_table(
+            table,
+            client=client,
+            target=target,
+            features=features,
+            drop=drop,
+            task=task,
+            missing=missing,
+            holdout=holdout,
+            seed=seed,
+        )
+    options = {"table": str(Path(table).resolve()), **chosen, "missing": missing, "holdout": holdout}
+    return replace(built, name="table", options={name: value for name, value in options.items() if value is not None})
+
+
+# ---- a table whose clients and rows are known ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OpenTable:
+    """The table of one party before a schema is agreed: which rows belong to whom, which train and which test.
+
+    A node of a federation sends `summary()`, receives the schema that was fitted to the summaries of all nodes, and
+    makes its arrays with `dataset(schema)`.
+    """
+
+    columns: Columns
+    client: str
+    target: str
+    asked: tuple[str, ...] | None
+    """Feature columns that were named; None: all that can be used."""
+    left_out: tuple[str, ...]
+    """Columns that the user leaves out."""
+    ids: list[str]
+    """Clients in the order of first appearance."""
+    rows: Ints
+    """Rows of the table that have a target, (n,)."""
+    owner: Ints
+    """Position of the client of each of these rows, (n,)."""
+    parts: Split
+    """Which of these rows train and which test, client after client."""
+    targets: Values
+    """Target of each of these rows as the table has it, (n,)."""
+    without_target: int
+    """Number of rows without a target."""
+    lost_clients: int
+    """Number of clients none of whose rows has a target."""
+
+    def summary(self) -> TableSummary:
+        """Return names, counts, means and levels of all columns but the client's: what leaves the party."""
+        training = np.zeros(len(self.rows), dtype=bool)
+        training[self.parts.kept] = True
+        wanted = self.columns.names if self.asked is None else (*self.asked, self.target)
+        parts = []
+        for name in self.columns.names:
+            if name == self.client or name not in wanted or name in self.left_out:
+                continue
+            try:
+                values = self.targets if name == self.target else self.columns.values(name)[self.rows]
+            except InputError as error:
+                reason = str(error).removeprefix(f"column {name!r} ")
+                parts.append(ColumnSummary(name, len(self.rows), int(training.sum()), unreadable=reason))
+                continue
+            parts.append(summarize(name, values, training, self.owner))
+        return TableSummary(len(self.ids), len(self.rows), self.without_target, tuple(parts))
+
+    def dataset(self, schema: Schema, notes: Sequence[ColumnNote] = (), name: str = "own-table") -> FederatedDataset:
+        """Return the clients with their features and targets as the schema describes them.
+
+        Args:
+            schema: The schema of this table, or one that all parties agreed on.
+            notes: What became of each column.
+            name: Name of the data.
+
+        Raises:
+            InputError: if the table does not fit the schema.
+        """
+        y = target_of(self.targets, schema)
+        filled = self._filled(schema)
+        kept, aside = self.parts.kept, self.parts.aside
+        train = stack_shard(self.ids, filled.train, y[kept], self.parts.kept_sizes.tolist())
+        test = stack_shard(self.ids, filled.test, y[aside], self.parts.aside_sizes.tolist()) if len(aside) else None
+        recommended = {
+            "learner": "linear:bias=true" if y.dtype.kind == "f" else "logistic",
+            "lr": step_size(schema, filled.squares, self.parts.kept_sizes),
+        }
+        return FederatedDataset(
+            name, train, test, recommended=recommended, schema=schema, column_notes=self._with_client(notes)
+        )
+
+    def _with_client(self, notes: Sequence[ColumnNote]) -> tuple[ColumnNote, ...]:
+        """Notes of all columns in the order of the table."""
+        if not notes:
+            return ()
+        known = {note.column: note for note in notes}
+        lost = f"; {self.lost_clients} clients have no row with a target" if self.lost_clients else ""
+        alike = f"; {two_alike(self.ids)}" if two_alike(self.ids) else ""
+        detail = f"{len(self.ids)} clients, {len(self.rows)} rows{lost}{alike}"
+        known[self.client] = ColumnNote(self.client, "client", detail)
+        absent = ("left out by --drop", "not among the named features")
+        return tuple(
+            known.get(name) or ColumnNote(name, "dropped", absent[name not in self.left_out])
+            for name in self.columns.names
+        )
+
+    def _filled(self, schema: Schema) -> _Filled:
+        """Column by column into place, so that beside the result there is one column in memory."""
+        kept, aside = self.parts.kept, self.parts.aside
+        d = len(schema.feature_names)
+        train, test = np.empty((len(kept), d)), np.empty((len(aside), d))
+        squares = np.zeros(len(train))
+        for j, (name, values) in enumerate(features_of(self.columns, schema, self.rows)):
+            train[:, j], test[:, j] = (scaled(values[rows], schema.scales[j]) for rows in (kept, aside))
+            squares += train[:, j] ** 2
+            if not (np.isfinite(train[:, j]).all() and np.isfinite(test[:, j]).all()):
+                raise InputError(f"feature {name!r} is too far from its mean in the schema: the scaled value overflows")
+        return _Filled(train, test, squares)
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """The features of both parts, (rows, d), and the squared length of each training row."""
+
+    train: Floats
+    test: Floats
+    squares: Floats
+
+
+def open_table(
+    source: object,
+    *,
+    client: str,
+    target: str,
+    features: Names = None,
+    drop: Names = None,
+    holdout: float | None = HOLDOUT,
+    seed: int = 0,
+    schema: Schema | None = None,
+) -> OpenTable:
+    """Return a table with its clients, and with its rows split into training and test rows.
+
+    The arguments are those of `from_table`. There may be one client only: a party may hold no more.
+
+    Raises:
+        InputError: if the table cannot be read, or a row has no client.
+        ConfigError: if an argument does not fit.
+    """
+    check_seed(seed)
+    if schema is not None:
+        features = _columns_of(schema, target, features)
+    share = _share(holdout)
+    columns, asked, left_out = _opened(source, client, target, features, drop, schema)
+    values = columns.values(target)
+    if not len(values):
+        raise InputError("the table has no rows: give at least two clients")
+    gone = missing_cells(values, _marks_are_missing(values) if schema is None else marks_are_missing(schema))
+    rows = np.flatnonzero(~gone)
+    owners = columns.values(client)
+    refuse_holes(missing_cells(owners, marks=False), client)
+    if not len(rows):
+        raise InputError(f"target {target!r} is missing in every row: there is nothing to predict")
+    ids, owner = _clients(owners[rows], client)
+    lost = len(set(owners[gone].tolist()) - set(owners[rows].tolist())) if len(rows) < len(values) else 0
+    parts = _parts(ids, owner, share, seed)
+    return OpenTable(
+        columns, client, target, asked, left_out, ids, rows, owner, parts, values[rows], int(gone.sum()), lost
+    )
+
+
+def _marks_are_missing(values: Values) -> bool:
+    """Whether texts such as NA mean a missing target: if all other cells are numbers."""
+    cells = set(values.tolist()) - {None} if values.dtype.kind == "O" else set()
+    return all(is_mark(cell) or PLAIN.read(cell) is not None for cell in cells)
+
+
+def step_size(schema: Schema, squares: Floats, sizes: Ints) -> float:
+    """Return a step size of local training.
+
+    Args:
+        schema: How the features were made of the table.
+        squares: Squared length of each training row, (N,).
+        sizes: Number of training rows of each client.
+    """
+    return logistic_step(float(squares.mean())) if schema.classes else stable_step(squares, sizes)
 
 
 def stable_step(squares: Floats, sizes: Ints) -> float:
@@ -112,17 +346,26 @@ def stable_step(squares: Floats, sizes: Ints) -> float:
 
     Steps converge below 2 / L, where L is the largest curvature of a client's loss: the largest eigenvalue of its
     X'X / n_i with the constant 1 as a feature, and at most the mean squared length of its rows. The
-    step is one over the largest such mean. The logistic loss is flatter than that.
+    step is one over the largest such mean.
     """
     first = np.cumsum(sizes) - sizes
     lengths = np.add.reduceat(squares, first) / sizes + 1
     return float(f"{1 / lengths.max():.2g}")
 
 
+def logistic_step(length: float) -> float:
+    """A step size for logistic regression, from the mean squared length of the rows.
+
+    The curvature of the pooled logistic loss is at most a quarter of the mean squared length, with the constant 1 as a
+    feature. Gradients are bounded, so that a client with a larger curvature overshoots but does not diverge.
+    """
+    return float(f"{4 / (length + 1):.2g}")
+
+
 # ---- which columns -------------------------------------------------------------------------------------------
 
 
-def _columns_of(schema: Schema, target: str, features: Sequence[str] | str | None) -> tuple[str, ...]:
+def _columns_of(schema: Schema, target: str, features: Names) -> tuple[str, ...]:
     """Return the names of the feature columns of a schema that a table is to be read by."""
     if not isinstance(schema, Schema) or not schema.is_table:
         raise ConfigError("schema must be that of a table: take it from the data or the result of an earlier one")
@@ -135,41 +378,57 @@ def _columns_of(schema: Schema, target: str, features: Sequence[str] | str | Non
 
 
 def _opened(
-    source: object, client: str, target: str, features: Sequence[str] | str | None, texts: Collection[str]
-) -> tuple[Columns, tuple[str, ...]]:
-    """The table and the names of its feature columns."""
+    source: object, client: str, target: str, features: Names, drop: Names, schema: Schema | None
+) -> tuple[Columns, tuple[str, ...] | None, tuple[str, ...]]:
+    """The table, the names of its feature columns if they were named, and those of the columns to leave out."""
     for what, column in (("client", client), ("target", target)):
         if not isinstance(column, str):
             raise ConfigError(f"{what} must be the name of a column, got {type(column).__name__}")
     if client == target:
         raise ConfigError(f"client and target are both {client!r}: they must be two columns")
-    asked = None if features is None else _listed(features, client, target)
-    columns = open_columns(source, {client, *texts}, None if asked is None else (client, target, *asked))
-    for what, name in (("client", client), ("target", target), *(("feature", name) for name in asked or ())):
-        if name not in columns.names:
-            raise unknown_name(f"{what} column", str(name), columns.names)
-    chosen = asked or tuple(n for n in columns.names if n not in (client, target) and columns.is_number(n))
-    if not chosen:
-        raise InputError(
-            f"no column of numbers is left beside {client!r} and {target!r}: name the features, texts may be among them"
-        )
-    return columns, chosen
+    texts = {client, *(() if schema is None else texts_of(schema))}
+    names = open_columns(source, texts).names
+    for what, column in (("client", client), ("target", target)):
+        if column not in names:
+            raise unknown_name(f"{what} column", column, names)
+    roles = {client: "client", target: "target"}
+    asked = None if features is None else _listed(features, "features", names, roles)
+    left_out = () if drop is None else _listed(drop, "drop", names, roles)
+    both = next((name for name in left_out if name in (asked or ())), None)
+    if both is not None:
+        raise ConfigError(f"{both!r} is among the features and among the columns to drop: name it in one of them")
+    read = asked if asked is not None else [name for name in names if name not in left_out]
+    return open_columns(source, texts, {client, target, *read}), asked, left_out
 
 
-def _listed(features: Sequence[str] | str, client: str, target: str) -> tuple[str, ...]:
-    if not isinstance(features, Sequence):
-        raise ConfigError(f"features must be a list of column names, got {type(features).__name__}")
-    names = features.split(",") if isinstance(features, str) else features
-    found = tuple(str(name).strip() for name in names)
+def _listed(given: Sequence[str] | str, what: str, names: Sequence[str], roles: dict[str, str]) -> tuple[str, ...]:
+    """Names of columns from a list, or from a text that separates them by commas."""
+    if not isinstance(given, Sequence):
+        raise ConfigError(f"{what} must be a list of column names, got {type(given).__name__}")
+    found = _split(given, names) if isinstance(given, str) else tuple(str(name).strip() for name in given)
     if not found or not all(found):
-        raise ConfigError(f"features must be column names separated by commas, got {features!r}")
-    twice = [name for name in found if found.count(name) > 1]
-    if twice:
-        raise ConfigError(f"feature {twice[0]!r} is listed twice: name every column once")
-    for what, name in (("client", client), ("target", target)):
-        if name in found:
-            raise ConfigError(f"{name!r} is the {what} and cannot be a feature: take it out of features")
+        raise ConfigError(f"{what} must be column names separated by commas, got {given!r}")
+    for name in found:
+        if name in roles:
+            raise ConfigError(
+                f"{name!r} is the {roles[name]} and cannot be a feature or dropped: take it out of {what}"
+            )
+        if name not in names:
+            raise unknown_name("feature column" if what == "features" else "column to drop", name, names)
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{what}: {twice!r} is listed twice: name every column once")
     return found
+
+
+def _split(text: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Split a text at commas, but not inside the name of a column."""
+    parts, found = text.split(","), []
+    while parts:
+        length = next((n for n in range(len(parts), 1, -1) if ",".join(parts[:n]).strip() in names), 1)
+        found.append(",".join(parts[:length]).strip())
+        parts = parts[length:]
+    return tuple(found)
 
 
 def _share(holdout: float | None) -> float:
@@ -183,12 +442,12 @@ def _share(holdout: float | None) -> float:
 # ---- rows ----------------------------------------------------------------------------------------------------
 
 
-def _clients(columns: Columns, client: str) -> tuple[list[str], Ints]:
-    """The ids in the order of first appearance, and the position of each row's client, (N,)."""
-    values = columns.values(client)
-    if not len(values):
-        raise InputError("the table has no rows: give at least two clients")
-    refuse_holes(values, client)
+def _clients(values: Values, client: str) -> tuple[list[str], Ints]:
+    """The ids in the order of first appearance, and the position of each row's client, (n,)."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise InputError(f"client column {client!r} holds an infinite number: give every row the id of its client")
+    if values.dtype.kind == "M":
+        raise InputError(f"client column {client!r} holds dates: name the column with the ids of the clients")
     if values.dtype.kind == "O":
         place: dict[str, int] = {}
         owner = np.fromiter((place.setdefault(value, len(place)) for value in values), np.int64, len(values))
@@ -198,112 +457,16 @@ def _clients(columns: Columns, client: str) -> tuple[list[str], Ints]:
         order = np.argsort(first)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        ids, owner = [str(level) for level in levels[order]], rank[codes]
-        if len(set(ids)) != len(ids):
-            raise InputError(f"two clients in column {client!r} are equal as text: give every client a name of its own")
-    if len(ids) < 2:
-        raise InputError(f"client column {client!r} holds only {shown(ids[0])}: there must be two clients or more")
+        floats = values.dtype.kind == "f"
+        ids, owner = [number_text(level) if floats else str(level) for level in levels[order]], rank[codes]
     return ids, owner
 
 
-def _rows(ids: list[str], owner: Ints, share: float, seed: int, client: str) -> Split:
+def _parts(ids: list[str], owner: Ints, share: float, seed: int) -> Split:
     """Which rows of the table train and which test, client after client."""
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=len(ids))
     if share == 0:
         return Split(order, sizes, order[:0], np.zeros_like(sizes))
-    if sizes.max() < 2:
-        raise InputError(
-            f"every row has a client of its own, so none can be held out: is {client!r} the client column? "
-            "else say holdout=0"
-        )
     parts = split(keys_for_clients(seed, Purpose.SCENARIO, 0, hash_ids(ids)), sizes, share)
     return replace(parts, kept=order[parts.kept], aside=order[parts.aside])
-
-
-def _target(columns: Columns, target: str) -> tuple[Floats | Ints, tuple[Label, ...]]:
-    """(N,) numbers, or classes in the sorted order of their names; and those names."""
-    values = columns.values(target)
-    refuse_holes(values, target)
-    if values.dtype.kind in "fiu":
-        return values.astype(np.float64, copy=False), ()
-    levels = _levels(values, target) if values.dtype.kind == "O" else sorted(set(values.tolist()))
-    if len(levels) < 2:
-        raise InputError(f"target {target!r} is {shown(levels[0])} in every row: there is nothing to predict")
-    schema = Schema(classes=tuple(levels))
-    return schema.class_numbers(values.tolist(), f"target {target!r}"), schema.classes
-
-
-def _levels(values: Values, name: str) -> list[str]:
-    """The different texts of a column, sorted; numbers that are written as texts are refused."""
-    levels = sorted(set(values))
-    comma = next((level for level in levels if re.fullmatch(r"[-+]?\d+(,\d+)+", level.strip())), None)
-    if comma is not None:
-        raise InputError(f"column {name!r} holds {shown(comma)}, which is read as text: write numbers as 1234.5")
-    if len(levels) > MOST_LEVELS:
-        raise InputError(
-            f"column {name!r} is text with {len(levels)} different values, such as {shown(levels[0])}: if these are "
-            "numbers, write them as such; else leave it out"
-        )
-    return levels
-
-
-# ---- features ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Filled:
-    """The features of both parts, (rows, d), and the squared length of each training row."""
-
-    train: Floats
-    test: Floats
-    squares: Floats
-    scales: tuple[tuple[float, float], ...]
-    """Mean and standard deviation that each feature was standardised with."""
-
-
-def _encoded(columns: Columns, chosen: Sequence[str]) -> tuple[Column, ...]:
-    """Return the chosen columns with their texts in sorted order."""
-    return tuple(Column(name, _texts(columns, name)) for name in chosen)
-
-
-def _texts(columns: Columns, name: str) -> tuple[str, ...]:
-    """Return the different texts of a column in sorted order; none for a column of numbers."""
-    values = None if columns.is_number(name) else columns.values(name)
-    if values is None or values.dtype.kind != "O":
-        return ()
-    refuse_holes(values, name)
-    levels = _levels(values, name)
-    if len(levels) < 2:
-        raise InputError(f"feature {name!r} is {shown(levels[0])} in every row: leave it out")
-    return tuple(levels)
-
-
-def _fill(columns: Columns, schema: Schema, rows: Split, standardize: bool) -> _Filled:
-    """Column by column into place, so that beside the result there is one column in memory."""
-    d = len(schema.feature_names)
-    train, test = np.empty((len(rows.kept), d)), np.empty((len(rows.aside), d))
-    squares = np.zeros(len(train))
-    constant, scales = [], []
-    for j, (name, values) in enumerate(features_of(columns, schema)):
-        kept = values[rows.kept]
-        scales.append(schema.scales[j] if schema.scales else _scale(kept) if standardize else (0.0, 1.0))
-        constant += [name] if scales[j][1] == 0 and not schema.scales else []
-        train[:, j], test[:, j] = scaled(kept, scales[j]), scaled(values[rows.aside], scales[j])
-        squares += train[:, j] ** 2
-    if constant:
-        warnings.warn(
-            f"the same value in all training rows, so set to 0: {', '.join(constant)}", UserWarning, stacklevel=3
-        )
-    return _Filled(train, test, squares, tuple(scales))
-
-
-def _scale(values: Floats) -> tuple[float, float]:
-    """Return mean and standard deviation; the latter is 0 only where all values are the same."""
-    mean, deviation = float(values.mean()), float(values.std())
-    if values.min() == values.max():
-        return mean, 0.0
-    if deviation == 0:  # the squares of very small values vanish
-        size = float(np.abs(values - mean).max())
-        deviation = size * float(((values - mean) / size).std())
-    return mean, deviation

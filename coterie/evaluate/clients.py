@@ -59,10 +59,6 @@ class Scores:
     score: Floats
     """Accuracy in [0, 1], or root mean squared error; shape (answered,)."""
     loss: Floats
-    margin: Floats | None = None
-    """By how many standard errors the own model beats the next best."""
-    losses: Floats | None = None
-    """Mean loss under every cluster's model, (answered, K)."""
 
 
 def scores(
@@ -72,13 +68,11 @@ def scores(
     round_: int,
     regression: bool,
     *,
-    margin: bool = False,
     on: Literal["test", "validation"] = "test",
     by: Own | None = None,
 ) -> Scores:
     """Ask every client that has a cluster; `own` (m,) holds it, or a negative number. One restart only.
 
-    With `margin` every model goes to every client, since it takes all of them to see how far ahead the own one is.
     With `by` clients predict by what they keep for themselves.
     Without test samples `on` falls back to validation samples, without those to training samples.
     """
@@ -87,9 +81,9 @@ def scores(
     each = {"own": rows}
     if by is not None:
         each |= by.each(torch.from_numpy(asked))
-    only, common = None if margin or by else rows[:, None], by.common_of_restart() if by else {}
+    only, common = None if by else rows[:, None], by.common_of_restart() if by else {}
     broadcast = Broadcast(round_, clusters, only=only, each=each, common=common)
-    task = Evaluate(margin, on, None if by is None else by.predictor)
+    task = Evaluate(on, None if by is None else by.predictor)
     return _scores(federation, task, broadcast, asked, regression)
 
 
@@ -101,8 +95,6 @@ def _scores(federation: Federation, task: Task, broadcast: Broadcast, asked: Pos
         positions=positions_of(federation, reply.clients),
         score=np.sqrt(values["score"]) if regression else values["score"],
         loss=values["loss"],
-        margin=values.get("margin"),
-        losses=values.get("losses"),
     )
 
 

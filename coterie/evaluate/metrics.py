@@ -8,9 +8,6 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-SURE = 1.645
-"""Margin, in standard errors, from which a client counts as sure of its group (one-sided 95 %)."""
-
 
 def agreement(truth: Ints, found: Ints) -> dict[str, float]:
     """Return how well clusters agree with true groups, regardless of how they are numbered.

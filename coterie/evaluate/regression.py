@@ -1,7 +1,10 @@
-"""What a statistician asks of a clustered fit of linear models: intervals, memberships, and the guides of the theory.
+"""What a statistician asks of a clustered fit of linear or logistic models: coefficients with intervals, and guides.
 
 The clusters are taken as given: that the clients were sorted by the same data widens no interval here, so intervals
 are honest where clients are sure of their cluster and too narrow where they are not.
+
+Coefficients are one vector of q p numbers for each cluster: p for a regression (q = 1), p for each class but the first,
+the reference, for a classification, in the order of the classes.
 
 Symbols of Su, Xu, Yang, section 4.2: gamma = eta max_i |phi(X_i)|^2 / n_i; kappa, the stability of local updates;
 chi^2(n), the skewness of the sample sizes; Delta, the least distance between two models; nu of eq. (10); rho, the
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -21,8 +24,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coterie.client.regression import THETA
 from coterie.client.tasks import Curvature, RegressionMeats, RegressionMoments
-from coterie.core.clusters import Clusters, Params
+from coterie.core.clusters import Clusters
 from coterie.core.federation import Federation, positions_of
 from coterie.core.messages import Broadcast, Reply, Slotted
 from coterie.core.numbers import finite_numbers
@@ -31,6 +35,7 @@ from coterie.core.task import Task
 from coterie.errors import TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
+from coterie.learners.minimum import GeneralisedLinear
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -41,7 +46,15 @@ COLLINEAR = 1e-10
 UNDETERMINED = 1e-6
 """A coefficient with a larger share than this in a direction that the data do not show is not determined by them."""
 MOST_ENTRIES = 4_000_000
-"""Of the K matrices p x p; with more of them no intervals are computed."""
+"""Of the K matrices of all coefficients; with more of them no intervals are computed."""
+NEWTON_EXCHANGES = 30
+"""Exchanges after which a maximum of the likelihood counts as not found; three to six are usual."""
+SETTLED = 1e-9
+"""A Newton step that promises less than this share of the loss ends the search."""
+VANISHED = 3.0
+"""A standard error of the inverse Hessian that is this many times that of the sandwich says that the latter is lost."""
+SEPARATED = 15.0
+"""A coefficient of this size, times the root mean square of its feature, says that the likelihood has no maximum."""
 
 
 # ---- sums that clients return --------------------------------------------------------------------------------
@@ -56,9 +69,11 @@ class Moments:
     samples: Ints
     """(K,)"""
     gram: Floats
-    """X^T X, (K, p, p)."""
+    """Hessian of the loss, X^T X for least squares, (K, q p, q p)."""
     score: Floats
-    """X^T r, (K, p)."""
+    """Derivative of the log-likelihood, X^T r for least squares, (K, q p)."""
+    loss: Floats
+    """Half the squared residuals, or the negative log-likelihood, (K,)."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +90,26 @@ class Meats:
     """Sum of r^2, (K,)."""
 
 
-def ask_moments(federation: Federation, clusters: Clusters, own: Tensor, round_: int) -> tuple[Positions, Moments]:
-    """Who answered, and their moments; `own` (m,) holds each client's cluster, or a negative number."""
-    answered, found = _ask(federation, RegressionMoments(), clusters, own, round_)
-    clients, samples, gram, score = (
-        _dense(found, name, clusters.K) for name in ("clients", "samples", "gram", "score")
+def ask_moments(federation: Federation, theta: Tensor, own: Tensor, round_: int) -> tuple[Positions, Moments]:
+    """Return who answered, and their moments.
+
+    Args:
+        federation: The clients.
+        theta: (K, p, q) the coefficients of each cluster.
+        own: (m,) the cluster of each client, or a negative number.
+        round_: Number of the round.
+    """
+    answered, found = _ask(federation, RegressionMoments(), theta, own, round_)
+    clients, samples, gram, score, loss = (
+        _dense(found, name, len(theta)) for name in ("clients", "samples", "gram", "score", "loss")
     )
-    return answered, Moments(clients.astype(np.int64), samples.astype(np.int64), gram, score)
+    return answered, Moments(clients.astype(np.int64), samples.astype(np.int64), gram, score, loss)
 
 
-def ask_meats(federation: Federation, clusters: Clusters, own: Tensor, round_: int) -> Meats:
-    """The middles of sandwiches under these models, in the same way."""
-    _, found = _ask(federation, RegressionMeats(), clusters, own, round_)
-    clients, *arrays = (_dense(found, name, clusters.K) for name in ("clients", "by_client", "by_sample", "rss"))
+def ask_meats(federation: Federation, theta: Tensor, own: Tensor, round_: int) -> Meats:
+    """Return the middles of sandwiches under these coefficients; arguments as for `ask_moments`."""
+    _, found = _ask(federation, RegressionMeats(), theta, own, round_)
+    clients, *arrays = (_dense(found, name, len(theta)) for name in ("clients", "by_client", "by_sample", "rss"))
     return Meats(clients.astype(np.int64), *arrays)
 
 
@@ -99,8 +121,9 @@ def ask_curvature(federation: Federation) -> tuple[Positions, Floats]:
     return positions_of(federation, reply.clients), reply.rows["curvature"].numpy()
 
 
-def _ask(federation: Federation, task: Task, clusters: Clusters, own: Tensor, round_: int) -> tuple[Positions, Slotted]:
-    """Everybody who has a cluster is sent its model only."""
+def _ask(federation: Federation, task: Task, theta: Tensor, own: Tensor, round_: int) -> tuple[Positions, Slotted]:
+    """Everybody who has a cluster is sent its coefficients only."""
+    clusters = Clusters({THETA: theta}, len(theta))
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
     reply = federation.ask(task, Broadcast(round_, clusters, rows[:, None], each={"own": rows}), asked).reply
@@ -129,7 +152,7 @@ class Design:
     """What one cluster's pooled features allow to be known."""
 
     inverse: Floats
-    """A generalised inverse of X^T X, (p, p)."""
+    """A generalised inverse of the Hessian, X^T X for least squares."""
     rank: int
     determined: npt.NDArray[np.bool_]
     """(p,) False for a coefficient that collinear features leave open."""
@@ -137,7 +160,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Fit:
-    """One cluster's pooled least-squares fit; NaN where nothing can be said."""
+    """One cluster's pooled fit by least squares or maximum likelihood; NaN where nothing can be said."""
 
     estimate: Floats
     """(p,)"""
@@ -154,6 +177,9 @@ class Fit:
     """Degrees of freedom of Student's t in the intervals."""
     why: str = ""
     """Why there are no standard errors."""
+    level: float = math.nan
+    """The intercept before the change of units: the output at the mean of all features, where they are standardised."""
+    level_error: float = math.nan
 
 
 def design(gram: Floats) -> Design:
@@ -169,128 +195,232 @@ def design(gram: Floats) -> Design:
     return Design((basis / values[seen]) @ basis.T, int(seen.sum()), hidden <= UNDETERMINED)
 
 
-def least_squares(theta: Floats, designs: Sequence[Design], moments: Moments) -> Floats:
-    """theta_k + (X^T X)^-1 X^T r: the exact pooled least squares of each cluster, from any theta (K, p).
+def newton_steps(designs: Sequence[Design], moments: Moments) -> Floats:
+    """Return H^-1 s of each cluster, (K, q p), which leads to the exact least squares from any coefficients.
 
-    With collinear features, the solution that differs from theta_k only where the data say so.
+    With collinear features, the step moves only what the data determine.
     """
-    steps = [each.inverse @ score for each, score in zip(designs, moments.score, strict=True)]
-    return np.asarray(theta + np.stack(steps))
+    return np.stack([each.inverse @ score for each, score in zip(designs, moments.score, strict=True)])
 
 
-def coefficients(estimate: Floats, designs: Sequence[Design], moments: Moments, meats: Meats) -> list[Fit]:
-    """Each cluster's least-squares estimate (K, p) with standard errors and 95 % intervals.
+def coefficients(
+    estimate: Floats,
+    designs: Sequence[Design],
+    moments: Moments,
+    meats: Meats,
+    units: Floats | None = None,
+    unbounded: Sequence[bool] = (),
+) -> list[Fit]:
+    """Return each cluster's estimate (K, q p) with standard errors and 95 % intervals.
 
-    `meats` are those at the estimate: models that iterate are near the least-squares solution but not on it, and their
-    residuals would tell of the distance too. Standard errors are the roots of the diagonal of a sandwich
-    c (X^T X)^-1 M (X^T X)^-1. With more clients g than coefficients p, clients are the independent units:
+    `meats` are those at the estimate: models that iterate are near the optimum but not on it, and their residuals would
+    tell of the distance too. Standard errors are the roots of the diagonal of a sandwich c H^-1 M H^-1, with H = X^T X
+    for least squares. With more clients g than coefficients p, clients are the independent units:
     c = g/(g-1) (n-1)/(n-p), and the intervals are by Student's t with g-1 degrees of freedom. Else samples are:
     c = n/(n-p), t with n-p. With collinear features p is the rank, and coefficients they leave open have none.
 
     Sandwiches by clients are somewhat narrow when clients are few and their samples alike: in simulations with p = 20
     the intervals covered the truth in 88 % of the cases with 30 clients and in 93 % with 100 (by samples: in 60 %).
+
+    Args:
+        estimate: (K, q p) where the likelihood is greatest.
+        designs: What the features of each cluster allow to be known.
+        moments: Sums at the estimate.
+        meats: Middles of sandwiches at the estimate.
+        units: (q p, q p) what turns coefficients into those in other units; None: none does.
+        unbounded: For each cluster whether its likelihood has no maximum; empty for least squares.
     """
-    return [_fit(k, estimate[k], designs[k], moments, meats) for k in range(len(estimate))]
+    units = np.eye(estimate.shape[1]) if units is None else units
+    lost = unbounded or [False] * len(estimate)
+    likelihood = bool(unbounded)
+    return [_fit(k, estimate[k], designs[k], moments, meats, units, lost[k], likelihood) for k in range(len(estimate))]
 
 
-def _fit(k: int, estimate: Floats, known: Design, moments: Moments, meats: Meats) -> Fit:
+def _fit(
+    k: int,
+    estimate: Floats,
+    known: Design,
+    moments: Moments,
+    meats: Meats,
+    units: Floats,
+    unbounded: bool,
+    likelihood: bool,
+) -> Fit:
     from scipy.special import stdtrit  # slow to import
 
     clients, samples = int(moments.clients[k]), int(moments.samples[k])
     spare = samples - known.rank
     sigma = math.sqrt(meats.rss[k] / spare) if spare > 0 else math.nan
     unknown = np.full(len(estimate), np.nan)
-    why = _why_no_errors(clients, int(meats.clients[k]), samples, known.rank)
+    why = _why_no_errors(clients, int(meats.clients[k]), samples, known.rank, unbounded)
     if why:
-        return Fit(estimate if clients else unknown, unknown, unknown, unknown, sigma, known.rank, why=why)
+        lost = unknown if not clients or unbounded else units @ estimate
+        return Fit(lost, unknown, unknown, unknown, sigma, known.rank, why=why)
     if clients > max(known.rank, 1):
         unit, meat, freedom = "clients", meats.by_client[k], clients - 1
         factor = clients / (clients - 1) * (samples - 1) / spare
     else:
         unit, meat, freedom, factor = "samples", meats.by_sample[k], spare, samples / spare
-    variance = factor * np.diag(known.inverse @ meat @ known.inverse)
-    errors = np.where(known.determined, np.sqrt(np.maximum(variance, 0)), np.nan)
+    variance = factor * np.diag(units @ known.inverse @ meat @ known.inverse @ units.T)
+    determined = ((units == 0) | known.determined).all(axis=1)
+    errors = np.where(determined, np.sqrt(np.maximum(variance, 0)), np.nan)
+    if likelihood:  # where a level has one class only, residuals vanish and the sandwich with them
+        textbook = np.sqrt(np.maximum(np.diag(units @ known.inverse @ units.T), 0))
+        errors = np.where(textbook > VANISHED * errors, np.nan, errors)
     half = stdtrit(freedom, (1 + LEVEL) / 2) * errors
-    return Fit(estimate, errors, estimate - half, estimate + half, sigma, known.rank, unit, freedom)
+    level_variance = factor * float(known.inverse[-1] @ meat @ known.inverse[-1])
+    return Fit(
+        units @ estimate,
+        errors,
+        units @ estimate - half,
+        units @ estimate + half,
+        sigma,
+        known.rank,
+        unit,
+        freedom,
+        level=float(estimate[-1]),
+        level_error=math.sqrt(max(level_variance, 0)) if known.determined[-1] else math.nan,
+    )
 
 
-def _why_no_errors(clients: int, again: int, samples: int, rank: int) -> str:
+def _why_no_errors(clients: int, again: int, samples: int, rank: int, unbounded: bool) -> str:
     if clients == 0:
         return "no client belongs to it"
     if again != clients:
         return f"{clients - again} of its {clients} clients did not answer the second question"
     if samples <= rank:
         return f"it has no more samples ({samples}) than coefficients"
+    if unbounded:
+        return "a combination of features tells its classes apart without error, so the coefficients grow without bound"
     return ""
 
 
+@dataclass(frozen=True)
+class Maximum:
+    """Where the likelihood of each cluster's samples is greatest."""
+
+    answered: Positions
+    """Clients that answered."""
+    estimate: Floats
+    """(K, q p)"""
+    designs: list[Design]
+    moments: Moments
+    """Sums at the estimate; for least squares at the models that the search began with."""
+    unbounded: list[bool]
+    """For each cluster whether there is no maximum; empty for least squares."""
+    behind: float
+    """How much the mean loss of all samples falls from the models of the run to the maximum."""
+    loss: float
+    """Mean loss of all samples at the maximum."""
+
+
 def pooled_fits(
-    federation: Federation, clusters: Clusters, own: Tensor, round_: int = 0
-) -> tuple[Positions, Moments, list[Fit]]:
-    """Ask twice: for the moments under the models, and for the meats at the least-squares estimates."""
-    theta = np.nan_to_num(vectors(clusters.all_models()), posinf=0, neginf=0)  # any start will do
-    answered, moments = ask_moments(federation, _models_at(clusters, theta), own, round_)
+    federation: Federation,
+    learner: GeneralisedLinear,
+    clusters: Clusters,
+    own: Tensor,
+    round_: int = 0,
+    units: Floats | None = None,
+) -> tuple[Maximum, list[Fit]]:
+    """Ask for the moments until the likelihood is greatest, once for least squares, then for the meats there."""
+    start = torch.nan_to_num(learner.to_coefficients(clusters.all_models()).cpu(), posinf=0, neginf=0)
+    squares = isinstance(learner, Linear)
+    found = _least_squares(federation, start, own, round_) if squares else _likeliest(federation, start, own, round_)
+    again = torch.full_like(own, -1)
+    again[torch.from_numpy(found.answered)] = own[torch.from_numpy(found.answered)]
+    meats = ask_meats(federation, _matrices(found.estimate, start), again, round_)
+    with np.errstate(invalid="ignore", over="ignore"):
+        fits = coefficients(found.estimate, found.designs, found.moments, meats, units, found.unbounded)
+    return found, fits
+
+
+def _least_squares(federation: Federation, start: Tensor, own: Tensor, round_: int) -> Maximum:
+    """Any start will do: the first step leads to the minimum."""
+    answered, moments = ask_moments(federation, start, own, round_)
     designs = [design(gram) for gram in moments.gram]
     with np.errstate(invalid="ignore", over="ignore"):  # from sums that overflowed nothing is known: NaN
-        estimate = least_squares(theta, designs, moments)
-    again = torch.full_like(own, -1)
-    again[torch.from_numpy(answered)] = own[torch.from_numpy(answered)]
-    meats = ask_meats(federation, _models_at(clusters, estimate), again, round_)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return answered, moments, coefficients(estimate, designs, moments, meats)
+        steps = newton_steps(designs, moments)
+        estimate = vectors(start) + steps
+        samples, fall = max(int(moments.samples.sum()), 1), float((steps * moments.score).sum()) / 2
+    loss = float(moments.loss.sum()) - fall
+    return Maximum(answered, estimate, designs, moments, [], fall / samples, loss / samples)
 
 
-def vectors(models: Params) -> Floats:
-    """AssignmentRule, and the bias as a last column if there is one: (K, p) in float64."""
-    columns = [models["weight"], *(models[name][:, None] for name in ("bias",) if name in models)]
-    return np.asarray(torch.cat([column.detach().double().cpu() for column in columns], dim=1).numpy())
+def _likeliest(federation: Federation, start: Tensor, own: Tensor, round_: int) -> Maximum:
+    """Newton steps from the models of the clusters, all clusters at once; a step that goes wrong is halved."""
+    best, step, pace = vectors(start), np.zeros((len(start), 1)), np.ones((len(start), 1))
+    least, first = np.full(len(start), np.inf), 0.0
+    kept: Moments | None = None
+    designs: list[Design] = []
+    settled = np.zeros(len(start), dtype=bool)
+    for _ in range(NEWTON_EXCHANGES):
+        tried = best + pace * step
+        answered, moments = ask_moments(federation, _matrices(tried, start), own, round_)
+        better = moments.loss <= least * (1 + SETTLED)
+        best = np.where(better[:, None], tried, best)
+        least = np.where(better, moments.loss, least)
+        first = float(moments.loss.sum()) if kept is None else first
+        kept = moments if kept is None else _joined(better, moments, kept)
+        designs = [design(gram) for gram in kept.gram]
+        step = newton_steps(designs, kept)
+        pace = np.where(better[:, None], 1.0, pace / 2)
+        settled = (step * kept.score).sum(axis=1) <= SETTLED * (1 + least)
+        if settled.all():
+            break
+    assert kept is not None
+    best = np.where(settled[:, None], best + step, best)  # the last step is too small to be worth an exchange
+    sizes = np.abs(best) * np.sqrt(_mean_squares(kept))
+    unbounded = (~settled | (sizes.max(axis=1) > SEPARATED)) & (kept.clients > 0)
+    samples, loss = max(int(kept.samples.sum()), 1), float(kept.loss.sum())
+    return Maximum(answered, best, designs, kept, unbounded.tolist(), (first - loss) / samples, loss / samples)
 
 
-def _models_at(clusters: Clusters, vector: Floats) -> Clusters:
-    """The same clusters with these coefficients (K, p), on the device of the models."""
-    values = torch.from_numpy(vector).to(clusters.params["weight"].device)
-    biased = "bias" in clusters.params
-    return replace(clusters, params={"weight": values[:, :-1], "bias": values[:, -1]} if biased else {"weight": values})
+def _joined(new: npt.NDArray[np.bool_], one: Moments, other: Moments) -> Moments:
+    """Return the moments of `one` for clusters that are `new`, else those of `other`."""
+
+    def chosen(name: str) -> npt.NDArray[Any]:
+        first, second = getattr(one, name), getattr(other, name)
+        return np.asarray(np.where(new.reshape(-1, *(1,) * (first.ndim - 1)), first, second))
+
+    return Moments(*(chosen(name) for name in ("clients", "samples", "gram", "score", "loss")))
 
 
-# ---- memberships ---------------------------------------------------------------------------------------------
+def _mean_squares(moments: Moments) -> Floats:
+    """Return about the mean square of the feature of each coefficient, (K, q p), from the Hessian of a logistic loss.
 
-
-def memberships(losses: Floats, sizes: Ints, own: Ints, learner: Linear) -> Floats:
-    """Each client's posterior of membership in each cluster, (m, K), from its mean training losses (m, K).
-
-    Noise is Gaussian; pi_k is the share of clients whose cluster `own` (m,) is k, sigma_k^2 the mean squared residual
-    of their n samples there with p degrees of freedom taken off (over all clusters where that leaves none). It is
-    measured on the samples the models were trained on, so it flatters the cluster a client was in.
+    A weight p (1 - p) is at most 1/4, so this is a lower bound; far out, where weights vanish, coefficients are large.
     """
-    K, p = losses.shape[1], learner.coefficients
-    rss = losses * sizes[:, None]  # but for the 1/2 of the loss, which cancels against that of the variances
-    mine = np.nan_to_num(rss[np.arange(len(rss)), own], nan=np.inf, posinf=np.inf)
-    total, samples = np.bincount(own, mine, K), np.bincount(own, sizes, K)
-    spare = np.where(samples > p, samples - p, 1)
-    variances = np.where(samples > p, total / spare, total.sum() / samples.sum())
-    return posteriors(rss, sizes, np.bincount(own, minlength=K) / len(own), variances)
+    diagonal = np.diagonal(moments.gram, axis1=1, axis2=2)
+    return np.maximum(4 * diagonal / np.maximum(moments.samples, 1)[:, None], 0.05)
 
 
-def posteriors(rss: Floats, sizes: Ints, shares: Floats, variances: Floats) -> Floats:
-    """(m, K), proportional to pi_k sigma_k^(-n_i) exp(-RSS_ik / (2 sigma_k^2)), rows sum to one.
+def vectors(theta: Tensor) -> Floats:
+    """Return coefficients (K, p, q) as vectors (K, q p)."""
+    return np.asarray(theta.transpose(1, 2).flatten(1).double().cpu().numpy())
 
-    rss (m, K), sizes n_i (m,), shares pi_k and variances sigma_k^2 (K,). A variance of zero counts as a millionth of a
-    millionth of the largest mean square at hand. A client that fits nowhere has only the shares to go by.
+
+def _matrices(vector: Floats, like: Tensor) -> Tensor:
+    """Return vectors (K, q p) as coefficients (K, p, q)."""
+    return torch.from_numpy(vector).reshape(len(like), like.shape[2], like.shape[1]).transpose(1, 2).contiguous()
+
+
+def original_units(scales: Sequence[tuple[float, float]], bias: bool, columns: int) -> Floats:
+    """Return the matrix (q p, q p) that turns coefficients of standardised features into those of raw features.
+
+    A slope is divided by the standard deviation of its feature; means move into the intercept. A feature with a
+    deviation of 0 was set to 0 and keeps its coefficient, which the data do not determine.
+
+    Args:
+        scales: Mean and standard deviation of each feature.
+        bias: Whether the last coefficient is an intercept.
+        columns: Number q of coefficients for each feature.
     """
-    from scipy.special import logsumexp  # slow to import
-
-    fits = np.isfinite(rss)
-    squares = np.where(fits, rss, 0)
-    least = 1e-12 * max((squares / sizes[:, None]).max(), np.finfo(float).tiny * 1e12)
-    spread = np.maximum(np.nan_to_num(variances, posinf=np.finfo(float).max), least)
-    with np.errstate(divide="ignore"):
-        prior = np.log(shares)
-    evidence = prior - 0.5 * (sizes[:, None] * np.log(spread) + squares / spread)
-    evidence = np.where(fits, evidence, -np.inf)
-    nowhere = ~np.isfinite(evidence).any(axis=1)
-    evidence[nowhere] = prior
-    return np.asarray(np.exp(evidence - logsumexp(evidence, axis=1, keepdims=True)))
+    mean, deviation = np.array(scales, dtype=np.float64).reshape(-1, 2).T
+    slopes = 1 / np.where(deviation > 0, deviation, 1)
+    one = np.diag(np.append(slopes, 1.0) if bias else slopes)
+    if bias:
+        one[-1, :-1] = -mean * slopes * (deviation > 0)
+    return np.asarray(np.kron(np.eye(columns), one), dtype=np.float64)
 
 
 # ---- guides of the theory ------------------------------------------------------------------------------------
@@ -338,6 +468,20 @@ def _error_guide(nu: float, sigma: float, steadiness: float | None, rho: float) 
 # ---- all of it -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Labels:
+    """Names of features and classes, and how the features were scaled."""
+
+    features: Sequence[str] | None = None
+    scales: Sequence[tuple[float, float]] = ()
+    """Mean and standard deviation of each feature; empty where features are in their own units."""
+    classes: Sequence[object] = ()
+    """Labels of the classes, the reference first; empty for a regression, and where they are 0, 1, ..."""
+    references: Mapping[str, str] = field(default_factory=dict)
+    """The reference level of each categorical column."""
+    target: str = ""
+
+
 def regression_report(
     federation: Federation,
     learner: Learner,
@@ -348,9 +492,9 @@ def regression_report(
     lr: float | None = None,
     steps: int | None = None,
     prox: bool = False,
-    names: Sequence[str] | None = None,
+    labels: Labels | None = None,
 ) -> dict[str, Any] | None:
-    """Return the coefficients of linear models with confidence intervals, and the guides of the theory.
+    """Return the coefficients of linear or logistic models with confidence intervals, and the guides of the theory.
 
     Args:
         federation: The clients, which are asked for sums over their data.
@@ -361,35 +505,74 @@ def regression_report(
         lr: Learning rate of the local steps, for gamma; None for a method without rounds.
         steps: Number of local full-batch steps, for kappa; None if there are none.
         prox: Whether each client solves a proximal problem instead of taking steps.
-        names: Names of the features.
+        labels: Names of features and classes, and the scaling of the features.
 
     Returns:
-        The figures that `Result.coefficients` describes; None for learners that are not linear, or if the matrices
-        would be too large.
+        The figures that `Result.coefficients` describes; None for learners that are neither linear nor logistic, or if
+        the matrices would be too large.
     """
-    if not isinstance(learner, Linear):
+    if not isinstance(learner, GeneralisedLinear):
         return None
-    labels = coefficient_names(learner, names)
-    if clusters.K * len(labels) ** 2 > MOST_ENTRIES:
+    labels = labels or Labels()
+    theta = learner.to_coefficients(clusters.all_models())
+    names = _coefficient_names(learner, theta.shape[1], labels.features)
+    if clusters.K * (len(names) * theta.shape[2]) ** 2 > MOST_ENTRIES:
         return None
-    answered, moments, fits = pooled_fits(federation, clusters, own, round_)
-    theta, sizes = vectors(clusters.all_models()), federation.sizes[answered]
-    used = moments.clients > 0
+    raw = bool(labels.scales) and len(labels.scales) + learner.bias == len(names)
+    units = original_units(labels.scales, learner.bias, theta.shape[2]) if raw else np.eye(theta[0].numel())
+    found, fits = pooled_fits(federation, learner, clusters, own, round_, units)
+    moments, sizes = found.moments, federation.sizes[found.answered]
+    trained, levelled = vectors(theta), raw and learner.bias and theta.shape[2] == 1
     report: dict[str, Any] = {
-        "names": labels,
+        "names": _with_classes(names, theta.shape[2], labels.classes),
         "level": LEVEL,
-        "clusters": [_row(k, theta[k], fits[k], moments) for k in range(clusters.K)],
+        "units": "standardised" if labels.scales and not raw else "original",
+        "target": labels.target,
+        "references": dict(labels.references),
+        "behind": found.behind,
+        "loss": found.loss,
+        "clusters": [_row(k, units @ trained[k], fits[k], moments, levelled) for k in range(clusters.K)],
+    }
+    if isinstance(learner, Linear):
+        report |= _guides(trained, fits, moments, sizes)
+        if lr is not None:
+            report["gamma"] = lr * (1 if learner.half else 2) * float(ask_curvature(federation)[1].max())
+            report["kappa"] = None if steps is None else kappa(report["gamma"], steps, prox)
+        report["floor"] = _floor(report, sizes, moments.samples[moments.clients > 0])
+    else:
+        report |= _about_classes(theta.shape[2] + 1, labels.classes)
+    return dict(finite_numbers(report))
+
+
+def _guides(theta: Floats, fits: Sequence[Fit], moments: Moments, sizes: Ints) -> dict[str, Any]:
+    """Return the figures of linear models that the theory is about."""
+    return {
         "sigma": _pooled_sigma(fits, moments.samples),
-        "separation": _separation(theta[used]),
+        "separation": _separation(theta[moments.clients > 0]),
         "skewness": skewness(sizes),
         "gamma": None,
         "kappa": None,
     }
-    if lr is not None:
-        report["gamma"] = lr * (1 if learner.half else 2) * float(ask_curvature(federation)[1].max())
-        report["kappa"] = None if steps is None else kappa(report["gamma"], steps, prox)
-    report["floor"] = _floor(report, sizes, moments.samples[used])
-    return dict(finite_numbers(report))
+
+
+def _about_classes(count: int, labels: Sequence[object]) -> dict[str, Any]:
+    """Return the classes that log-odds are about."""
+    known = [str(label) for label in labels] or [str(k) for k in range(count)]
+    return {"reference": known[0], "classes": known[1:]}
+
+
+def _with_classes(names: Sequence[str], columns: int, labels: Sequence[object]) -> list[str]:
+    """Return a name for each of the q p coefficients: with several classes they begin with the class."""
+    if columns == 1:
+        return list(names)
+    return [f"{label}: {name}" for label in _about_classes(columns + 1, labels)["classes"] for name in names]
+
+
+def _coefficient_names(learner: GeneralisedLinear, count: int, names: Sequence[str] | None) -> list[str]:
+    if isinstance(learner, Linear):
+        return coefficient_names(learner, names)
+    found = [f"x{j + 1}" for j in range(count - learner.bias)] if names is None else list(names)
+    return [*found, "intercept"] if learner.bias else found
 
 
 def coefficient_names(learner: Linear, names: Sequence[str] | None = None) -> list[str]:
@@ -403,7 +586,7 @@ def coefficient_names(learner: Linear, names: Sequence[str] | None = None) -> li
     return [*found, "intercept"] if learner.bias else found
 
 
-def _row(k: int, theta: Floats, fit: Fit, moments: Moments) -> dict[str, Any]:
+def _row(k: int, theta: Floats, fit: Fit, moments: Moments, levelled: bool) -> dict[str, Any]:
     return {
         "cluster": k,
         "clients": int(moments.clients[k]),
@@ -419,6 +602,8 @@ def _row(k: int, theta: Floats, fit: Fit, moments: Moments) -> dict[str, Any]:
         "standard_errors": fit.errors.tolist(),
         "low": fit.low.tolist(),
         "high": fit.high.tolist(),
+        "level": fit.level if levelled else None,
+        "level_error": fit.level_error if levelled else None,
     }
 
 

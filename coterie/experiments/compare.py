@@ -21,6 +21,7 @@ import numpy as np
 from coterie.core.dataset import FederatedDataset
 from coterie.data import find_scenario, scenario
 from coterie.errors import ConfigError, CoterieError, DivergenceWarning, RunError, shown
+from coterie.experiments.comparison import Comparison
 from coterie.experiments.processes import in_processes, leave_if_importing_main
 from coterie.experiments.variants import Methods, Variant, variants_of
 from coterie.learners import LearnerChoice
@@ -260,8 +261,8 @@ def compare(
     out: str | Path,
     learner: LearnerChoice | None = None,
     **options: Any,
-) -> Path:
-    """Run several methods over several seeds and return the folder with their runs.
+) -> Comparison:
+    """Run several methods over several seeds and return their figures side by side.
 
     Args:
         data: Name of a scenario (runs are carried out in parallel worker processes, and every seed draws its own data),
@@ -274,7 +275,8 @@ def compare(
         **options: As in `fit`. Each goes to the methods that take it, and replaces the field of a typed method.
 
     Returns:
-        The folder.
+        The comparison: `to_frame`, `to_csv`, `to_latex`, `figure`, `differences(against=...)`, and the `folder` of the
+        runs.
 
     Raises:
         ConfigError: if a method or an option is unknown or does not fit; nothing has been written then.
@@ -286,7 +288,9 @@ def compare(
         >>> from coterie.methods import IFCA
         >>> data = coterie.scenario("rotated-digits", clients=8)
         >>> out = tempfile.mkdtemp() + "/comparison"
-        >>> folder = coterie.compare(data, ["fedavg", IFCA(clusters=4)], seeds=1, out=out, rounds=2)
+        >>> comparison = coterie.compare(data, ["fedavg", IFCA(clusters=4)], seeds=2, out=out, rounds=2)
+        >>> [row.method for row in comparison.differences(against="fedavg")]
+        ['ifca']
     """
     leave_if_importing_main()
     check_data(data)
@@ -308,11 +312,11 @@ def compare(
             run = read_run(job.folder)
             if run.diverged:
                 warnings.warn(f"{job.name}: {run.metrics['why_diverged']}", DivergenceWarning, stacklevel=2)
-        return folder
+        return Comparison.read(folder)
     variants = variants_of(methods)
     _check_taken(options, _names_of(variants), ", ".join(variant.label for variant in variants))
     for seed in seeds:
         for variant in variants:
             place = folder / "jobs" / f"{variant.label}-seed{seed}"
             fit(data, variant.choice(), learner=learner, out=place, seed=seed, **variant.takes(options))
-    return folder
+    return Comparison.read(folder)

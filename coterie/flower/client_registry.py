@@ -1,7 +1,8 @@
 """The client registry: the clients of a federation, each bound to the node that registered it first.
 
 Before the first exchange the registry collects the clients of the connected nodes (`ClientRegistry.collect`). This
-closes the list of clients: those that have been registered, and those that were announced (`expected`). A node that
+closes the list of clients: those that have been registered, and those that were announced (`expected`). Nodes with
+tables agree on a schema at this moment: the registry fits it to their summaries and sends it to them. A node that
 connects later, or again, is onboarded before the next exchange and may register clients of the list that no other node
 has registered; a client never changes its node.
 """
@@ -18,13 +19,15 @@ from flwr.app import RecordDict
 from coterie.core.dataset import Profile
 from coterie.core.federation import Note
 from coterie.core.keys import Words, hash_ids
+from coterie.core.schema import ColumnNote, Schema
 from coterie.core.shard import ClientId, Positions
 from coterie.errors import ConfigError, InputError, TrainingError
 from coterie.flower.admission import Admission
+from coterie.flower.agreement import agree
 from coterie.flower.exchange import Exchange
 from coterie.flower.schema import DataSchema, difference
 from coterie.flower.untrusted import one_line
-from coterie.flower.wire import Hosted, hello_content, read_hosted
+from coterie.flower.wire import Hello, Hosted, Lengths, hello_content, read_hosted
 
 LOG = logging.getLogger("flwr")
 """Flower's own, which goes where its users look."""
@@ -41,6 +44,8 @@ class ClientRegistry:
         bound: Mapping[ClientId, int] | None = None,
         schema: DataSchema | None = None,
         admission: Admission | None = None,
+        table: Schema | None = None,
+        summaries: bool = True,
     ) -> None:
         """Create an empty registry.
 
@@ -49,6 +54,8 @@ class ClientRegistry:
             bound: Nodes of clients, from an earlier part of the run.
             schema: Form of their data, from an earlier part of the run; with it the list of clients is closed.
             admission: Rules for nodes; None: the default limits and no other rule.
+            table: Schema of their tables, from an earlier part of the run.
+            summaries: Whether nodes may send summaries of their tables.
         """
         self.bound: dict[ClientId, int] = dict(bound or {})
         """Node of every registered client."""
@@ -56,6 +63,11 @@ class ClientRegistry:
         """All ids, sorted; fixed after `collect`."""
         self.hashes: Words = hash_ids(self.clients)
         self.admission = Admission() if admission is None else admission
+        self.table: Schema | None = table or self.admission.demanded.table
+        """The schema that nodes encode their tables by; None before it is agreed on, and where nobody has a table."""
+        self.column_notes: tuple[ColumnNote, ...] = ()
+        """What became of the columns of the tables when the schema was fitted."""
+        self.summaries = summaries
         self._schema = schema
         self._hosted: dict[int, Hosted] = {}
         self._refused: set[int] = set()
@@ -88,6 +100,16 @@ class ClientRegistry:
         """Number of test samples, shape (m,); 0 for clients that are not registered yet."""
         return self._of_each({c: n for h in self._hosted.values() for c, n in zip(h.clients, h.test, strict=True)})
 
+    @property
+    def lengths(self) -> Lengths | None:
+        """Lengths of the encoded rows of all tables; None where no node tells them."""
+        known = [(h.lengths, sum(h.train)) for h in self._hosted.values() if h.lengths is not None]
+        if not known:
+            return None
+        rows = sum(count for _, count in known)
+        overall = sum(lengths.overall * (count / rows) for lengths, count in known)
+        return Lengths(max(lengths.largest for lengths, _ in known), overall)
+
     def node_of(self, client: ClientId) -> int | None:
         """Return the node that registered this client; None if none has."""
         node = self.bound.get(client)
@@ -108,6 +130,7 @@ class ClientRegistry:
 
         Raises:
             TrainingError: if too few nodes have connected in time.
+            InputError: if the nodes do not agree on their data, or no schema fits their tables.
         """
         if nodes < 1:
             raise ConfigError(f"nodes must be a number from 1 on, got {nodes}: a run begins with one at least")
@@ -128,11 +151,48 @@ class ClientRegistry:
                 f"{nodes} nodes were waited for, but {len(self._hosted)} have come within {wait:g} s{why}: start the "
                 "nodes, or wait longer"
             )
+        notes += self._agree(exchange)
+        self._close()
+        self._untold = notes
+        return notes
+
+    def _close(self) -> None:
+        """Fix the list of clients and the form of their data."""
         self.clients = tuple(sorted({*self.clients, *self.bound}))
         self.hashes = hash_ids(self.clients)
         self._schema = self.schema
-        self._untold = notes
+
+    def _agree(self, exchange: Exchange) -> list[Note]:
+        """Fit a schema to the summaries of tables, and send it to the nodes that sent one."""
+        offers = {node: hosted.offer for node, hosted in self._hosted.items() if hosted.offer is not None}
+        if not offers:
+            return []
+        agreed = agree(offers)
+        self.table, self.column_notes = agreed.schema, agreed.notes
+        form = DataSchema.of_table(agreed.schema)
+        unfit = {
+            node: why
+            for node, hosted in self._hosted.items()
+            if hosted.offer is None and (why := difference(hosted.schema, form, "the schema of the tables"))
+        }
+        notes = [self._dismiss(node, why) for node, why in {**agreed.unfit, **unfit}.items()]
+        self._hosted = {node: hosted for node, hosted in self._hosted.items() if node not in offers}
+        self._schema = form
+        self._close()
+        notes += self.onboard(exchange)
+        for note in notes:
+            LOG.warning("%s", note.reason)
+        if not self._hosted:
+            raise InputError(
+                f"no node can use the schema that was fitted to the tables: {'; '.join(n.reason for n in notes[:FEW])}"
+            )
         return notes
+
+    def _dismiss(self, node: int, why: str) -> Note:
+        """Refuse a node that was registered before."""
+        hosted = self._hosted.pop(node)
+        self.bound = {client: home for client, home in self.bound.items() if home != node}
+        return self._refuse(node, hosted.clients, why)
 
     def _check_hope(self, exchange: Exchange, nodes: int, notes: Iterable[Note]) -> None:
         """Raise an error if enough nodes are connected, and the app of every one of them fails."""
@@ -160,7 +220,8 @@ class ClientRegistry:
         free = exchange.free(strangers) if strangers else set[int]()
         if not free:
             return untold
-        heard = exchange.send(dict.fromkeys(sorted(free), hello_content()))
+        hello = hello_content(Hello(self.table, self.summaries))
+        heard = exchange.send(dict.fromkeys(sorted(free), hello))
         keys = exchange.keys() if self.admission.allowed is not None else {}
         notes = untold + [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
         for node in sorted(heard.contents):
@@ -194,6 +255,8 @@ class ClientRegistry:
         taken = next((c for c in hosted.clients if self.bound.get(c, node) != node), None)
         if taken is not None:
             return f"brings client {taken!r}, which lives at node {self.bound[taken]}: a client keeps its node"
+        if hosted.offer is not None:
+            return None if self.table is None and self.summaries else "sent a summary that nobody has asked for"
         odd = next(self.admission.demanded.differences(hosted.schema), None)
         if odd is None and self._schema is not None:
             odd = difference(self._comparable(hosted.schema), self._schema, "the run")
@@ -212,9 +275,10 @@ class ClientRegistry:
 
     def _refuse_disagreement(self) -> None:
         """Raise where nodes bring data of different forms: neither of them may choose for all."""
-        if self._closed or not self._hosted:
+        encoded = [node for node, hosted in self._hosted.items() if hosted.offer is None]
+        if self._closed or not encoded:
             return
-        first, *others = self._hosted
+        first, *others = encoded
         reference = self._comparable(self._hosted[first].schema)
         for node in others:
             odd = difference(self._comparable(self._hosted[node].schema), reference, f"node {first}")

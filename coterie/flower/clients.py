@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -21,14 +22,16 @@ import numpy.typing as npt
 from flwr.serverapp import Grid
 
 from coterie.core.dataset import Profile
+from coterie.core.schema import ColumnNote, Schema
 from coterie.core.shard import ClientId, Positions
+from coterie.data.table import step_size
 from coterie.engines.remote import RemoteClients
-from coterie.errors import RunError
+from coterie.errors import ConfigError, RunError
 from coterie.flower.admission import Admission, AllowList, Entries
 from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.engine import CHANGE_FACTOR, FlowerFederation
 from coterie.flower.exchange import Exchange
-from coterie.flower.schema import DataSchema, Demanded
+from coterie.flower.schema import DataSchema, Demanded, Expected
 from coterie.flower.terms import Terms
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.methods.settings import RunSettings
@@ -36,6 +39,10 @@ from coterie.tiers.composition import Tiers
 from coterie.training.runs.files import read_checked_json, write_checked_json
 
 FILE = "federation.json"
+NOT_PRIVATE = (
+    "the schema of the tables was fitted to summaries of the nodes, to which no noise is added, so that the run is not "
+    "private: give the server the schema beforehand (schema), such as that of a public table"
+)
 
 
 @dataclass(frozen=True)
@@ -79,9 +86,11 @@ class FlowerClients(RemoteClients):
         return replace(self, run=f"{self.run}/trial", scored=False, truth=None)
 
     def reach(self, settings: RunSettings, tiers: Tiers) -> FlowerFederation:
+        if settings.privacy is not None and self.registry.column_notes:
+            raise ConfigError(NOT_PRIVATE)
         # there are many trial runs, and clients keep their states separately for each
         run = self.run if self.scored else f"{self.run}/{tiers.K}/{settings.seed}"
-        terms = terms_of(run, self.profile, settings, tiers, self.scored)
+        terms = replace(terms_of(run, self.profile, settings, tiers, self.scored), table=self.registry.table)
         return FlowerFederation(self.exchange, self.registry, terms, self.quorum, self.most_change, self.change_factor)
 
     def write_down(self, folder: Path) -> None:
@@ -90,6 +99,8 @@ class FlowerClients(RemoteClients):
             "bound": self.registry.bound,
             "clients": self.clients,
             "schema": self.registry.schema.plain(),
+            "table": None if self.registry.table is None else self.registry.table.plain(),
+            "columns": [note._asdict() for note in self.registry.column_notes],
         }
         write_checked_json(folder / FILE, facts)
 
@@ -128,7 +139,8 @@ def clients_of(
     change_factor: float | None = CHANGE_FACTOR,
     expected: Iterable[ClientId] = (),
     allowed: str | Path | Entries | None = None,
-    schema: str | Path | Mapping[str, object] | DataSchema | None = None,
+    schema: Expected = None,
+    summaries: bool = True,
     most_clients: int = MOST_CLIENTS,
     most_samples: int = MOST_SAMPLES,
     again: str | Path | None = None,
@@ -148,7 +160,10 @@ def clients_of(
         allowed: Clients that each node may bring, by its public key or node id: a TOML file (`admission.py` shows one)
             or a mapping. By default every node may bring clients that no other node has brought.
         schema: Form of the data that is expected: shape, classes, names, scaling, or some of these; a JSON file, a
-            JSON text or a mapping. Nodes that differ are refused. By default all nodes must agree.
+            JSON text or a mapping. Nodes that differ are refused. By default all nodes must agree. The schema of a
+            table (`Result.schema`) is one that nodes encode their tables by.
+        summaries: Whether nodes may send summaries of their tables, to which a schema is fitted if none is given. A
+            private run needs False, since no noise is added to them.
         most_clients: Largest number of clients of one node.
         most_samples: Largest number of samples of one client.
         again: Folder of a run to resume, `coterie.resume(folder, clients)`: its clients are waited for, and live
@@ -161,16 +176,27 @@ def clients_of(
     admission = admission_of(allowed, schema, most_clients, most_samples)
     exchange = Exchange(grid, deadline)
     if again is None:
-        registry, run = ClientRegistry(expected, admission=admission), uuid4().hex
+        registry, run = ClientRegistry(expected, admission=admission, summaries=summaries), uuid4().hex
     else:
         registry, run = _known(Path(again), admission)
     registry.collect(exchange, nodes, wait)
-    return FlowerClients("flower", exchange, registry, run, quorum, most_change, change_factor)
+    known = {} if registry.table is None else _facts_of(registry.table, registry)
+    return FlowerClients("flower", exchange, registry, run, quorum, most_change, change_factor, **known)
+
+
+def _facts_of(table: Schema, registry: ClientRegistry) -> dict[str, Any]:
+    """What is known of clients whose data is a table, as `from_table` tells it."""
+    recommended: dict[str, object] = {"learner": "logistic" if table.classes else "linear:bias=true"}
+    lengths = registry.lengths
+    if lengths is not None:
+        length = lengths.overall if table.classes else lengths.largest
+        recommended["lr"] = step_size(table, np.array([length]), np.array([1]))
+    return {"schema": table, "column_notes": registry.column_notes, "recommended": recommended}
 
 
 def admission_of(
     allowed: str | Path | Entries | None,
-    schema: str | Path | Mapping[str, object] | DataSchema | None,
+    schema: Expected,
     most_clients: int = MOST_CLIENTS,
     most_samples: int = MOST_SAMPLES,
 ) -> Admission:
@@ -184,7 +210,10 @@ def _known(folder: Path, admission: Admission) -> tuple[ClientRegistry, str]:
     try:
         facts = read_checked_json(folder / FILE)
         schema = DataSchema.read(facts["schema"])
-        return ClientRegistry(facts["clients"], facts["bound"], schema, admission), str(facts["run"])
+        table = None if facts.get("table") is None else Schema.of_plain(facts["table"])
+        registry = ClientRegistry(facts["clients"], facts["bound"], schema, admission, table)
+        registry.column_notes = tuple(ColumnNote(**note) for note in facts.get("columns", ()))
+        return registry, str(facts["run"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"{folder / FILE} cannot be read ({error}): the folder is no run with clients elsewhere, or damaged"

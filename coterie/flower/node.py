@@ -29,11 +29,13 @@ from coterie.client.group import ClientGroup
 from coterie.core.client_state import NEVER
 from coterie.core.dataset import FederatedDataset, torch_dtype
 from coterie.core.messages import Broadcast
+from coterie.core.schema import Schema
 from coterie.core.shard import ClientId, Positions
-from coterie.errors import ConfigError, TrainingError
+from coterie.errors import ConfigError, CoterieError, TrainingError
 from coterie.flower.guard import FAILED, Guard
 from coterie.flower.limits import Limits, RefusedError
 from coterie.flower.plugins import load_plugins
+from coterie.flower.raw_table import RawTable
 from coterie.flower.schema import DataSchema
 from coterie.flower.state import Store
 from coterie.flower.terms import Terms
@@ -41,12 +43,16 @@ from coterie.flower.untrusted import MissingPluginError
 from coterie.flower.wire import (
     HELLO,
     Answer,
+    Hello,
     Hosted,
+    Lengths,
     Request,
     answer_content,
     hosted_content,
+    read_hello,
     read_request,
     task_of,
+    unfit_content,
 )
 from coterie.learners import LearnerChoice, make_learner, no_files
 from coterie.learners.base import Learner
@@ -55,8 +61,8 @@ from coterie.training.runs.files import read_tensors
 
 LOG = logging.getLogger("flwr")
 """Of the node; it stays there."""
-Load = Callable[[Context], FederatedDataset]
-"""The data of the clients that live at a node, as `from_arrays` makes it."""
+Load = Callable[[Context], FederatedDataset | RawTable]
+"""The data of the clients that live at a node, as `from_arrays` or `raw_table` makes it."""
 STATE_FOLDER = "state-folder"
 """In a node's config: where its clients keep what they keep for themselves."""
 UNMASKING = ("secagg_mod", "secaggplus_mod")
@@ -76,7 +82,8 @@ def make_client_app(
     """Return the app of a node.
 
     Args:
-        load: Called with the node's context for every message; returns the data of the clients that live here.
+        load: Called with the node's context for every message; returns the data of the clients that live here, as
+            `from_arrays` makes it, or their rows as `raw_table` holds them.
         learner: Only for learners that a text from the server cannot build here: a function that returns a
             torch.nn.Module, or a learner that starts from a file of this node.
         state_folder: Folder for the states of clients, for methods in which clients keep a state; the node's config
@@ -141,14 +148,45 @@ class Node:
         request = None if task_of(message.content) == HELLO else _request(message.content)
         if request is not None:
             self.limits.check(request)
-        data = self.load(context)
-        if not isinstance(data, FederatedDataset):
-            raise ConfigError(f"load must return what from_arrays makes, got {type(data).__name__}")
-        if request is None:
-            return Message(hosted_content(_hosted(data)), reply_to=message)
+        hello = read_hello(message.content) if request is None else None
+        loaded = self.load(context)
+        if not isinstance(loaded, FederatedDataset | RawTable):
+            raise ConfigError(f"load must return what from_arrays or raw_table makes, got {type(loaded).__name__}")
+        if hello is not None:
+            return Message(self._introduction(hello, loaded), reply_to=message)
+        assert request is not None
+        data = loaded if isinstance(loaded, FederatedDataset) else self._encoded(loaded, request.terms.table)
         with torch.no_grad():
             answer = self._answer(request, data, context)
         return Message(answer_content(request.task.name, answer), reply_to=message)
+
+    def _introduction(self, hello: Hello, loaded: FederatedDataset | RawTable) -> RecordDict:
+        """Say which clients live here; of a table without a schema, its summary."""
+        if isinstance(loaded, FederatedDataset):
+            return hosted_content(_hosted(loaded))
+        if hello.table is not None:
+            try:
+                data = self._encoded(loaded, hello.table)
+                told = hello.summaries and self.guard is None
+                return hosted_content(replace(_hosted(data), lengths=_lengths(data) if told else None))
+            except CoterieError as error:
+                if self.guard is not None:
+                    LOG.exception("the table does not fit the schema")
+                return unfit_content(str(error) if self.guard is None else FAILED)
+        if self.guard is not None or not hello.summaries:
+            who = "the clients of this node answer" if self.guard else "this run asks"
+            raise RefusedError(
+                f"{who} private questions only, and no noise is added to the summary of a table: give the server the "
+                "schema beforehand"
+            )
+        offer = loaded.offer()
+        return hosted_content(Hosted(offer.clients, offer.train, offer.test, offer=offer))
+
+    def _encoded(self, table: RawTable, schema: Schema | None) -> FederatedDataset:
+        """Return the rows of a table as the schema of the run describes them."""
+        if schema is None:
+            raise ConfigError("this node has a table, but the run has no schema: the other nodes have arrays")
+        return table.dataset(schema, self.limits.values)
 
     def _answer(self, request: Request, data: FederatedDataset, context: Context) -> Answer:
         terms = request.terms
@@ -204,6 +242,14 @@ def _request(content: RecordDict) -> Request:
 def _hosted(data: FederatedDataset) -> Hosted:
     tests = [0] * len(data.clients) if data.test is None else data.test.sizes.tolist()
     return Hosted(data.clients, tuple(data.train.sizes.tolist()), tuple(tests), DataSchema.of(data))
+
+
+def _lengths(data: FederatedDataset) -> Lengths:
+    sizes = torch.from_numpy(data.train.sizes)
+    parts = torch.split((data.train.x**2).sum(dim=1), sizes.tolist())
+    means = torch.stack([part.mean() for part in parts])
+    overall = float((means * sizes).sum() / sizes.sum())
+    return Lengths(max(float(means.max()), overall), overall)
 
 
 def _positions(clients: Sequence[ClientId], data: FederatedDataset) -> Positions:

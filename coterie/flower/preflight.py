@@ -25,8 +25,9 @@ from coterie.engines.remote import RemoteClients
 from coterie.errors import CoterieError
 from coterie.learners import make_learner
 from coterie.methods.settings import RunSettings
+from coterie.options import AUTO
 from coterie.tiers.composition import Tiers
-from coterie.training.planning import MethodChoice, prepare
+from coterie.training.planning import MethodChoice, check_before_diagnosis, prepare
 from coterie.training.runs.files import read_tensors
 
 PROFILES = (
@@ -48,7 +49,13 @@ SAMPLES = 1_000_000
 
 
 def check_run_options(method: MethodChoice, options: Mapping[str, Any]) -> None:
-    """Raise the error that a run with these options would end with, whatever data the nodes have."""
+    """Raise the error that a run with these options would end with, whatever data the nodes have.
+
+    With method="auto" only the names of the options can be checked: the diagnosis needs the clients.
+    """
+    if method == AUTO:
+        check_before_diagnosis(options)
+        return
     wanted = options.get("clusters")
     count = min(max(CLIENTS, wanted), MOST_CLIENTS) if isinstance(wanted, int) else CLIENTS
     refusals: list[CoterieError] = []

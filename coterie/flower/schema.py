@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.dataset import FederatedDataset, Profile
+from coterie.core.schema import Schema, plain_column
 from coterie.errors import ConfigError, InputError
 from coterie.flower.untrusted import check_texts, is_count, read_json, reading, shown
 
@@ -42,15 +43,25 @@ class DataSchema:
     @classmethod
     def of(cls, data: FederatedDataset) -> DataSchema:
         """Return the schema of a node's data."""
-        profile = data.profile
-        found = cls(profile.features, profile.classes, tuple(data.feature_names))
-        schema, plain = data.schema, data.schema.plain()
-        unscaled = set(schema.scales) == {(0.0, 1.0)}
+        return cls._of(data.schema, data.profile)
+
+    @classmethod
+    def of_table(cls, schema: Schema) -> DataSchema:
+        """Return the schema of the data that every table becomes which is encoded by `schema`."""
+        return cls._of(schema, Profile((len(schema.feature_names),), len(schema.classes) or None))
+
+    @classmethod
+    def _of(cls, schema: Schema, profile: Profile) -> DataSchema:
+        found = cls(profile.features, profile.classes, schema.feature_names)
+        columns = [plain_column(column) for column in schema.columns]
+        # what replaces missing values is a mean, and only matters where there are some
+        fills = [column.pop("fill", None) for column in columns]
+        unscaled = set(schema.scales) == {(0.0, 1.0)} and not any(column.indicator for column in schema.columns)
         return replace(
             found,
             class_names=tuple(label if isinstance(label, str) else json.dumps(label) for label in schema.classes),
-            encoding=_digest(plain["columns"]) if schema.is_table else "",
-            scaling="" if not schema.scales else UNSCALED if unscaled else _digest(plain["scales"]),
+            encoding=_digest(columns) if schema.is_table else "",
+            scaling="" if not schema.scales else UNSCALED if unscaled else _digest([schema.scales, fills]),
         )
 
     @property
@@ -87,16 +98,20 @@ class Demanded:
     class_names: tuple[str, ...] | None = None
     encoding: str | None = None
     scaling: str | None = None
+    table: Schema | None = None
+    """The schema that nodes encode their tables by; all other fields follow from it."""
 
     @classmethod
-    def read(cls, source: str | Path | Mapping[str, object] | DataSchema | None) -> Demanded:
+    def read(cls, source: Expected) -> Demanded:
         """Return the demands of a JSON file, a JSON text that begins with `{`, a mapping or a whole schema."""
         if source is None:
             return cls()
-        plain = source.plain() if isinstance(source, DataSchema) else source
+        plain = source.plain() if isinstance(source, DataSchema | Schema) else source
         if not isinstance(plain, Mapping):
             plain = _from_text(plain)
-        known = {field.name for field in fields(cls)}
+        if "columns" in plain:
+            return cls._of_table(plain)
+        known = {field.name for field in fields(cls)} - {"table"}
         odd = [name for name in plain if name not in known]
         if odd:
             raise ConfigError(f"schema has no field {odd[0]!r}: choose from {', '.join(sorted(known))}")
@@ -116,6 +131,24 @@ class Demanded:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"schema of the expected data: {error}") from None
         return cls(**given)
+
+    @classmethod
+    def _of_table(cls, plain: Mapping[str, object]) -> Demanded:
+        try:
+            table = Schema.of_plain(dict(plain))
+            form = DataSchema.of_table(table)
+            DataSchema.read(form.plain())
+        except (InputError, ValueError, TypeError) as error:
+            raise ConfigError(f"schema of the expected tables: {error}") from None
+        return cls(
+            form.features,
+            form.classes or 0,
+            form.feature_names,
+            form.class_names or None,
+            form.encoding,
+            form.scaling,
+            table,
+        )
 
     def differences(self, schema: DataSchema) -> Iterator[str]:
         """Name what in the schema of a node is not as demanded."""
@@ -138,8 +171,8 @@ class Demanded:
             yield f"scales its features in another way than was expected: {SCALED}"
 
 
-ALIKE = "encode all tables alike, with the same columns and the same texts in each"
-SCALED = "with standardize=True every node scales by its own means, so use standardize=False, or scale all tables alike"
+ALIKE = "return raw_table(...) from load on every node, so that all tables are encoded by one schema"
+SCALED = f"every node scales by its own means; {ALIKE}"
 
 
 def difference(one: DataSchema, other: DataSchema, of: str) -> str | None:
@@ -220,3 +253,7 @@ def _from_text(source: str | Path) -> Mapping[str, object]:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+Expected = str | Path | Mapping[str, object] | DataSchema | Schema | None
+"""What a user may give as the expected form of the data."""

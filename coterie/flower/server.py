@@ -29,6 +29,7 @@ from coterie.flower.clients import FILE, clients_of
 from coterie.flower.engine import CHANGE_FACTOR
 from coterie.flower.plugins import load_plugins
 from coterie.flower.preflight import check_run_options
+from coterie.flower.untrusted import one_line
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.learners import LearnerChoice
 from coterie.options import Option, check_all
@@ -61,7 +62,12 @@ OPTIONS = (
         low=0,
     ),
     Option("allowed", str, "TOML file with the clients that each node may bring, from the root"),
-    Option("schema", str, "expected form of the data, a JSON file or a JSON text; nodes that differ are refused"),
+    Option(
+        "schema",
+        str,
+        "expected form of the data, or the schema of a table by which nodes encode theirs, a JSON file or a JSON text; "
+        "nodes that differ are refused",
+    ),
     Option("most_clients", int, "largest number of clients of one node", MOST_CLIENTS, low=1),
     Option("most_samples", int, "largest number of samples of one client", MOST_SAMPLES, low=1),
     Option(
@@ -167,7 +173,10 @@ def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None
     out, callbacks = settings.out, (_log_round, *settings.trackers, *callbacks)
     if out is None or not (out / "config.toml").is_file():
         check_run_options(settings.method, settings.options)
-        clients = clients_of(grid, **settings.exchange)
+        private = settings.options.get("privacy") is not None
+        clients = clients_of(grid, **settings.exchange, summaries=not private)
+        for note in clients.column_notes:
+            LOG.info("column %s: %s: %s", one_line(note.column), note.action, one_line(note.detail))
         LOG.info("%d clients at %d nodes", len(clients.clients), len(set(clients.registry.bound.values())))
         options = {"learner": learner, **settings.options} if learner is not None else settings.options
         result = fit(clients, settings.method, out=out, callbacks=callbacks, **options)

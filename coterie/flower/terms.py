@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from coterie.core.clusters import flat
 from coterie.core.dataset import Profile, torch_dtype
 from coterie.core.keys import Purpose, key_for
+from coterie.core.schema import Schema
 from coterie.errors import CoterieError
 from coterie.learners import make_learner
 
@@ -35,6 +36,8 @@ class Terms:
     """Whether clients keep something for themselves from round to round."""
     tests: bool = True
     """Whether clients look at their test samples, where they have some."""
+    table: Schema | None = None
+    """How nodes encode their tables; None where they do not have tables, or have encoded them themselves."""
 
     @property
     def profile(self) -> Profile:
@@ -57,9 +60,10 @@ class Terms:
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return {**asdict(replace(self, table=None)), "table": None if self.table is None else self.table.plain()}
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> Terms:
         """The inverse of `plain`."""
-        return cls(**{**plain, "features": tuple(plain["features"])})
+        table = None if plain["table"] is None else Schema.of_plain(plain["table"])
+        return cls(**{**plain, "features": tuple(plain["features"]), "table": table})

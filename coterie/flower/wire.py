@@ -5,7 +5,7 @@
     RecordDict
       "arrays"  ArrayRecord   "params/weight", "slotted/clusters/change/weight", ... as numpy writes them
                               "small": all arrays of a few kB together, the bytes of a safetensors file
-      "config"  ConfigRecord  "format": 5, "task": the task's name, "header": the rest as one JSON text
+      "config"  ConfigRecord  "format": 6, "task": the task's name, "header": the rest as one JSON text
 
 The names of arrays and the header are those of `core/messages.py`. Every message has the plain type `train`: mods see
 no other, and the task's name is in the config.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +40,11 @@ from coterie.core.messages import (
 )
 from coterie.core.plain import NAME, from_plain, to_plain
 from coterie.core.registry import UnknownMemberError
+from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
 from coterie.core.task import Task
 from coterie.errors import InputError
+from coterie.flower.offer import Offer
 from coterie.flower.plugins import missing_plugin, origins_of
 from coterie.flower.schema import DataSchema
 from coterie.flower.terms import Terms
@@ -50,6 +52,7 @@ from coterie.flower.untrusted import (
     as_bytes,
     check_texts,
     is_count,
+    one_line,
     read_array,
     read_json,
     read_together,
@@ -57,7 +60,7 @@ from coterie.flower.untrusted import (
     shown,
 )
 
-FORMAT = 5
+FORMAT = 6
 """Of the messages; nodes and server must have the same."""
 HELLO = "hello"
 """The one task that is no client's: who lives at this node?"""
@@ -70,6 +73,8 @@ NAMES = "arrays"
 """In the header: the names of all arrays, since their order counts."""
 HEADER, HEADER_PER_CLIENT = 256 * 1024, 4 * 1024
 """Characters that the header of an answer may have: a fixed part, and a part for each client asked."""
+HEADER_OF_TABLE = 32 * 2**20
+"""Characters that the header of an answer may have more for the summary of a table."""
 MOST_BYTES = 2**40
 """Bytes of a request; it holds the models of the run, whatever their size."""
 MOST_ARRAYS = 10_000
@@ -80,6 +85,8 @@ MOST_CLIENTS = 10_000
 """Clients of one node, if nobody says otherwise."""
 MOST_SAMPLES = 10**9
 """Samples of one client, if nobody says otherwise."""
+MOST_LENGTH = 1e200
+"""Squared length of a sample."""
 LAST_ROUND = 10**9
 """Largest number of a round."""
 
@@ -106,6 +113,15 @@ class Answer:
     """Who should have kept a state and has none, and so began anew."""
 
 
+class Lengths(NamedTuple):
+    """Mean squared lengths of the training rows of a node."""
+
+    largest: float
+    """Mean over the rows of the client where it is largest."""
+    overall: float
+    """Mean over all rows."""
+
+
 @dataclass(frozen=True)
 class Hosted:
     """The clients of one node, and what a server may know of their data."""
@@ -116,12 +132,45 @@ class Hosted:
     test: tuple[int, ...]
     """Test samples of each; 0 where there are none."""
     schema: DataSchema = field(default_factory=DataSchema)
-    """Form of their data."""
+    """Form of their data; unknown as long as there is an offer."""
+    offer: Offer | None = None
+    """Summary of a table that is not encoded yet, since no schema was agreed on."""
+    lengths: Lengths | None = None
+    """Lengths of the encoded rows of a table, from which the step size follows; None where nobody may know them."""
 
 
-def hello_content() -> RecordDict:
+@dataclass(frozen=True)
+class Hello:
+    """The question which clients live at a node."""
+
+    table: Schema | None = None
+    """The schema that a table is encoded by; None: none is agreed on yet."""
+    summaries: bool = False
+    """Whether a node with a table is asked for its summary, or for the lengths of its rows; a question that only asks
+    for a sign of life, and one of a private run, does not."""
+
+
+def hello_content(hello: Hello | None = None) -> RecordDict:
     """Return the question which clients live at a node."""
-    return _packed(HELLO, ({}, {}))
+    asked = Hello() if hello is None else hello
+    header = {"table": None if asked.table is None else asked.table.plain(), "summaries": asked.summaries}
+    return _packed(HELLO, (header, {}))
+
+
+def read_hello(content: RecordDict) -> Hello:
+    """Return what `hello_content` packed; raise InputError for anything else."""
+
+    def read() -> Hello:
+        header = _header(content, HELLO, HEADER_OF_TABLE)
+        table = header["table"]
+        return Hello(None if table is None else Schema.of_plain(table), header["summaries"] is True)
+
+    return reading(read, "a question which clients live here")
+
+
+def unfit_content(why: str) -> RecordDict:
+    """Return the answer to `hello_content` of a node whose table does not fit the schema."""
+    return _packed(HELLO, ({"unfit": why}, {}))
 
 
 def hosted_content(hosted: Hosted) -> RecordDict:
@@ -130,16 +179,25 @@ def hosted_content(hosted: Hosted) -> RecordDict:
         "clients": hosted.clients,
         "train": hosted.train,
         "test": hosted.test,
-        "schema": hosted.schema.plain(),
+        "schema": hosted.schema.plain() if hosted.offer is None else None,
+        "offer": None if hosted.offer is None else hosted.offer.plain(),
+        "lengths": hosted.lengths,
     }
     return _packed(HELLO, (header, {}))
 
 
 def read_hosted(content: RecordDict, most_clients: int = MOST_CLIENTS, most_samples: int = MOST_SAMPLES) -> Hosted:
-    """Return what `hosted_content` packed; raise InputError for anything that no node can host."""
+    """Return what `hosted_content` packed.
+
+    Raises:
+        InputError: for anything that no node can host, and for a table that does not fit the schema.
+    """
+    most_text = HEADER + HEADER_PER_CLIENT * most_clients + HEADER_OF_TABLE
+    header = reading(lambda: _header(content, HELLO, most_text), "an answer to the question which clients live there")
+    if "unfit" in header:
+        raise InputError(f"has a table that does not fit: {one_line(str(header['unfit'])) or 'no reason given'}")
 
     def read() -> Hosted:
-        header = _header(content, HELLO, HEADER + HEADER_PER_CLIENT * most_clients)
         clients, train, test = (_listed(header[name], most_clients, name) for name in ("clients", "train", "test"))
         ids = check_texts(clients, "client ids")
         if not 0 < len(ids) == len(train) == len(test) == len(set(ids)):
@@ -150,9 +208,20 @@ def read_hosted(content: RecordDict, most_clients: int = MOST_CLIENTS, most_samp
                 raise ValueError(
                     f"the number of {what} samples must be from {low} to {most_samples}, got {shown(odd[0])}"
                 )
-        return Hosted(ids, train, test, DataSchema.read(header["schema"]))
+        if header["offer"] is not None:
+            return Hosted(ids, train, test, offer=Offer.read(header["offer"], ids, train, test))
+        return Hosted(ids, train, test, DataSchema.read(header["schema"]), lengths=_lengths(header["lengths"]))
 
     return reading(read, "ids, sizes and the form of the data of a node's clients")
+
+
+def _lengths(value: object) -> Lengths | None:
+    if value is None:
+        return None
+    largest, overall = _listed(value, 2, "lengths")
+    if not isinstance(largest, float) or not isinstance(overall, float) or not 0 <= overall <= largest <= MOST_LENGTH:
+        raise ValueError(f"lengths must be two numbers from 0 to {MOST_LENGTH:g}, got {shown(largest)}")
+    return Lengths(largest, overall)
 
 
 def request_content(request: Request, packed: dict[Tensor, Array] | None = None) -> RecordDict:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
@@ -50,6 +50,14 @@ class Learner(Protocol):
 
         Returns:
             Logits (B, n, C), or predictions (B, n) for regression.
+        """
+        ...
+
+    def network(self, model: Params) -> nn.Module:
+        """Return one model {name: (...)} as a module in evaluation mode, which computes what `outputs` does.
+
+        It maps samples (n, ...) to logits (n, C), or to predictions (n,); for numbers a user's module may return
+        (n, 1). The names in its `state_dict` are those of the parameters.
         """
         ...
 

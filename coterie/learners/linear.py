@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
@@ -21,6 +21,7 @@ from coterie.core.keys import generator
 from coterie.errors import ConfigError, unknown_name
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, descend_each_track
+from coterie.learners.export_modules import LinearModule
 from coterie.learners.local_training import LocalTraining
 from coterie.learners.losses import squared
 from coterie.learners.minimum import Glm
@@ -93,8 +94,15 @@ class Linear:
         """(B, p, 1), as the local problem has them, as weight and bias."""
         return self.named(theta[..., 0])
 
+    def to_coefficients(self, models: Params) -> Tensor:
+        """Weight and bias as (S, p, 1)."""
+        return self._vector(models).double()[..., None]
+
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
         return torch.matmul(self.features(x), self._vector(theta)[..., None]).squeeze(-1)
+
+    def network(self, model: Params) -> nn.Module:
+        return LinearModule(model, self.width, self.degree).eval()
 
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self.outputs(theta, x), y)

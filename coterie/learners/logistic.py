@@ -7,13 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 from coterie.core.dataset import Profile
 from coterie.core.keys import generator
 from coterie.errors import ConfigError
+from coterie.learners.contribution import Scored
+from coterie.learners.descent import Batch, Descent, descend_by_steps, each_track
+from coterie.learners.export_modules import LogisticModule
+from coterie.learners.local_training import LocalTraining
 from coterie.learners.minimum import Glm
 from coterie.learners.network import PlainNetwork, check_penalty
 
@@ -45,6 +50,63 @@ class Logistic(PlainNetwork):
             logits = logits + bias[:, None, :]
         return torch.cat([torch.zeros_like(logits), logits], dim=-1) if self.binary else logits
 
+    def score(self, models: Params, block: Block) -> Scored:
+        """Return the losses of every model; with two classes one product serves all models."""
+        if not self.binary:
+            return super().score(models, block)
+        logits = block.x.flatten(2).flatten(0, 1) @ models["weight"].T
+        if self.bias:
+            logits = logits + models["bias"]
+        signs = (2 * block.y.flatten() - 1).to(logits)[:, None]
+        return Scored(-functional.logsigmoid(signs * logits).reshape(*block.y.shape, -1))
+
+    def _descent(
+        self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
+    ) -> Descent:
+        """Return the result of gradient steps; on full batches all models of a client take a step together."""
+        if training.full_batch_steps is not None:
+            return descend_by_steps(self._gradients, theta, block, training, lr, towards)
+        return each_track(
+            lambda one, to: descend_by_steps(self._gradient, one, block, training, lr, to), theta, towards
+        )
+
+    def _gradient(self, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
+        """Return the gradient of one model of each client, {name: (B, ...)}, and its mean loss, (B,)."""
+        gradients, _ = self._gradients({name: p[:, None] for name, p in theta.items()}, batch)
+        loss = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
+        return {name: g[:, 0] for name, g in gradients.items()}, loss
+
+    def _gradients(self, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
+        """Return the gradients of L models of each client, {name: (B, L, ...)}, and 0: full batches need no loss.
+
+        The gradient of a sample's loss by the weights is (probabilities - label as zeros and ones) x^T.
+        """
+        x, weight = batch.x.flatten(2), theta["weight"]
+        shape = weight.shape[:-1]  # (B, L) with one logit, (B, L, C) with several
+        logits = weight.flatten(1, -2) @ x.transpose(1, 2)
+        if self.bias:
+            logits = logits + theta["bias"].flatten(1)[..., None]
+        logits = logits.reshape(*shape, x.shape[1])
+        if self.binary:
+            errors = logits.sigmoid_().sub_(batch.y[:, None])
+        else:
+            labels = torch.arange(shape[-1], device=x.device)[:, None] == batch.y[:, None, None, :]
+            errors = logits.softmax(dim=2).sub_(labels.to(logits.dtype))
+        errors.mul_(batch.share.reshape(len(x), *(1,) * (len(shape) - 1), -1))
+        gradients = {"weight": (errors.flatten(1, -2) @ x).reshape(weight.shape)}
+        if self.l2:
+            gradients["weight"].add_(weight, alpha=self.l2)
+        if self.bias:
+            gradients["bias"] = errors.sum(dim=-1)
+        return gradients, batch.share.new_zeros(())
+
+    @property
+    def _path(self) -> str:
+        return "by-hand"
+
+    def network(self, model: Params) -> nn.Module:
+        return LogisticModule(model).eval()
+
     def glm(self, block: Block) -> Glm:
         """The local problem, in float64."""
         phi = block.x.double().flatten(2)
@@ -59,6 +121,13 @@ class Logistic(PlainNetwork):
         """(B, q, logits), the bias last, as weight and bias."""
         rows = theta[..., 0] if self.binary else theta.transpose(1, 2)
         return {"weight": rows[..., :-1], "bias": rows[..., -1]} if self.bias else {"weight": rows}
+
+    def to_coefficients(self, models: Params) -> Tensor:
+        """Weight and bias as (S, q, 1), or (S, q, C - 1) with class 0 as the reference."""
+        rows = models["weight"].double()
+        if self.bias:
+            rows = torch.cat([rows, models["bias"].double()[..., None]], dim=-1)
+        return rows[..., None] if self.binary else (rows[:, 1:] - rows[:, :1]).transpose(1, 2)
 
 
 def logistic(profile: Profile, *, l2: float = 0.0, bias: bool = True) -> Logistic:

@@ -112,12 +112,24 @@ class Glm:
 class GeneralisedLinear(Protocol):
     """A learner whose local problem is a generalised linear model."""
 
+    @property
+    def bias(self) -> bool:
+        """Whether the last feature of the problem is the constant 1."""
+        ...
+
     def glm(self, block: Block) -> Glm:
         """The problems of the block's clients."""
         ...
 
     def from_coefficients(self, theta: Tensor) -> Params:
         """Coefficients (B, q, columns) as the learner's own arrays."""
+        ...
+
+    def to_coefficients(self, models: Params) -> Tensor:
+        """Return models {name: (S, ...)} as coefficients (S, q, columns), in float64.
+
+        Of several logits the first, that of the reference class, is subtracted from the others and left out.
+        """
         ...
 
 

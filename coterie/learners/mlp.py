@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
@@ -17,6 +17,7 @@ from coterie.core.keys import generator
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, BatchPlan, Descent, descend_by_steps, descend_each_track, each_track
+from coterie.learners.export_modules import layers
 from coterie.learners.heads import Heads
 from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import Network, check_penalty, check_size
@@ -55,6 +56,13 @@ class MLP(Network):
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
         return self._above(theta, _layer(theta, 0, x.flatten(2)))
+
+    def network(self, model: Params) -> nn.Module:
+        parts: list[tuple[str, nn.Module]] = [("flatten", nn.Flatten())]
+        for index, (inside, outside) in enumerate(pairwise(self.widths)):
+            parts += [(f"relu{index}", nn.ReLU())] if index else []
+            parts.append((f"layer{index}", nn.Linear(inside, outside)))
+        return layers(parts + ([("squeeze", nn.Flatten(0))] if self.classes is None else []), model)
 
     def _above(self, theta: Params, z: Tensor) -> Tensor:
         """Outputs from the first layer's pre-activations z (B, n, h)."""

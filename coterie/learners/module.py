@@ -51,6 +51,12 @@ class ModuleLearner(PlainNetwork):
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
         return self._shaped(self.run(theta, x))
 
+    def network(self, model: Params) -> nn.Module:
+        built = deepcopy(self.module).to(next(iter(model.values())).dtype).eval()
+        # frozen parameters and buffers are as the factory made them
+        built.load_state_dict({name: value.detach() for name, value in model.items()}, strict=False)
+        return built
+
     def run(self, theta: Params, x: Tensor) -> Tensor:
         """What module b gives for batch b: {name: (B, ...)}, (B, n, ...) to (B, n, ...)."""
         if not self.one_by_one:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
@@ -59,6 +59,10 @@ class Network(ABC):
     @abstractmethod
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
         """Return logits (B, n, C) or predictions (B, n) of model b {name: (B, ...)} on samples (B, n, ...)."""
+
+    @abstractmethod
+    def network(self, model: Params) -> nn.Module:
+        """Return one model {name: (...)} as a module in evaluation mode."""
 
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each sample, (B, n), of model b on the samples of client b."""

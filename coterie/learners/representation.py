@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.blocks import Block
 from coterie.core.clusters import Params, take_rows
@@ -22,6 +22,7 @@ from coterie.core.keys import generator
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, weigh
 from coterie.learners.descent import full_batch
+from coterie.learners.export_modules import layers
 from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import PlainNetwork
 
@@ -58,6 +59,11 @@ class Representation(PlainNetwork):
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
         return (self.features(theta, x) @ theta[HEAD].transpose(1, 2) + theta[BIAS][:, None]).squeeze(-1)
+
+    def network(self, model: Params) -> nn.Module:
+        body = nn.Linear(self.features_in, self.width, bias=False)
+        head = nn.Linear(self.width, 1)
+        return layers([("flatten", nn.Flatten()), ("body", body), ("head", head), ("squeeze", nn.Flatten(0))], model)
 
     def coefficients(self, models: Params) -> Tensor:
         """B theta of each model {name: (S, ...)}, (S, d); the intercept is left out."""

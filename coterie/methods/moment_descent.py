@@ -19,7 +19,7 @@ init=moment-descent puts it before any other method.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -43,6 +43,7 @@ from coterie.methods.asking import Cost
 from coterie.methods.base import Method
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS
+from coterie.methods.small_groups import small_groups
 from coterie.options import Auto, check_fields, option
 from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss
@@ -133,7 +134,7 @@ class MomentDescent(Method, Initializer):
         models = {name: p.to(run.dtype).to(run.device) for name, p in linear.named(coarse.centres).items()}
         if not all(bool(p.isfinite().all()) for p in models.values()):
             raise TrainingError("moment descent: the coarse models are not finite: standardise the columns")
-        notes = tuple(f"moment descent: {note}" for note in coarse.grouping.notes)
+        notes = tuple(f"moment descent: {note}" for note in (*coarse.grouping.notes, *_about_groups(run, coarse)))
         facts = {"moment_descent": coarse.facts(run.data.clients)}
         return FirstModels(models, coarse.grouping.k, found=facts, notes=notes)
 
@@ -177,6 +178,13 @@ class MomentDescent(Method, Initializer):
             return 1 / (2 * covariance)
         alpha, beta = self.alpha or covariance, self.beta or covariance
         return alpha / (2 * beta**2)
+
+
+def _about_groups(run: Run, coarse: Coarse) -> Iterator[str]:
+    """A sentence about groups of one or two anchors, where the anchors decide how many groups there are."""
+    if run.tiers.K is None:
+        more = f"ask more of them with anchors={2 * len(coarse.anchors)} and see whether it stays"
+        yield from small_groups(coarse.grouping.group, "anchor", more)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from coterie.methods.base import Method
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS
+from coterie.methods.small_groups import small_groups
 from coterie.options import AUTO, Auto, check_fields, option
 from coterie.server.averaging import Averaging
 from coterie.server.clustering.choose import ClusterSettings, cluster_points
@@ -235,7 +236,10 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
         labels = join_by_loss(federation, Clusters(models, K), labels, rejected, cost)
     found |= {"solver": task[0].solver.name, "solved": len(answered), "without_solution": len(rejected)}
     found |= asdict(cost) | {"clusters": K}
-    notes = tuple(f"one-shot: {note}" for note in (*found.get("warnings", ()), *_about_sizes(run, like, known)))
+    notes = tuple(
+        f"one-shot: {note}"
+        for note in (*found.get("warnings", ()), *_about_sizes(run, like, known), *_about_groups(run, labels))
+    )
     return FirstModels(models, K, labels, {"one_shot": _with_costs(run, found, models, labels)}, notes)
 
 
@@ -258,6 +262,12 @@ def _about_sizes(run: Run, like: Params, known: Tensor | None) -> Iterator[str]:
             f"{few} of {len(sizes)} clients have fewer samples than the model has coefficients ({width}): their own "
             "solutions say little, and so may the clusters"
         )
+
+
+def _about_groups(run: Run, labels: Tensor) -> Iterator[str]:
+    """A sentence about clusters of one or two clients, where the clustering decides how many clusters there are."""
+    if run.known_groups is None and run.tiers.K is None:
+        yield from small_groups(labels.numpy(), "client", "leave out clients with few samples and see whether it stays")
 
 
 def _nobody(rejected: int) -> TrainingError:

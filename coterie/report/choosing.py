@@ -31,19 +31,15 @@ def section(run: RunData) -> dict[str, Any] | None:
 
 
 def answer(found: Mapping[str, Any]) -> str:
-    """The answer in a sentence."""
-    K, tried = found["clusters"], len(found["table"])
-    if K == 1:
-        return "One model for all explains held-out samples as well as several would: do not cluster."
-    more = "more bring nothing that is clear" if tried > K else "more were not tried"
-    return f"{K} clusters: with fewer, held-out samples are explained clearly worse; {more}."
+    """Return the answer in words."""
+    return str(found["answer"])
 
 
 def how(found: Mapping[str, Any]) -> str:
     """What the trials were."""
     trials = len(found["table"]) * found["seeds"]
     return (
-        f"{plural(trials, 'trial run')} of {plural(found['rounds'], 'round')} each, "
+        f"{plural(trials, 'trial run')} of at most {plural(found['rounds'], 'round')}, "
         f"{plural(found['seeds'], 'seed')} for every number of clusters K, with {100 * found['share']:g} % of each "
         f"client's training samples held out; {plural(found['judged'], 'client')} judged."
     )

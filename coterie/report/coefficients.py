@@ -1,4 +1,4 @@
-"""The section about the coefficients of linear models: what a run's figures hold, as words, rows and a figure."""
+"""The section about the coefficients of linear and logistic models, as words, rows and a figure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from coterie.report.figures.forest import forest
 from coterie.report.figures.svg import colour
 from coterie.report.formats import ABSENT, listed, plain, plural, signed
 from coterie.report.reading import RunData
+from coterie.training.records import Metrics
 from coterie.training.result import REGRESSION
 
 MOST = 30
 """Coefficients that are shown one by one."""
+SLACK = 0.02
+"""Share of the loss by which that of the run's models may be larger than the least possible one."""
 MOST_LINES = 240
 """Intervals in the figure: beyond, only the table."""
 
@@ -24,19 +27,33 @@ def section(run: RunData) -> dict[str, Any] | None:
     if not found:
         return None
     names, used = found["names"], [row for row in found["clusters"] if row["clients"]]
-    shown = len(names) <= MOST
+    shown, odds = len(names) <= MOST, "classes" in found
     drawn = shown and len(names) * len(used) <= MOST_LINES
     label = f"Coefficients of {plural(len(used), 'cluster')} with their intervals"
     return {
         "count": len(names),
+        "odds": odds,
         "level": f"{100 * found['level']:g} %",
         "svg": forest(names, used, label) if drawn else None,
-        "legend": [(row["cluster"], colour(row["cluster"]), _about(row)) for row in used],
+        "legend": [(row["cluster"], colour(row["cluster"]), _about(row, odds)) for row in used],
         "notes": _notes(used),
         "guides": _guides(found),
         "clusters": [row["cluster"] for row in used],
         "rows": table_rows(found) if shown else [],
     }
+
+
+def could_fit_better(metrics: Metrics) -> str:
+    """Return a caution if the models fit the training samples of their groups clearly less well than they could."""
+    found = metrics.get(REGRESSION) or {}
+    behind, loss = found.get("behind"), found.get("loss")
+    if behind is None or loss is None or behind <= SLACK * loss:
+        return ""
+    return (
+        f"the models of this run fit the training samples of their groups less well than they could: mean loss "
+        f"{plain(loss + behind)} against {plain(loss)} for the best models of the same groups; more rounds, a larger "
+        "learning rate or averaging by samples may help"
+    )
 
 
 def table_rows(found: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -57,9 +74,9 @@ def _figures(row: Mapping[str, Any], j: int) -> tuple[str, str]:
     return one, f"{two} to {three}"
 
 
-def _about(row: Mapping[str, Any]) -> str:
+def _about(row: Mapping[str, Any], odds: bool) -> str:
     words = f"{plural(row['clients'], 'client')}, {plural(row['samples'], 'sample')}"
-    return words if row["sigma"] is None else f"{words}, noise {plain(row['sigma'])}"
+    return words if row["sigma"] is None or odds else f"{words}, noise {plain(row['sigma'])}"
 
 
 def _notes(used: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -91,9 +108,9 @@ def _guides(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, value and meaning of the figures that the theory is about, as far as they are known."""
     nu = found.get("floor") or {}
     every = [
-        ("noise", found["sigma"], "residual standard deviation over all clusters"),
-        ("separation", found["separation"], "least distance between two models"),
-        ("skewness", found["skewness"], "chi-squared skewness of the sample sizes; 0 when all are equal"),
+        ("noise", found.get("sigma"), "residual standard deviation over all clusters"),
+        ("separation", found.get("separation"), "least distance between two models"),
+        ("skewness", found.get("skewness"), "chi-squared skewness of the sample sizes; 0 when all are equal"),
         ("gamma", found.get("gamma"), "step size times the greatest curvature of a client; below 1 for the theory"),
         ("kappa", found.get("kappa"), "how far local steps stray; 1 is best"),
         ("nu", nu.get("nu"), _about_nu(nu)),

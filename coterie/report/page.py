@@ -13,8 +13,18 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from coterie.evaluate.metrics import SURE
-from coterie.report import choosing, coefficients, descent, one_shot, privacy, sentences, tables
+from coterie.evaluate.certainty import SURE
+from coterie.report import (
+    choosing,
+    coefficients,
+    descent,
+    groups,
+    one_shot,
+    privacy,
+    sentences,
+    tables,
+    worth,
+)
 from coterie.report.commands import is_named, own_learner, run_command
 from coterie.report.comparison import Comparison, MethodRuns, compare, contingency, curve, gains, pairs
 from coterie.report.figures.curves import Line, curves
@@ -24,6 +34,7 @@ from coterie.report.figures.strip import formation, is_strip, leaders, seen
 from coterie.report.figures.svg import colour, tag
 from coterie.report.formats import ABSENT, natural, plural
 from coterie.report.reading import RunData
+from coterie.training import subject
 from coterie.training.measures import MEASURES
 from coterie.training.runs.outputs import write_output
 
@@ -70,6 +81,8 @@ def embedded(value: object) -> Markup:
 def _words(found: Comparison, unfinished: int) -> dict[str, Any]:
     main = found.main
     return {
+        "title": subject.title(main.first.config),
+        "subject": subject.sentence(main.first.config, main.first.subject, main.first.clients),
         "headline": sentences.headline(found),
         "diverged": bool(main.diverged),
         "support": sentences.support(found),
@@ -83,7 +96,7 @@ def _words(found: Comparison, unfinished: int) -> dict[str, Any]:
         "names": [method.name for method in found.methods],
         "seeds": sorted({run.seed for method in found.methods for run in method.runs}),
         "on_training": main.first.metrics.evaluated_on == "training data",
-        "sure": SURE,
+        "sure": round(100 * SURE),
         "restarts": sentences.restarts_words(main),
         "command": run_command(main.first),
         "named": is_named(main.first),
@@ -100,7 +113,12 @@ def _tables(found: Comparison) -> dict[str, Any]:
     others = [method for method in found.methods if method is not found.main]
     return {
         "tiles": tables.tiles(found),
+        "worth": worth.section(found.main.first),
+        "groups": None if found.main.groups == "self" else groups.section(found.main.first),
+        "references": groups.reference_note(found.main.first),
+        "column_notes": found.main.first.subject.columns,
         "method_columns": method_columns,
+        "has_measures": any(column.key in MEASURES and column.key != "worst_tenth" for column in method_columns),
         "rows": tables.method_rows(found, method_columns),
         "costs": tables.cost_rows(found),
         "columns": columns,
@@ -150,12 +168,10 @@ def _figures(found: Comparison) -> dict[str, Any]:
         "gain_figures": [_gain_figure(found, base) for base in found.baselines if pairs(found.main, base)],
         "single": SINGLE,
         "map": drawn,
-        "map_reason": "" if drawn else _why_no_map(found.main),
         "map_legend": _legend(first, truths, drawn),
         "formation": _formation(found.main),
         "formation_legend": [(k, colour(k), sum(row.cluster == k for row in first.clients)) for k in seen(first)],
         "strip": is_strip(first),
-        "always_one": max(descent.numbers_of_clusters(first)) == 1,
         "leads": leaders(first),
         "curve_figures": _curve_figures(found),
     }
@@ -172,16 +188,6 @@ def _gain_figure(found: Comparison, base: MethodRuns) -> dict[str, Any]:
         "many": len(each) > SINGLE,
         "svg": gains_figure(each, places, label, found.higher_is_better),
     }
-
-
-def _why_no_map(main: MethodRuns) -> str:
-    if main.first.diverged:
-        return "the training diverged, so that losses under its models say nothing about the clients."
-    if main.groups != "found":
-        return f"{main.name} does not look for groups, so clients did not measure their loss under several models."
-    if descent.numbers_of_clusters(main.first)[-1] == 1:
-        return "with one cluster there is one model, and nothing to tell clients apart by."
-    return "the run does not hold the clients' losses under every cluster's model."
 
 
 def _legend(run: RunData, truths: list[str], drawn: ClientMap | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from coterie.training.measures import MEASURES
 from coterie.training.plugins import knows
 from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.runs.folder import RunFolder
+from coterie.training.subject import Subject, subject_of
 
 JOBS = "jobs"
 """The folder inside a comparison that holds its runs."""
@@ -31,6 +32,8 @@ class RunData:
     clients: list[ClientResult]
     label: str = ""
     """Name of the method's variant in a comparison; empty: the method's own name."""
+    subject: Subject = field(default_factory=Subject)
+    """What the data is about."""
 
     @property
     def method(self) -> str:
@@ -102,6 +105,7 @@ def run_from_parts(
         Metrics.from_json(summary["metrics"]),
         [ClientResult.from_json(client) for client in summary["clients"]],
         label,
+        subject_of(summary),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie.evaluate.metrics import SURE
+from coterie.report import certainty, coefficients, worth
 from coterie.report.commands import compare_command, is_named
 from coterie.report.comparison import (
     Comparison,
@@ -18,7 +18,7 @@ from coterie.report.comparison import (
     trouble,
 )
 from coterie.report.descent import changes_clusters
-from coterie.report.formats import count, listed, plain, plural, score, signed
+from coterie.report.formats import listed, plain, plural, score, signed
 from coterie.report.reading import RunData
 
 TIE = 0.0005
@@ -41,10 +41,10 @@ class Note:
 
 
 def headline(found: Comparison) -> str:
-    """One sentence: groups, gain over the baselines, certainty; or that the training diverged, and what to do."""
+    """One sentence: groups, gain over other models, certainty; or that the training diverged, and what to do."""
     if found.main.diverged:
         return _diverged(found.main)
-    parts = [_groups(found.main), _against(found), _sure(found.main)]
+    parts = [_groups(found.main), _against(found) or _alternatives(found), _sure(found.main)]
     if not parts[1] and not parts[2]:
         parts[1] = _score_alone(found)
     return "; ".join(part for part in parts if part) + "."
@@ -69,8 +69,20 @@ def _groups(main: MethodRuns) -> str:
     if high == 1:
         return f"One group: {'the only client has' if _clients(main) == 1 else f'all {clients} share'} one model"
     number = str(low) if low == high else f"{low} to {high}"
-    given = " given beforehand" if main.groups == "truth" else ""
+    given = " given beforehand" if main.groups == "truth" else ", as asked for," if _is_asked_for(main) else ""
     return f"{number} groups{given} among {clients}" + ("" if low == high else ", depending on the seed")
+
+
+def _alternatives(found: Comparison) -> str:
+    """How the main method does against models that were fitted for comparison; empty where there are none."""
+    alternatives = worth.baselines_of(found.main.first)
+    return worth.headline(alternatives) if alternatives is not None and _several(found.main) else ""
+
+
+def _is_asked_for(main: MethodRuns) -> bool:
+    """Whether the number of groups was an option, and every run has just as many."""
+    asked = [run.config.get("clusters") for run in main.runs if "chosen" not in run.metrics]
+    return main.groups == "found" and asked == _used(main) and len(set(asked)) == 1
 
 
 def _clients(main: MethodRuns) -> float:
@@ -132,18 +144,9 @@ def _percent(differences: list[tuple[str, float]], several: bool) -> str:
 
 
 def _sure(main: MethodRuns) -> str:
-    sure = spread(certain(run) for run in main.runs)
-    if sure is None or max(_used(main)) == 1:
-        return ""
-    m = _clients(main) - main.first.metrics.get("liars", 0)  # attackers are not asked
-    of = f"{count(sure.mean)} of {plural(m, 'client')}"
-    return f"{of} {'is' if m == 1 else 'are'} sure of {'its' if m == 1 else 'their'} group"
-
-
-def certain(run: RunData) -> int | None:
-    """How many clients are sure of their group; None where no margins were measured."""
-    margins = [row["margin"] for row in run.clients if row.get("margin") is not None]
-    return sum(margin >= SURE for margin in margins) if margins else None
+    text = "" if max(_used(main)) == 1 else certainty.sure_clients([run.clients for run in main.runs])
+    mixed = any(run.metrics.get("mixed") for run in main.runs)
+    return f"{text}, but a cluster may hide more than one group" if text and mixed else text
 
 
 def _score_alone(found: Comparison) -> str:
@@ -165,6 +168,9 @@ def support(found: Comparison) -> list[str]:
     facts = [_how_measured(found)]
     if main.diverged:
         return facts
+    alternatives = worth.baselines_of(main.first)
+    if alternatives is not None and _several(main):
+        facts = [*alternatives.sentences(), *facts]
     for base in found.baselines:
         edge = advantages(main, base)
         if edge is not None and len(edge.values) > 1:
@@ -206,11 +212,15 @@ def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
         return [note for note in candidates if note is not None]
     candidates = [
         *_diverged_notes(found),
+        _hidden_groups_note(found.main),
+        _unsure_note(found.main),
+        _diagnosis_note(found.main),
         _training_note(found.main),
         _attackers_note(found.main),
         _unfinished_note(unfinished),
         *_trouble_notes(every),
         _unused_note(found.main),
+        _fit_note(found.main),
         _stopped_note(found.main),
         _uneven_note(found),
         _choice_note(found),
@@ -225,11 +235,40 @@ def _diverged_notes(found: Comparison) -> list[Note | None]:
     return [Note(f"{m.name} is not compared with. {_diverged(m)}", caution=True) for m in others]
 
 
+def _hidden_groups_note(main: MethodRuns) -> Note | None:
+    """The warning of the first seed that has one."""
+    warned = [(run, text) for run in main.runs if (text := certainty.hidden_groups(run.metrics))]
+    if not warned:
+        return None
+    run, text = warned[0]
+    return Note(f"{_capital(text)}{_seed_words(main, run)}.", caution=True)
+
+
+def _unsure_note(main: MethodRuns) -> Note | None:
+    text = certainty.unsure_clients(main.first.clients)
+    return Note(f"Of the clients that are not certain, {text}{_seed_words(main, main.first)}.") if text else None
+
+
+def _seed_words(main: MethodRuns, run: RunData) -> str:
+    return f" (seed {run.seed})" if len(main.runs) > 1 else ""
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _diagnosis_note(main: MethodRuns) -> Note | None:
+    diagnosed = main.first.metrics.get("diagnosed")
+    if diagnosed is None:
+        return None
+    return Note(f"The method {main.name} was chosen by a diagnosis of the clients: {diagnosed['reason']}")
+
+
 def _training_note(main: MethodRuns) -> Note | None:
     if not _on_training(main):
         return None
     return Note(
-        "No held-out data was given: scores and margins are measured on the training data and flatter the models.",
+        "No held-out data was given: scores are measured on the training data and flatter the models.",
         caution=True,
     )
 
@@ -287,6 +326,11 @@ def _unused_note(main: MethodRuns) -> Note | None:
     return Note(f"Not every cluster has clients in the end: {listed(short)} are in use.")
 
 
+def _fit_note(main: MethodRuns) -> Note | None:
+    told = coefficients.could_fit_better(main.first.metrics)
+    return Note(f"{told[0].upper()}{told[1:]}.", caution=True) if told else None
+
+
 def _stopped_note(main: MethodRuns) -> Note | None:
     early = [
         f"{len(run.records)} of {run.config['rounds']} rounds (seed {run.seed})"
@@ -316,6 +360,8 @@ def _choice_note(found: Comparison) -> Note | None:
 
 
 def _baseline_note(found: Comparison) -> Note | None:
+    if worth.baselines_of(found.main.first) is not None:
+        return None
     kinds = {method.groups for method in found.methods}
     missing = [PHRASES[kind] for kind in ("one", "self") if kind not in kinds]
     if not missing:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.evaluate.baselines import RUN
 from coterie.report import privacy
 from coterie.report.commands import option_text, scenario_options
-from coterie.report.comparison import Comparison, MethodRuns, Spread, gains, mean_scores
+from coterie.report.comparison import Comparison, MethodRuns, Spread, gains, mean_scores, spread
 from coterie.report.formats import ABSENT, count, like, megabytes, natural, plain, score, seconds, signed, spans
 from coterie.report.reading import RunData, typed_method
+from coterie.report.worth import baselines_of
 from coterie.training.measures import MEASURES, Measure, Unit
-from coterie.training.records import ClientResult
-from coterie.training.result import POSTERIOR, REGRESSION
+from coterie.training.result import REGRESSION
 
 Format = Callable[[float | None], str]
 
@@ -93,13 +94,30 @@ def tiles(found: Comparison) -> list[Tile]:
     agreement = main.over_seeds("ari")
     if agreement is not None and main.groups in ("found", "truth"):
         shown.append(Tile("agreement with the truth", cell(agreement, index_form), "adjusted Rand index, 1 is perfect"))
-    shown += [
-        Tile("rounds", cell(_exchanges(main), _count), "with those before training" if _begins(main) else ""),
-        Tile("MB up", cell(_in_megabytes(main, "bytes_up"), plain), "by all clients together"),
-        Tile("MB down", cell(_in_megabytes(main, "bytes_down"), plain), "to all clients together"),
-        Tile("time", cell(main.over_seeds("seconds"), seconds), "training, without evaluation"),
+    return shown + _pooled_tiles(main)
+
+
+def _pooled_tiles(main: MethodRuns) -> list[Tile]:
+    """Figures over all held-out samples together, where the run was compared with other models."""
+    every = [found for run in main.runs if (found := baselines_of(run)) is not None]
+    if not every:
+        return []
+    mine = [found.candidate(RUN) for found in every]
+    note = "over all held-out samples"
+    if not every[0].classification:
+        return [
+            Tile("RMSE, pooled", cell(spread(each.rmse for each in mine), plain), note),
+            Tile("R²", cell(spread(each.r2 for each in mine), index_form), note),
+        ]
+    return [
+        Tile("AUC", cell(spread(each.auc for each in mine), index_form), note),
+        Tile("log loss", cell(spread(each.loss for each in mine), plain), note),
+        Tile(
+            "base rate",
+            cell(spread(found.base_rate for found in every), lambda value: score(value, "accuracy")),
+            "share of the most frequent class",
+        ),
     ]
-    return shown
 
 
 def _begins(method: MethodRuns) -> bool:
@@ -223,8 +241,8 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
     optional = {
         "truth": Column("truth", "true group", numeric=False),
         "finetuned": Column("finetuned", MEASURES["finetuned"].label),
-        "margin": Column("margin", "margin"),
-        POSTERIOR: Column(POSTERIOR, "posterior"),
+        "certainty": Column("certainty", "certainty"),
+        "samples_needed": Column("samples_needed", "samples needed"),
     }
     columns = [
         Column("id", "client", numeric=False),
@@ -233,7 +251,7 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
         *(optional[key] for key in ("truth",) if key in known),
         Column("score", "accuracy" if found.higher_is_better else "RMSE"),
         *(Column(base.groups, f"gain over {base.name}") for base in found.baselines),
-        *(optional[key] for key in ("finetuned", "margin", POSTERIOR) if key in known),
+        *(optional[key] for key in ("finetuned", "certainty", "samples_needed") if key in known),
         Column("loss", "loss"),
     ]
     rows = []
@@ -245,8 +263,8 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
             "truth": (str(row.get("truth", ABSENT)), str(row.get("truth", ""))),
             "score": (form(averages.get(row.id)), averages.get(row.id)),
             "finetuned": (form(tuned.get(row.id)), tuned.get(row.id)),
-            "margin": (_margin(row.get("margin")), row.get("margin")),
-            POSTERIOR: _posterior(row),
+            "certainty": (_certainty(row.certainty), row.certainty),
+            "samples_needed": (str(row.get("samples_needed", ABSENT)), row.get("samples_needed")),
             "loss": (plain(row.loss), row.loss),
         }
         for kind, by_client in versus.items():
@@ -256,18 +274,11 @@ def client_table(found: Comparison) -> tuple[list[Column], list[dict[str, tuple[
     return columns, rows
 
 
-def _margin(value: float | None) -> str:
-    return ABSENT if value is None else signed(f"{value:.1f}")
-
-
-def _posterior(row: ClientResult) -> tuple[str, float | None]:
-    """Probability that a client belongs to the cluster it is in: text and value."""
-    each = row.get(POSTERIOR)
-    if each is None:
-        return ABSENT, None
-    mine = each[row.cluster]
-    # what rounds to certainty is not certain
-    return ("> 0.999" if 0.9995 <= mine < 1 else f"{mine:.3f}"), mine
+def _certainty(value: float | None) -> str:
+    """Probability in percent; what rounds to 100 or 0 is neither."""
+    if value is None:
+        return ABSENT
+    return "> 99.9 %" if value > 0.9995 else "< 0.1 %" if value < 0.0005 else f"{100 * value:.1f} %"
 
 
 def _gain(value: float, found: Comparison) -> str:
@@ -351,9 +362,8 @@ def returned_rows(main: MethodRuns) -> Mapping[str, str]:
         "score": "the score of its model on its data",
         "loss": "the mean loss of its model on its data",
         "finetuned": "the score of the model that it fine-tuned by local steps and kept",
-        "losses": "the mean loss under every cluster's model",
-        "margin": "by how many standard errors its own model beats the next best",
-        "posterior": "its mean training loss under every cluster's model, from which its posterior follows",
+        "losses": "the mean loss under every cluster's model on its held-out samples, on one half of them and on its "
+        "training samples, and three sums of products of residuals, from which the certainty follows",
         "curvature": "the largest eigenvalue of X^T X / n of its features",
         "sums": "cross-products of its features and residuals, which are added up over the clients of its cluster",
     }

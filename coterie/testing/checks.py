@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.client.group import ClientGroup
+from coterie.core import blocks
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.federation import Federation, Replies
 from coterie.core.messages import Broadcast, Reply
@@ -196,23 +198,34 @@ def check_client_order(case: Case) -> None:
 
 
 def check_shards(case: Case) -> None:
-    """How clients are cut into shards does not matter; one client a shard is what the sequential engine does."""
-    _assert_same(case.run(), case.run(federation=partial(Simulated, shards=2)), "2 shards")
+    """How clients are cut into shards and blocks does not matter; the sequential engine has one client in each."""
+    with patch.object(blocks, "PADDING_BYTES", 0):
+        cut = case.run(case.plan(), partial(Simulated, shards=2))
+    _assert_same(case.run(), cut, "2 shards, a block for every size")
 
 
 def check_engines(case: Case) -> None:
     """One client at a time, through bytes, gives the same models and the same number of bytes.
 
-    A case without options is run with all clients and with some of them, a case with options with some of them.
+    A case with options is run with some of the clients. One without is run with all of them for every other learner,
+    with some of them for the rest, and with both if the method is for one learner only.
     """
-    shares: tuple[float | None, ...] = (0.6,) if case.options else (1.0, 0.6)
+    some = case.options or list(LEARNERS).index(case.learner) % 2
+    shares: tuple[float | None, ...] = (0.6,) if some else (1.0,)
+    if len(learners_of(case.method)) == 1 and not case.options:
+        shares = (1.0, 0.6)
     for share in shares if "participation" not in find_method(case.method).refuses else (None,):
-        plan = case.plan(participation=share)
+        plan = case.plan(participation=share, **_few_rounds(case))
         fast = case.run() if plan.config == case.plan().config else case.run(plan)
         slow = case.run(plan, Sequential)
         _assert_same(fast, slow, f"the sequential engine (participation {share})")
         for name in ("bytes_up", "bytes_down"):
             assert fast.metrics[name] == slow.metrics[name], f"{name} differs between the engines"
+
+
+def _few_rounds(case: Case) -> dict[str, Any]:
+    """Return the settings of a run that is evaluated once: one client at a time is slow."""
+    return {"rounds": 3, "evaluate_every": 3} if case.settings.get("rounds") == ROUNDS else {}
 
 
 def check_twin(case: Case) -> None:

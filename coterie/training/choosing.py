@@ -1,78 +1,89 @@
 """How many clusters: trial runs with K = 1, 2, ... on a part of every client's samples, judged by the rest of them.
 
-A trial run is the run itself with fewer rounds. Its seed decides the samples that are held out and the start; all K
-share the seeds, so that differences between them are paired client by client. The smallest K wins whose held-out loss
-is not clearly above the least one: noise does not argue for more clusters, and K = 1 says that there is nothing to gain
-by telling clients apart. Test data takes no part.
+A trial run is the run itself with fewer rounds. Its seed decides which samples are held out and the first models; all K
+share the seeds, so that differences between them are paired client by client. `verdict.py` holds the rule. Test data
+takes no part.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.keys import Purpose, key_for
 from coterie.core.numbers import finite
+from coterie.core.plain import to_plain
 from coterie.core.validation import hold_out
-from coterie.errors import ConfigError, DivergenceWarning, TrainingError
+from coterie.errors import ConfigError, DivergenceWarning
+from coterie.learners.base import Learner
 from coterie.methods.base import TrialSettings
+from coterie.training.callbacks.base import Callback, TrainingRun
 from coterie.training.planning import Plan
+from coterie.training.records import RoundRecord
 from coterie.training.result import Result
 from coterie.training.runs.journal import TrialLog
+from coterie.training.stopping import Watch
+from coterie.training.verdict import HeldOut, judge
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 SHARE = 0.2
-"""Of each client's training samples, to judge by."""
+"""Share of each client's training samples that a trial run holds out."""
 PART = 0.5
-"""Of the rounds, for a trial run; by then the numbers of clusters are far enough apart (docs/choosing-clusters.md)."""
-CLEAR = 2.0
-"""Standard errors from which a difference counts. One lets noise add clusters (docs/choosing-clusters.md)."""
+"""Share of the rounds that a trial run takes at most (docs/choosing-clusters.md)."""
+SETTLED, SETTLED_ROUNDS = 1e-3, 5
+"""A trial run ends when its training loss has not fallen by this share for this many consecutive rounds."""
+BEYOND = 2
+"""No larger K is tried when this many in a row after the best one have a higher held-out loss."""
 REPEATABLE = 0.8
-"""Agreement between trial runs below which the clusters are not to be trusted."""
+"""Agreement between trial runs below which there is a warning that the clusters cannot be relied on."""
 ABSENT = -1
 """The cluster of a client that did not answer."""
 
 
+Outcome = dict[str, Any]
+"""Result of a trial run, JSON-ready; see `_outcome`."""
 OnTrial = Callable[[int, int], None]
-"""Called with the number of finished trial runs and the number of all, before the first one and after each."""
+"""Called with the number of finished trial runs and the largest number that there may be, before the first one and
+after each; with the number of finished ones twice if larger numbers of clusters are left out."""
+
+
+@dataclass
+class Settled(Callback):
+    """Ends a trial run when its training loss has stopped falling."""
+
+    watch: Watch = field(default_factory=lambda: Watch("loss", SETTLED_ROUNDS, tolerance=SETTLED))
+    reason: ClassVar[str] = "patience"
+
+    def on_round(self, run: TrainingRun, record: RoundRecord) -> bool:
+        self.watch.see(record)
+        return self.watch.exhausted
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What the trial runs showed, and what they took."""
+    """Results and costs of the trial runs."""
 
     losses: Floats
-    """(K, S, m) held-out loss of each client, for 1, 2, ... clusters and each seed; NaN for one not to be judged."""
+    """(K, S, m) held-out loss of each client, for 1, 2, ... clusters and each seed; NaN where nothing is held out."""
     clusters: Ints
     """(K, S, m) the cluster of each client, or `ABSENT`."""
+    sizes: Ints
+    """(m,) number of training samples of each client, held-out ones included."""
     rounds: int
-    """Of one trial run."""
+    """Most rounds of one trial run."""
     bytes_up: int
     bytes_down: int
     exchanges: int
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Which number of clusters, and by how much the others are behind; arrays have shape (K,)."""
-
-    chosen: int
-    """A place in the arrays: one less than the number of clusters."""
-    loss: Floats
-    """Held-out loss, the mean over clients and seeds."""
-    behind: Floats
-    """How far it is above the least one."""
-    error: Floats
-    """Standard error of `behind`; none for the least loss itself."""
 
 
 def choose(
@@ -87,34 +98,39 @@ def choose(
         on_trial: Called after each trial run.
     """
     trials = _trials(plan, train, log, on_trial)
-    verdict = judge(trials.losses)
     agreements, in_use = [agreement(row) for row in trials.clusters], [_in_use(row) for row in trials.clusters]
     # spare clusters only help a random start: where all clients are in one, there is one
-    K = 1 if in_use[verdict.chosen] == 1 else verdict.chosen + 1
-    told = {
+    single = np.array(in_use)[:, None, None] == 1
+    losses = np.where(single, trials.losses[0], trials.losses)
+    data = HeldOut.of(losses, trials.sizes, SHARE, _unit_loss(plan.learner))
+    found = judge(data)
+    K, caution = found.verdict.trained, found.verdict.warning
+    chosen = {
         "by": "held-out loss",
         "clusters": K,
+        "verdict": to_plain(found.verdict),
+        "answer": found.verdict.sentence,
         "table": [
             {
                 "clusters": k + 1,
-                "loss": finite(verdict.loss[k]),
-                "behind": finite(verdict.behind[k]),
-                "se": finite(verdict.error[k]),
+                "loss": finite(found.loss[k]),
+                "behind": finite(found.behind[k]),
+                "se": finite(found.error[k]),
                 "agreement": agreements[k],
                 "in_use": in_use[k],
             }
-            for k in range(len(verdict.loss))
+            for k in range(len(found.loss))
         ],
         "seeds": trials.losses.shape[1],
         "rounds": trials.rounds,
         "share": SHARE,
-        "judged": int(_judged(trials.losses).sum()),
-        "warnings": list(_cautions(K, agreements, in_use)),
+        "judged": len(data.sizes),
+        "warnings": [*([] if caution is None else [caution]), *_cautions(K, agreements, in_use, most_clusters(plan))],
         "bytes_up": trials.bytes_up,
         "bytes_down": trials.bytes_down,
         "exchanges": trials.exchanges,
     }
-    return plan.decided(clusters=K), told
+    return plan.decided(clusters=K), chosen
 
 
 def trial_settings(plan: Plan) -> TrialSettings:
@@ -124,7 +140,7 @@ def trial_settings(plan: Plan) -> TrialSettings:
 
 
 def trial_rounds(plan: Plan) -> int:
-    """Rounds of one trial run."""
+    """Return the largest number of rounds of a trial run."""
     given = trial_settings(plan).choose_rounds
     return int(given) if given is not None else max(1, round(PART * plan.rounds))
 
@@ -137,43 +153,20 @@ def most_clusters(plan: Plan) -> int:
 def announcement(plan: Plan) -> str:
     """What is going to be done, for somebody who waits for it."""
     most, seeds = most_clusters(plan), trial_settings(plan).choose_seeds
-    return f"{most * seeds} trial runs of {trial_rounds(plan)} rounds choose the number of clusters, 1 to {most}"
+    return (
+        f"up to {most * seeds} trial runs of at most {trial_rounds(plan)} rounds choose the number of clusters, "
+        f"1 to {most}"
+    )
 
 
-# ---- the rule ------------------------------------------------------------------------------------------------------
+def _unit_loss(learner: Learner) -> float | None:
+    """Loss of a prediction that is wrong by 1, which turns a mean loss into an RMSE; None for classes."""
+    if learner.classes is not None:
+        return None
+    return float(learner.loss(torch.zeros(1, 1), torch.ones(1, 1)))
 
 
-def judge(losses: Floats) -> Verdict:
-    """The smallest K whose held-out loss is at most `CLEAR` standard errors behind the least; `losses` is (K, S, m).
-
-    The standard error is that of the paired difference to the least one. Clients and seeds both make it uncertain, so
-    both count: the variance of the clients' means (over seeds) divided by m, plus that of the seeds' means (over
-    clients) divided by S. Clients that cannot be judged in every trial are left out.
-    """
-    losses = losses[:, :, _judged(losses)]
-    mean = losses.mean(axis=(1, 2))
-    best = int(mean.argmin())
-    if not np.isfinite(mean[best]):
-        raise TrainingError(
-            "clusters=auto: in all trial runs the held-out loss is infinite: lower lr, scale the features"
-        )
-    with np.errstate(invalid="ignore"):  # a diverged number of clusters is infinitely far behind, its error unknown
-        gaps = losses - losses[best]
-        error = np.sqrt(_squared_error(gaps.mean(axis=1), alone=np.inf) + _squared_error(gaps.mean(axis=2), alone=0.0))
-    error[best] = 0.0
-    behind = mean - mean[best]
-    return Verdict(int(np.flatnonzero(behind <= CLEAR * error)[0]), mean, behind, error)
-
-
-def _judged(losses: Floats) -> npt.NDArray[np.bool_]:
-    """(m,) who has a held-out loss in every trial."""
-    return np.asarray(~np.isnan(losses).any(axis=(0, 1)))
-
-
-def _squared_error(values: Floats, alone: float) -> Floats:
-    """Of the mean of each row of (K, n); `alone` where a row has one value, which says nothing about its error."""
-    n = values.shape[1]
-    return values.var(axis=1, ddof=1) / n if n > 1 else np.full(len(values), alone)
+# ---- agreement -----------------------------------------------------------------------------------------------------
 
 
 def agreement(clusters: Ints) -> float | None:
@@ -192,8 +185,8 @@ def _in_use(clusters: Ints) -> float:
     return float(np.mean([len(np.unique(row[row != ABSENT])) for row in clusters]))
 
 
-def _cautions(K: int, agreements: Sequence[float | None], in_use: Sequence[float]) -> Iterator[str]:
-    """What speaks against trusting K clusters; one value for each number tried."""
+def _cautions(K: int, agreements: Sequence[float | None], in_use: Sequence[float], most: int) -> Iterator[str]:
+    """What speaks against relying on K clusters; one value for each number tried, of at most `most`."""
     agreed, used = agreements[K - 1], in_use[K - 1]
     if agreed is not None and agreed < REPEATABLE:
         yield (
@@ -205,7 +198,7 @@ def _cautions(K: int, agreements: Sequence[float | None], in_use: Sequence[float
             f"of {K} clusters {used:.1f} were in use in the trial runs: spare ones help a random start, so with more "
             "restarts fewer may do"
         )
-    if K == len(agreements) > 1:
+    if K == most > 1:
         yield f"{K} is the largest number that was tried, and more may be better: give a larger max_clusters"
 
 
@@ -216,26 +209,53 @@ def _trials(
     plan: Plan, train: Callable[[Plan], Result], log: TrialLog | None = None, on_trial: OnTrial | None = None
 ) -> Trials:
     data, rounds = _own_samples(plan), trial_rounds(plan)
-    shape = (most_clusters(plan), int(trial_settings(plan).choose_seeds), len(data.clients))
-    losses, clusters = np.empty(shape), np.empty(shape, dtype=np.int64)
-    up = down = 0
+    most, seeds = most_clusters(plan), int(trial_settings(plan).choose_seeds)
     known = [] if log is None else log.read()
-    total, on_trial = shape[0] * shape[1], on_trial or (lambda done, total: None)
-    on_trial(len(known), total)
-    for number, (k, s) in enumerate(np.ndindex(shape[:2])):
-        if number < len(known):
-            outcome = known[number]
-        else:
-            trial = _trial(plan, data, k + 1, s, rounds)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DivergenceWarning)  # a trial that diverges is out of the running
-                outcome = _outcome(trial, train(trial))
-            if log is not None:
-                log.append(outcome)
-            on_trial(number + 1, total)
-        losses[k, s], clusters[k, s] = [float(loss) for loss in outcome["losses"]], outcome["clusters"]
-        up, down = up + outcome["bytes_up"], down + outcome["bytes_down"]
-    return Trials(losses, clusters, rounds, up, down, total * (rounds + 1))
+    on_trial = on_trial or (lambda done, total: None)
+    outcomes: list[list[Outcome]] = []
+    done = 0
+    on_trial(len(known), most * seeds)
+    for k in range(most):
+        outcomes.append([])
+        for s in range(seeds):
+            if done < len(known):
+                outcome = known[done]
+            else:
+                outcome = _outcome_of(_trial(plan, data, k + 1, s, rounds), train)
+                if log is not None:
+                    log.append(outcome)
+                on_trial(done + 1, most * seeds)
+            done += 1
+            outcomes[-1].append(outcome)
+        if _beyond(_losses(outcomes), data.sizes):
+            break
+    if done < most * seeds:
+        on_trial(done, done)
+    flat = [outcome for row in outcomes for outcome in row]
+    return Trials(
+        _losses(outcomes),
+        np.array([[outcome["clusters"] for outcome in row] for row in outcomes], dtype=np.int64),
+        data.sizes,
+        rounds,
+        *(sum(outcome[name] for outcome in flat) for name in ("bytes_up", "bytes_down", "exchanges")),
+    )
+
+
+def _losses(outcomes: Sequence[Sequence[Outcome]]) -> Floats:
+    """(K, S, m) held-out losses; those that are not finite are kept as text."""
+    return np.array([[[float(loss) for loss in outcome["losses"]] for outcome in row] for row in outcomes])
+
+
+def _beyond(losses: Floats, sizes: Ints) -> bool:
+    """Whether the last numbers of clusters were all worse than an earlier one, so that larger ones are not tried."""
+    mean = HeldOut.of(losses, sizes, SHARE).mean
+    return len(mean) - 1 - int(mean.argmin()) >= BEYOND
+
+
+def _outcome_of(trial: Plan, train: Callable[[Plan], Result]) -> Outcome:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)  # a trial that diverges is out of the running
+        return _outcome(trial, train(trial))
 
 
 def _own_samples(plan: Plan) -> ClientDirectory:
@@ -252,13 +272,13 @@ def _own_samples(plan: Plan) -> ClientDirectory:
 
 
 def _trial(plan: Plan, data: ClientDirectory, K: int, s: int, rounds: int) -> Plan:
-    """The run with K clusters, seed number s and samples held out; always to its last round, and judged once."""
+    """Return the run with K clusters, seed number s and samples held out, evaluated once at its end."""
     seed = key_for(plan.settings.seed, Purpose.TRIAL, s) >> 1  # seeds have 63 bits
     once = {"rounds": rounds, "evaluate_every": rounds, "patience": None, "finetune": None}
     return plan.on(data, clusters=K, seed=seed, validation=SHARE, **once)
 
 
-def _outcome(trial: Plan, result: Result) -> dict[str, Any]:
+def _outcome(trial: Plan, result: Result) -> Outcome:
     """What a trial run showed and took, JSON-ready.
 
     Held-out loss and cluster of each client, (m,) each. The loss is NaN where nothing is held out and infinite after
@@ -278,6 +298,7 @@ def _outcome(trial: Plan, result: Result) -> dict[str, Any]:
         "clusters": clusters.tolist(),
         "bytes_up": result.metrics["bytes_up"] + up,
         "bytes_down": result.metrics["bytes_down"] + down,
+        "exchanges": result.metrics.rounds + 1,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +14,15 @@ from torch import Tensor
 
 from coterie.core.client_state import NEVER
 from coterie.core.clusters import Params, flat, unflat
-from coterie.core.dataset import FederatedDataset
+from coterie.core.dataset import FederatedDataset, Profile
 from coterie.core.numbers import finite, finite_numbers
 from coterie.core.plain import to_plain
+from coterie.core.schema import Schema
 from coterie.core.state import ServerState, best_restart
 from coterie.errors import DivergenceWarning
+from coterie.evaluate.certainty import Certainty, ask_evidence, measure_certainty
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, training_losses
+from coterie.evaluate.regression import Labels
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
 from coterie.learners.linear import Linear
 from coterie.methods.round import assigned_groups
@@ -69,6 +72,8 @@ def conclude(
         _beside(end) | {f"{SPLITS}{name}": rows for name, rows in end.state.tree.items()},
         None if end.kept is None else to_plain(end.kept.objective),
         plan.data.schema,
+        plan.diagnosis,
+        plan.data.column_notes,
         _diagnostics(end),
     )
 
@@ -77,9 +82,10 @@ def _metrics(end: FinalSnapshot, told: Mapping[str, Any]) -> Metrics:
     """The final figures, with the findings and the costs of the initialisation in `told`."""
     records = end.records
     ways = ("moment_descent", "one_shot", "grouping", "chosen")
-    before: Mapping[str, Any] = next((told[way] for way in ways if way in told), {})
+    initial = next(({way} for way in ways if way in told), set())
+    before = [told[way] for way in ({"diagnosed"} & told.keys()) | initial]
     seconds = round(sum(record.seconds for record in records), 3) + told.get("beginning_seconds", 0)
-    exchanges = {"exchanges": len(records) + before["exchanges"]} if before else {}
+    exchanges = {"exchanges": len(records) + sum(each["exchanges"] for each in before)} if before else {}
     return Metrics(
         diverged=end.why_diverged is not None,
         why_diverged=end.why_diverged,
@@ -88,8 +94,8 @@ def _metrics(end: FinalSnapshot, told: Mapping[str, Any]) -> Metrics:
         clients=len(end.known),
         evaluated_on=end.plan.evaluated_on,
         rounds=len(records),
-        bytes_up=sum(record.bytes_up for record in records) + before.get("bytes_up", 0),
-        bytes_down=sum(record.bytes_down for record in records) + before.get("bytes_down", 0),
+        bytes_up=sum(record.bytes_up for record in records) + sum(each.get("bytes_up", 0) for each in before),
+        bytes_down=sum(record.bytes_down for record in records) + sum(each.get("bytes_down", 0) for each in before),
         seconds=round(seconds, 3),
         stopped=records[-1].stopped if records else None,
         measures=measured(end, "end") | finite_numbers(told) | exchanges,
@@ -130,11 +136,6 @@ class FinalSnapshot(Snapshot):
         """Clusters of the clients that answered."""
         return np.asarray(self.choice.numpy()[self.positions])
 
-    @property
-    def chooses(self) -> bool:
-        """Whether clients choose among several clusters themselves."""
-        return not self.plan.tiers.assignment.assigned and self.K > 1
-
     @cached_property
     def asked(self) -> Tensor:
         """(m,) the clusters of the clients that are asked for scores, -1 for the others."""
@@ -143,22 +144,28 @@ class FinalSnapshot(Snapshot):
 
     @cached_property
     def answers(self) -> Scores:
-        """Scores of the clients, with margins where their clusters may be wrong."""
+        """Scores of the clients."""
         if not self.plan.may_evaluate:
             return NOTHING_ASKED
-        return self.ask_scores(self.asked, "test", margin=self.K > 1 and self.finds_groups)
+        return self.ask_scores(self.asked, "test")
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        scores = self.answers
-        if self.why_diverged is not None:  # margins under models that are lost say nothing
-            scores = replace(scores, margin=None, losses=None)
-        return Evaluation(scores, self.ask_validation(self.choice) if self.plan.may_evaluate else None)
+        return Evaluation(self.answers, self.ask_validation(self.choice) if self.plan.may_evaluate else None)
 
     @cached_property
     def why_diverged(self) -> str | None:
         """Sentence that says that and why the training diverged; None if it did not."""
         return _why_diverged(self)
+
+    @cached_property
+    def certainty(self) -> Certainty | None:
+        """Probability of each client's cluster; None if clusters were not looked for or the models are of no use."""
+        plan = self.plan
+        if self.K == 1 or not self.finds_groups or not plan.may_evaluate or self.why_diverged is not None:
+            return None
+        evidence = ask_evidence(plan.federation, self.clusters, self.honest(self.choice), self.round)
+        return measure_certainty(evidence, self.clusters, not self.classifies)
 
     @cached_property
     def finetuned(self) -> Scores | None:
@@ -252,23 +259,40 @@ def _beside(end: FinalSnapshot) -> Params:
 
 
 def _diagnostics(end: FinalSnapshot) -> Diagnostics | None:
-    """What `Result.coefficients` and `Result.posterior` are computed from; None if the models are not linear."""
+    """What `Result.coefficients`, `Result.baselines` and others are computed from; None if the training diverged."""
     plan = end.plan
-    if not isinstance(plan.learner, Linear) or end.why_diverged is not None:
+    if end.why_diverged is not None:
         return None
-    chosen = end.settled.losses if end.chooses else None
     return Diagnostics(
         plan.federation,
         plan.learner,
         end.clusters,
         end.choice,
-        positions=end.positions,
-        training_losses=chosen,
         round=end.round,
         lr=plan.tiers.local.rate(max(0, end.round), plan.rounds) if plan.rounds else None,
         work=plan.tiers.local,
-        feature_names=plan.data.feature_names or None,
-        may_ask=end.shares_models and plan.tiers.privacy is None,
+        labels=_labels(plan.data.schema, plan.data.profile),
+        remote=not isinstance(plan.data, FederatedDataset),
+        may_ask=plan.tiers.privacy is None,
+        shares_models=end.shares_models,
+        tested=None if plan.evaluated_on == "training data" else end.asked,
+        kept=end.kept,
+    )
+
+
+MOST_UNNAMED = 30
+"""Features without names that are called x1, x2, ..."""
+
+
+def _labels(schema: Schema, profile: Profile) -> Labels:
+    """Return the names and scales of the features, the classes and the reference levels of a schema."""
+    width = profile.features[0] if len(profile.features) == 1 and profile.features[0] <= MOST_UNNAMED else 0
+    return Labels(
+        features=schema.feature_names or tuple(f"x{j + 1}" for j in range(width)) or None,
+        scales=schema.scales,
+        classes=schema.classes,
+        references=schema.references,
+        target=schema.target,
     )
 
 
@@ -286,8 +310,6 @@ class Settled:
     restart: int
     start_losses: np.ndarray
     """(R,) each restart's mean training loss."""
-    losses: np.ndarray | None = None
-    """(answered, K) mean training losses under the models of the restart that won, where all were measured."""
     weights: np.ndarray | None = None
     """(answered, K) each client's own weights, where it has some."""
     components: np.ndarray | None = None
@@ -340,7 +362,7 @@ def _by_loss(plan: Plan, state: ServerState) -> Settled:
     restart = best_restart(torch.from_numpy(losses))
     own[rows] = torch.from_numpy(chosen[:, restart])
     unfit = positions[~np.isfinite(mine[:, restart])]
-    return Settled(positions, own, restart, losses, by_restart[:, restart], unfit=unfit, trained=float(last[restart]))
+    return Settled(positions, own, restart, losses, unfit=unfit, trained=float(last[restart]))
 
 
 def _by_weight(plan: Plan, state: ServerState, by: Own) -> Settled:
@@ -369,6 +391,7 @@ def _client_results(end: FinalSnapshot) -> list[ClientResult]:
     """One for each client that answered; a client without samples to be evaluated on has no score."""
     found = end.evaluation.scores or NOTHING_ASKED
     scores, losses = _by_position(found.positions, found.score), _by_position(found.positions, found.loss)
+    certainty = _certainty(end)
     columns = {name: column(end) for name, column in CLIENT_COLUMNS.items()}
     return [
         ClientResult(
@@ -377,6 +400,7 @@ def _client_results(end: FinalSnapshot) -> list[ClientResult]:
             cluster=int(end.choice[i]),
             score=scores.get(i),
             loss=losses.get(i),
+            certainty=certainty.get(i),
             measures=finite_numbers({name: column[i] for name, column in columns.items() if i in column}),
         )
         for i in end.positions.tolist()
@@ -399,14 +423,30 @@ def _true_group(end: FinalSnapshot) -> dict[int, str]:
     return {} if truth is None else {i: end.data.group_names[group] for i, group in enumerate(truth)}
 
 
-def _margins(end: FinalSnapshot) -> dict[int, Any]:
-    found = end.evaluation.scores
-    return {} if found is None else _by_position(found.positions, found.margin)
+def _certainty(end: FinalSnapshot) -> dict[int, Any]:
+    found = end.certainty
+    return {} if found is None else _by_position(found.evidence.positions, found.own)
+
+
+def _posterior(end: FinalSnapshot) -> dict[int, Any]:
+    found = end.certainty
+    return {} if found is None else _by_position(found.evidence.positions, found.probabilities)
+
+
+def _samples_needed(end: FinalSnapshot) -> dict[int, Any]:
+    """Number of samples with which clients that no cluster is certain for could be placed; more than they have."""
+    found = end.certainty
+    if found is None:
+        return {}
+    have = found.evidence.samples + found.evidence.held_out
+    needed = np.maximum(found.needed[found.evidence.own], have + 1)
+    known = found.undecided & np.isfinite(needed)
+    return _by_position(found.evidence.positions[known], needed[known].astype(np.int64))
 
 
 def _losses(end: FinalSnapshot) -> dict[int, Any]:
-    found = end.evaluation.scores
-    return {} if found is None else _by_position(found.positions, found.losses)
+    found = end.certainty
+    return {} if found is None else _by_position(*found.evidence.shown_losses)
 
 
 def _finetuned(end: FinalSnapshot) -> dict[int, Any]:
@@ -427,7 +467,8 @@ def _components(end: FinalSnapshot) -> dict[int, Any]:
 CLIENT_COLUMNS: Mapping[str, Column] = {
     "liar": _is_attacker,
     "truth": _true_group,
-    "margin": _margins,
+    "posterior": _posterior,
+    "samples_needed": _samples_needed,
     "losses": _losses,
     "finetuned": _finetuned,
     "weights": _weights,

@@ -17,8 +17,7 @@ from coterie.core.plain import from_plain, from_text
 from coterie.core.schema import Schema
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError, shown, unknown_name
-from coterie.evaluate.clients import scores
-from coterie.evaluate.metrics import SURE
+from coterie.evaluate.certainty import SURE, ask_evidence, measure_certainty
 from coterie.learners.base import Learner
 from coterie.methods.base import Method
 from coterie.methods.initializers import GivenModels, Model
@@ -101,8 +100,7 @@ def drifted(
 ) -> dict[str, Any]:
     """Return the clients whose group of an earlier run no longer fits, before anything is trained, ready for JSON.
 
-    A group does not fit if another model is better by `SURE` standard errors on the client's held-out samples, or for
-    want of them on its training samples.
+    A group does not fit if another one has a probability of at least `SURE`, given the client's samples.
 
     Args:
         data: The clients.
@@ -121,12 +119,13 @@ def drifted(
     own = torch.tensor([before.get(client, -1) for client in clients])
     if clusters.K == 1 or clusters.restarts > 1 or not bool((own >= 0).any()):
         return found
-    scored = scores(federation, clusters, own, BEFORE, learner.classes is None, margin=True)
-    assert scored.margin is not None
-    assert scored.losses is not None
-    for at, margin, losses in zip(scored.positions, scored.margin, scored.losses, strict=True):
-        if margin <= -SURE:
-            alarm = {"id": clients[at], "was": int(own[at]), "better": int(losses.argmin()), "margin": float(margin)}
+    certainty = measure_certainty(ask_evidence(federation, clusters, own, BEFORE), clusters, learner.classes is None)
+    if certainty is None:
+        return found
+    for at, shares in zip(certainty.evidence.positions, certainty.probabilities, strict=True):
+        better, was = int(shares.argmax()), int(own[at])
+        if better != was and shares[better] >= SURE:
+            alarm = {"id": clients[at], "was": was, "better": better, "certainty": float(shares[better])}
             found["alarms"].append(alarm)
     if found["alarms"]:
         named = ", ".join(alarm["id"] for alarm in found["alarms"][:5]) + ", ..." * (len(found["alarms"]) > 5)

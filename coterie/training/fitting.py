@@ -17,6 +17,7 @@ from coterie.core.dataset import ClientDirectory
 from coterie.core.numbers import finite_numbers
 from coterie.core.state import ServerState
 from coterie.data import SCENARIOS, scenario
+from coterie.diagnosis.values import Diagnosis
 from coterie.engines.in_process import InProcess
 from coterie.errors import CoterieError, RunError, memory_failures
 from coterie.learners import LearnerChoice
@@ -31,7 +32,7 @@ from coterie.training.callbacks.internal import (
     counts_questions,
     write_clients,
 )
-from coterie.training.choosing import OnTrial, choose
+from coterie.training.choosing import OnTrial, Settled, choose
 from coterie.training.concluding import conclude, has_stopped
 from coterie.training.divergence import overflow_refused
 from coterie.training.earlier import Earlier, check_schema, drifted
@@ -64,7 +65,8 @@ def fit(
     Args:
         data: The clients, from `from_arrays`, `from_table` or `scenario`; or clients that live elsewhere
             (docs/flower.md).
-        method: A typed method such as `IFCA(clusters=4)` from `coterie.methods`, or a name from `coterie methods`.
+        method: A typed method such as `IFCA(clusters=4)` from `coterie.methods`, or a name from `coterie methods`;
+            "auto" diagnoses the clients (`coterie.diagnose`) and follows the recommendation.
         learner: Name of a model family with settings ("mlp:hidden=200"), or a function that returns a torch.nn.Module;
             by default what suits the data.
         out: Folder to write the run to; it must not exist yet.
@@ -98,7 +100,8 @@ def carry_out(
     """Run a plan from its first round, in a new folder if one is named."""
     if out is None:
         return execute(initialize_run(plan, on_trial=on_trial), None, callbacks)
-    with RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), counts_questions(plan)) as folder:
+    claimed = RunFolder.claim(Path(out), plan.config, plan.data.fingerprint(), counts_questions(plan), plan.diagnosis)
+    with claimed as folder:
         try:
             initialized = initialize_run(plan, folder.trials(), on_trial)
         except CoterieError:
@@ -133,6 +136,8 @@ def initialize(plan: Plan) -> Initialized:
         if plan.earlier is not None:
             before = plan.earlier.assignments
             found["drift"] = drifted(plan.data, plan.federation, plan.learner, initial.state.clusters, before)
+        if plan.diagnosis is not None:
+            found = _with_diagnosis(found, plan.diagnosis)
     for note in initial.notes:
         warnings.warn(note, stacklevel=4)
     return Initialized(plan, initial.state, finite_numbers(found))
@@ -151,13 +156,27 @@ def initialize_run(plan: Plan, trials: TrialLog | None = None, on_trial: OnTrial
     if not plan.tries:
         return initialize(plan)
     clock = time.perf_counter()
-    plan, chosen = choose(plan, lambda trial: execute(initialize(trial), None), trials, on_trial)
+    plan, chosen = choose(plan, lambda trial: execute(initialize(trial), None, [Settled()]), trials, on_trial)
     spent = time.perf_counter() - clock
     for caution in chosen["warnings"]:
         warnings.warn(f"clusters=auto: {caution}", stacklevel=3)
     initialized = initialize(plan)
     seconds = round(spent + initialized.found.get("beginning_seconds", 0), 6)
     return replace(initialized, found={**initialized.found, "chosen": chosen, "beginning_seconds": seconds})
+
+
+def _with_diagnosis(found: dict[str, Any], diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the findings before the first round with the reason for the method, and what the diagnosis cost."""
+    recommendation, cost = diagnosis.recommendation, diagnosis.cost
+    diagnosed = {
+        "reason": recommendation.reason,
+        "do_not_cluster": recommendation.do_not_cluster,
+        "exchanges": cost.exchanges,
+        "bytes_up": cost.bytes_up,
+        "bytes_down": cost.bytes_down,
+    }
+    seconds = round(cost.seconds + found.get("beginning_seconds", 0), 6)
+    return {**found, "diagnosed": diagnosed, "beginning_seconds": seconds}
 
 
 def _written_down(folder: RunFolder, plan: Plan, initialized: Initialized) -> Initialized:
@@ -213,6 +232,7 @@ def go_on(
     on_trial: OnTrial | None = None,
 ) -> Result:
     """Continue a plan from the last checkpoint of its folder, or from its first round where there is none."""
+    plan = replace(plan, diagnosis=run.diagnosis)
     with run.alone(), _as_before(run.versions, warn):
         if run.finished:
             raise RunError(f"{run.path} was finished by another process meanwhile: read it with coterie.load")

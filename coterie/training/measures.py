@@ -20,8 +20,9 @@ from torch import Tensor
 
 from coterie.core.numbers import finite, finite_numbers
 from coterie.errors import ConfigError
+from coterie.evaluate.certainty import SURE, Certainty
 from coterie.evaluate.clients import Scores
-from coterie.evaluate.metrics import SURE, parameter_error, worst_tenth
+from coterie.evaluate.metrics import parameter_error, worst_tenth
 from coterie.evaluate.subspace import subspace_distance
 from coterie.learners.representation import Representation
 from coterie.methods.round import Step
@@ -115,13 +116,13 @@ def _worst(found: Scores | None, higher_is_better: bool) -> float | None:
     return finite(worst_tenth(found.score, higher_is_better)) if found is not None and len(found.score) else None
 
 
-def _knows_margins(now: Snapshot) -> bool:
-    return now.evaluation.scores is not None and now.evaluation.scores.margin is not None
+def _has_certainty(now: Snapshot) -> bool:
+    return now.certainty is not None
 
 
-def _sure(now: Snapshot) -> int:
-    found = now.evaluation.scores
-    return 0 if found is None or found.margin is None else int((found.margin >= SURE).sum())
+def _certainty(now: Snapshot) -> Certainty:
+    assert now.certainty is not None, "the measure applies only where the certainty is known"
+    return now.certainty
 
 
 def _reassigned(now: Snapshot) -> int:
@@ -459,13 +460,30 @@ BUILT_IN = (
     ),
     Measure(
         "sure",
-        _sure,
+        lambda now: _certainty(now).sure,
         label="sure",
-        description="clients whose own model beats the next best clearly (one-sided 95 %)",
-        applies=_knows_margins,
+        description=f"clients that belong to their cluster, not another, with a probability of at least {SURE:g}",
+        applies=_has_certainty,
         unit="count",
         when="end",
-        sentence="{sure} of {honest} clients are sure of their group",
+    ),
+    Measure(
+        "mixed",
+        lambda now: list(_certainty(now).mixed),
+        label="mixed",
+        description="clusters whose clients differ so much that they may hide more than one group",
+        applies=lambda now: _has_certainty(now) and bool(_certainty(now).mixed),
+        unit="other",
+        when="end",
+    ),
+    Measure(
+        "calibration",
+        lambda now: _certainty(now).calibration.to_json(),
+        label="calibration",
+        description="numbers by which losses become the probabilities of clusters",
+        applies=_has_certainty,
+        unit="other",
+        when="end",
     ),
     Measure(
         "sample_ari",

@@ -18,12 +18,14 @@ from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, 
 from coterie.core.federation import Federation
 from coterie.core.shard import ClientId
 from coterie.core.validation import aside_sizes, check_hold_out
+from coterie.diagnosis.diagnose import diagnose
+from coterie.diagnosis.values import Diagnosis
 from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
 from coterie.engines.in_process import InProcess
 from coterie.engines.remote import PLACES, RemoteClients
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
-from coterie.errors import ConfigError, shown
+from coterie.errors import ConfigError, shown, unknown_name
 from coterie.learners import LEARNERS, LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
@@ -45,7 +47,7 @@ KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
 """Bytes that are cached of what is computed from samples alone: this many, or this part of the training features."""
 
 MethodChoice = str | Method
-"""A method's name, or a typed value such as `IFCA(clusters=4)`."""
+"""A method's name, or a typed value such as `IFCA(clusters=4)`; `AUTO` leaves the choice to a diagnosis."""
 
 
 def method_class(name: object) -> type[Method]:
@@ -54,6 +56,11 @@ def method_class(name: object) -> type[Method]:
     Raises:
         ConfigError: if there is none; the message suggests the nearest name.
     """
+    if name == AUTO:
+        raise ConfigError(
+            "method auto is for a single run of coterie.fit or coterie run: name a method here; coterie diagnose "
+            "recommends one"
+        )
     if isinstance(name, str):
         knows(Method, name)
     return find_method(name)
@@ -67,6 +74,8 @@ class Plan:
     run: Run
     earlier: Earlier | None = None
     """The run whose models this one starts from."""
+    diagnosis: Diagnosis | None = None
+    """The diagnosis that chose the method, with method="auto"."""
 
     @property
     def data(self) -> ClientDirectory:
@@ -178,12 +187,14 @@ def prepare(
 
     Args:
         data: The clients.
-        method: A method's name, or a typed value.
+        method: A method's name, or a typed value; "auto" diagnoses the clients and takes the recommended method.
         learner: Name or function that builds the learner; by default what the data recommends.
         given: Options of the method and of the run by name. With a typed method they replace its fields.
     """
     if not isinstance(data, ClientDirectory):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
+    if method == AUTO:
+        return follow(diagnosis_for(data, given), data, learner, given)
     data = data.compact()
     kind = type(method) if isinstance(method, Method) else method_class(method)
     given = {name: value for name, value in given.items() if value is not None}
@@ -204,6 +215,63 @@ def prepare(
     plan = _assembled(built, data, chosen, settings, settings.rounds if built.trains else 0, earlier)
     _check_trials(plan)
     return plan
+
+
+def diagnosis_for(data: ClientDirectory, given: Mapping[str, Any]) -> Diagnosis:
+    """Return the diagnosis that chooses the method of a run.
+
+    Args:
+        data: The clients.
+        given: Options of the run by name.
+
+    Raises:
+        ConfigError: if the options do not allow a diagnosis.
+    """
+    check_before_diagnosis(given)
+    return diagnose(data, seed=int(given.get("seed") or 0))
+
+
+def check_before_diagnosis(given: Mapping[str, Any]) -> None:
+    """Check what can be checked of the options of a run before its method is known.
+
+    Raises:
+        ConfigError: if an option is unknown, or if the run is private: the sums of a diagnosis have no noise.
+    """
+    known = all_names()
+    for name, value in given.items():
+        if name not in known:
+            raise unknown_name("option", name, known)
+        if name in PRIVACY_OPTIONS and value is not None:
+            raise ConfigError(
+                "method=auto cannot go with differential privacy: the diagnosis asks clients for sums without noise; "
+                "name a method"
+            )
+
+
+def follow(
+    diagnosis: Diagnosis, data: ClientDirectory, learner: LearnerChoice | None, given: Mapping[str, Any]
+) -> Plan:
+    """Return the plan that a diagnosis recommends; options that are given override recommended ones.
+
+    Args:
+        diagnosis: The diagnosis of these clients.
+        data: The clients.
+        learner: As in `prepare`.
+        given: Options of the run and of the recommended method by name.
+    """
+    method = diagnosis.recommendation.method
+    given = {name: value for name, value in given.items() if value is not None}
+    foreign = sorted(given.keys() - names_of(method_class(method)))
+    if foreign:
+        raise ConfigError(
+            f"the diagnosis recommends method {method}, which has no option {foreign[0]}: leave {foreign[0]} out, or "
+            f"name a method that has it. {diagnosis.recommendation.reason}"
+        )
+    recommended = diagnosis.recommendation.settings()
+    for one, other in EXCLUSIVE:
+        if one in given:
+            recommended.pop(other, None)
+    return replace(prepare(data, method, learner, {**recommended, **given}), diagnosis=diagnosis)
 
 
 def method_of_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:

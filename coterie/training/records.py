@@ -15,6 +15,8 @@ from coterie.errors import RunError
 
 Plain = Any
 """A value that JSON can hold."""
+EMPTY: tuple[Plain, ...] = (None, [], (), "")
+"""Values of attributes that are no entries."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,7 +72,9 @@ class Figures(Mapping[str, Plain]):
         return sum(1 for _ in self)
 
     def _is_entry(self, name: str) -> bool:
-        return name in attributes_of(type(self)) and (name not in self.omitted_if_empty or bool(getattr(self, name)))
+        return name in attributes_of(type(self)) and (
+            name not in self.omitted_if_empty or getattr(self, name) not in EMPTY
+        )
 
 
 @cache
@@ -124,8 +128,9 @@ class ClientResult(Figures):
     """Final figures of one client.
 
     Optional ones: `truth` (its true group), `liar` (True for a simulated attacker), `losses` (mean loss under the model
-    of each cluster), `margin` (by how many standard errors its own model beats the next best), `finetuned` (score after
-    fine-tuning), `weights` and `components` (its mixture), `posterior` (probability of each cluster).
+    of each cluster), `posterior` (probability of each cluster), `samples_needed` (number of samples with which a client
+    that cannot be placed with certainty probably could), `finetuned` (score after fine-tuning), `weights` and
+    `components` (its mixture).
     """
 
     id: str
@@ -136,6 +141,10 @@ class ClientResult(Figures):
     """Accuracy or root mean squared error of its model; None if it was not evaluated."""
     loss: float | None = None
     """Mean loss on the same samples as `score`."""
+    certainty: float | None = None
+    """Probability that it is in its cluster's group, given the models found; None if groups were not looked for."""
+
+    omitted_if_empty: ClassVar[frozenset[str]] = frozenset({"certainty"})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -13,17 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from coterie.core.arrays import NUMBERS, as_array, tensor_of
 from coterie.core.clusters import Params, unflat
 from coterie.core.dataset import Profile, torch_dtype
-from coterie.core.numbers import finite_numbers
 from coterie.core.plain import Plain, from_plain
-from coterie.core.schema import Schema
+from coterie.core.schema import ColumnNote, Schema
 from coterie.core.shard import ClientId
 from coterie.data.columns import shown
 from coterie.data.encode import encode, encode_target
+from coterie.diagnosis.values import Diagnosis
 from coterie.errors import InputError, RunError
+from coterie.evaluate.baselines import Baselines
+from coterie.evaluate.certainty import Calibration
+from coterie.evaluate.groups import Groups
 from coterie.evaluate.placing import Density, Tree, mixed, sample_losses, weigh
 from coterie.learners import LearnerChoice, make_learner
 from coterie.learners.base import Learner
@@ -33,9 +37,12 @@ from coterie.methods.run import Initializer
 from coterie.options import from_options
 from coterie.tiers.objective import Objective
 from coterie.training.diagnostics import Diagnostics
+from coterie.training.notebook import Shown
+from coterie.training.predicting import EncodedSamples, client_columns, data_frame, predict_rows
 from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.runs.files import read_tensors
 from coterie.training.runs.folder import RunFolder
+from coterie.training.subject import sentence, subject_of, title
 
 Samples = npt.ArrayLike | object
 """An array (n, ...), or for a run of a table its rows: a DataFrame, an Arrow table, a dict of columns or a path."""
@@ -46,8 +53,13 @@ Support = tuple[Samples, Labels] | object
 
 SPLITS = "splits/"
 """In `Result.beside`: what names of the tree of splits begin with."""
-REGRESSION, POSTERIOR = "regression", "posterior"
-"""Names of the stored diagnostics: in the metrics, and in the figures of each client."""
+REGRESSION, BASELINES, GROUPS, POSTERIOR = "regression", "baselines", "groups", "posterior"
+"""Names of the stored diagnostics: in the metrics, and (the last) in the figures of each client."""
+
+NO_CERTAINTY = (
+    "this run has no probabilities of clusters: they are computed if the method looks for groups, the training did not "
+    "diverge, clients may be asked for losses, and there are held-out samples or many training samples per parameter"
+)
 
 
 @dataclass(frozen=True)
@@ -75,8 +87,12 @@ class Result:
     """The objective of mixtures, as plain values."""
     schema: Schema = field(default_factory=Schema)
     """How raw values become features and classes: `predict`, `weigh`, `assign` and `losses` apply it."""
+    diagnosis: Diagnosis | None = field(default=None, repr=False)
+    """The diagnosis that chose the method, with method="auto"."""
+    column_notes: tuple[ColumnNote, ...] = ()
+    """What became of each column of the table of the run; empty for other data."""
     diagnostics: Diagnostics | None = field(default=None, repr=False, compare=False)
-    """Source of `coefficients` and `posterior` while the run is in memory; a run folder stores their values instead."""
+    """Source of `coefficients` while the run is in memory; a run folder stores their values instead."""
 
     @property
     def assignments(self) -> dict[ClientId, int]:
@@ -84,62 +100,126 @@ class Result:
         return {client.id: client.cluster for client in self.clients}
 
     def coefficients(self) -> dict[str, Any]:
-        """Return the coefficients of linear models with confidence intervals, and the guides of the theory.
+        """Return the coefficients of linear or logistic models with confidence intervals.
+
+        For a run of a table they are in the units of its columns. Those of a classification are log-odds against the
+        class in `reference`; with several classes each name begins with its class.
 
         They are computed when they are first asked for, from sums that the clients return. A run that is written to a
         folder (`fit(..., out=...)`, `save`, `coterie run`) computes and stores them at its end, since the data may be
         gone later; `load` reads them from there.
 
         Returns:
-            `names` of the coefficients, `level` of the intervals, one row for each of `clusters` (`estimate`,
-            `standard_errors`, `low`, `high`, `samples`, `clients`, ...), `sigma`, `separation`, `skewness`, `gamma`,
-            `kappa` and `floor`.
+            `names` of the coefficients, `level` of the intervals, `references`, the reference level of each
+            categorical column, and one row for each of `clusters` (`estimate`, `standard_errors`, `low`, `high`,
+            `samples`, `clients`, ...). `loss` is the mean training loss of these estimates, and `behind` by how much
+            that of the run's own models is larger. For a regression there are also the guides of the theory: `sigma`,
+            `separation`, `skewness`, `gamma`, `kappa` and `floor`; for a classification `reference` and `classes`.
 
         Raises:
-            InputError: if the run has none: the models are not linear or not shared, the training diverged or was
-                private, or the data is too large.
+            InputError: if the run has none: the models are neither linear nor logistic or not shared, the training
+                diverged or was private, or the data is too large.
         """
         found: dict[str, Any] | None = self.metrics.get(REGRESSION)
         if found is None and self.diagnostics is not None:
             found = self.diagnostics.coefficients
         if found is None:
             raise InputError(
-                "this run has no intervals of coefficients: they are computed for linear models that clients share, if "
-                "the training did not diverge, was not private and the data is not too large"
+                "this run has no intervals of coefficients: they are computed for linear and logistic models that "
+                "clients share, if the training did not diverge, was not private and the data is not too large"
+            )
+        return found
+
+    def baselines(self) -> Baselines:
+        """Return the held-out error beside that of one pooled model, site intercepts, local models and a mixed model.
+
+        Like `coefficients`, it is computed when it is first asked for, and stored in a run folder. Where clients live
+        on other machines it takes about thirty exchanges, and a run folder does not store it.
+
+        Raises:
+            InputError: if the run has none: the models are neither linear nor logistic, there are no held-out samples,
+                the training diverged or was private, or the data is too large.
+        """
+        stored = self.metrics.get(BASELINES)
+        if stored is not None:
+            return Baselines.from_json(stored)
+        found = None if self.diagnostics is None else self.diagnostics.baselines
+        if found is None:
+            raise InputError(
+                "this run has no comparison with other models: it is computed for linear and logistic models with "
+                "held-out samples, if the training did not diverge, was not private and the data is not too large"
+            )
+        return found
+
+    def groups(self) -> Groups:
+        """Return the profile of each group: its size, its labels and the mean of each feature, in original units.
+
+        Like `coefficients`, it is computed when it is first asked for, and stored in a run folder.
+
+        Raises:
+            InputError: if the run has none: it is not of a table, clients share no models, the training diverged or was
+                private.
+        """
+        stored = self.metrics.get(GROUPS)
+        if stored is not None:
+            return Groups.from_json(stored)
+        found = None if self.diagnostics is None else self.diagnostics.groups
+        if found is None:
+            raise InputError(
+                "this run has no profiles of groups: they are computed for runs of a table whose clients share models, "
+                "if the training did not diverge and was not private"
             )
         return found
 
     def posterior(self) -> npt.NDArray[np.float64]:
         """Return the probability of each cluster for each client, (m, K), in the order of `clients`.
 
-        Noise is taken to be Gaussian. Like `coefficients`, it is computed when it is asked for and stored in a run
-        folder.
+        That of a client's own cluster is its `certainty`.
 
         Raises:
-            InputError: if the run has none: the models are not linear, clients do not choose among several clusters, or
-                the training diverged.
+            InputError: if the run has none; see `certainty`.
         """
-        found = None if self.diagnostics is None else self.diagnostics.posterior
-        if self.clients and all(POSTERIOR in client for client in self.clients):
-            found = np.array([client[POSTERIOR] for client in self.clients])
-        if found is None:
-            raise InputError(
-                "this run has no posterior probabilities: they are computed for linear models among which clients "
-                "choose, if the training did not diverge"
-            )
-        return found
+        if not self.clients or not all(POSTERIOR in client for client in self.clients):
+            raise InputError(NO_CERTAINTY)
+        return np.array([client[POSTERIOR] for client in self.clients])
+
+    def certainty(self, x: Samples, y: Labels | None = None) -> npt.NDArray[np.float64]:
+        """Return the probability of each cluster for a new client, (K,), given its labelled samples and the models.
+
+        It is calibrated as the certainty of the clients that trained: of new clients that come from the same groups and
+        for which a cluster has a probability of 95 %, about 95 % belong there.
+
+        Args:
+            x: Samples of the new client, as in `predict`.
+            y: Their labels (n,), as in the training data; for a run of a table they may be a column of x instead.
+
+        Raises:
+            InputError: if the run has no certainty: the method does not look for groups, the training diverged, clients
+                may not be asked for losses (local privacy), or there were too few samples to calibrate it.
+        """
+        if not self.has_certainty:
+            raise InputError(NO_CERTAINTY)
+        losses = self._sample_losses(*self._labelled(x, y)).sum(dim=1).numpy()
+        return Calibration.from_json(self.metrics["calibration"]).of_sums(losses)
+
+    @property
+    def has_certainty(self) -> bool:
+        """Whether the probability that a client is in its cluster was calibrated."""
+        return "calibration" in self.metrics
 
     def with_diagnostics(self) -> Result:
-        """Return the result as a run folder stores it: `coefficients` and `posterior` are computed and part of it."""
+        """Return the result as a run folder stores it: all figures that are computed on demand are part of it."""
         if self.diagnostics is None:
             return self
-        metrics, clients = self.metrics, self.clients
+        metrics = self.metrics
         if (coefficients := self.diagnostics.coefficients) is not None:
             metrics = metrics | {REGRESSION: coefficients}
-        if (posterior := self.diagnostics.posterior) is not None:
-            shares = finite_numbers(posterior.tolist())
-            clients = [client | {POSTERIOR: each} for client, each in zip(clients, shares, strict=True)]
-        return replace(self, metrics=metrics, clients=clients, diagnostics=None)
+        baselines = None if self.diagnostics.remote else self.diagnostics.baselines  # some thirty exchanges
+        if baselines is not None:
+            metrics = metrics | {BASELINES: baselines.to_json()}
+        if (groups := self.diagnostics.groups) is not None:
+            metrics = metrics | {GROUPS: groups.to_json()}
+        return replace(self, metrics=metrics, diagnostics=None)
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
@@ -153,6 +233,62 @@ class Result:
     def models(self) -> list[dict[str, npt.NDArray[Any]]]:
         """K dicts of named arrays."""
         return [{name: p.detach().cpu().numpy() for name, p in model.items()} for model in self.parameters]
+
+    def module(self, cluster: int | None = None) -> nn.Module:
+        """Return the model of a cluster as a PyTorch module in evaluation mode; changing it leaves the result alone.
+
+        The module takes features as the models see them: for a run of a table those that `encode` returns
+        (standardised, in the order of `schema.feature_names`), otherwise the samples, in the floating type of
+        its parameters. It returns logits (n, C) for classes 0, 1, ... (`schema.classes` has their labels), or
+        predictions (n,); a module of the user's own returns what it always does.
+
+        Args:
+            cluster: Number of the cluster; may be left out if there is one model only.
+
+        Returns:
+            The module.
+
+        Raises:
+            InputError: if there is no such cluster, or several and none is named.
+        """
+        return self.learner.network(self.parameters[self._cluster(cluster)])
+
+    def state_dict(self, cluster: int | None = None) -> dict[str, torch.Tensor]:
+        """Return a copy of the parameters of a cluster's model, by their names in `module(cluster)`.
+
+        Args:
+            cluster: Number of the cluster; may be left out if there is one model only.
+
+        Returns:
+            Named tensors, buffers of the module included.
+
+        Raises:
+            InputError: if there is no such cluster, or several and none is named.
+        """
+        return {name: value.clone() for name, value in self.module(cluster).state_dict().items()}
+
+    def encode(self, x: Samples) -> npt.NDArray[Any]:
+        """Return the features (n, ...) that the models see: the raw rows of a table are encoded and standardised.
+
+        Args:
+            x: Samples as `predict` takes them.
+
+        Returns:
+            The features, in the floating type of the models.
+
+        Raises:
+            InputError: if the samples do not fit the data of the run.
+        """
+        return np.asarray(self._samples(x).cpu().numpy())
+
+    def _cluster(self, cluster: int | None) -> int:
+        """Return the number of a cluster that exists."""
+        if cluster is None and len(self.parameters) > 1:
+            raise InputError(f"the run has {len(self.parameters)} models: name a cluster, from 0 on")
+        number = 0 if cluster is None else cluster
+        if isinstance(number, bool) or number not in range(len(self.parameters)):
+            raise InputError(f"cluster must be 0 to {len(self.parameters) - 1}, got {number}")
+        return int(number)
 
     def predict(
         self,
@@ -173,39 +309,113 @@ class Result:
         None of these: a new client of which only these samples are known, where one model serves everybody or the
             clusters know what their samples look like (fedgmm).
         """
+        return self._labelled_as(self._mixture(x, client, cluster, support))
+
+    def predict_proba(
+        self,
+        x: Samples,
+        *,
+        client: ClientId | None = None,
+        cluster: int | None = None,
+        support: Support | None = None,
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of each class (n, C) for samples x (n, ...); arguments as in `predict`.
+
+        Returns:
+            The probabilities, classes in the order of `schema.classes`, or 0, 1, ... where they have no other labels.
+
+        Raises:
+            InputError: if the run predicts numbers, or the samples do not fit.
+        """
+        if self.learner.classes is None:
+            raise InputError("the run predicts numbers, which have no probabilities of classes: use predict")
+        return np.asarray(self._mixture(x, client, cluster, support).numpy())
+
+    def predict_frame(self, frame: object, *, client: str, id: str | None = None) -> Any:
+        """Return predictions for the rows of many clients as a pandas DataFrame, one row for each, in the same order.
+
+        A client that trained gets the model of its cluster (or its own mixture or model). A new client is placed by
+        those of its rows that have a value in the target column, as `predict(..., support=...)` does.
+
+        Args:
+            frame: Raw rows of a table: a DataFrame, an Arrow table, a dict of columns or a path. The target column may
+                be absent or have missing values.
+            client: Column that names the client of each row.
+            id: Column to keep, which identifies the rows.
+
+        Returns:
+            Columns `id` (under its own name), `client`, `cluster`, `certainty` (probability that the client is in this
+            cluster, where the run has it), `placed_by` ("training", "labelled rows" or "one model"), `prediction`,
+            and "probability CLASS" for each class.
+
+        Raises:
+            InputError: if the run was not made from a table, the rows do not fit, or a new client has no labelled rows
+                and no model serves everybody; the message names these clients.
+        """
+        return predict_rows(self, frame, client, id).to_frame()
+
+    def to_frame(self) -> Any:
+        """Return the clients as a pandas DataFrame: id, cluster, certainty, samples, score, loss and other figures."""
+        return data_frame(client_columns(self.clients))
+
+    @property
+    def serves_strangers(self) -> bool:
+        """Whether a new client without labelled samples can be served: by the one model, or by its features."""
+        return not self.method.groups.personal and (len(self.parameters) == 1 or self._knows_features)
+
+    def predict_mixed(self, x: Samples, weights: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Predictions for samples x (n, ...) by all models together, each counting by `weights` (K,)."""
+        return self._labelled_as(self._mixed(x, weights))
+
+    def predict_proba_mixed(self, x: Samples, weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the probability of each class (n, C) by all models together, each counting by `weights` (K,)."""
+        if self.learner.classes is None:
+            raise InputError("the run predicts numbers, which have no probabilities of classes: use predict_mixed")
+        return np.asarray(self._mixed(x, weights).numpy())
+
+    def _mixture(
+        self, x: Samples, client: ClientId | None, cluster: int | None, support: Support | None
+    ) -> torch.Tensor:
+        """Return numbers (n,) or probabilities (n, C) by the models that serve whoever is named."""
         if sum(given is not None for given in (client, cluster, support)) > 1:
             raise InputError(
                 "client, cluster and support exclude each other: give the one that says whose samples these are"
             )
         if client is not None and "personal" in self.beside:
-            return self._said(self._own_model(str(client)), x, torch.ones(1, dtype=torch.float64))
+            return self._outputs(self._own_model(str(client)), x, torch.ones(1, dtype=torch.float64))
         if cluster is None and self._knows_features:
             return self._by_features(x, str(client) if client is not None else None, support)
         if client is not None:
-            return self.predict_mixed(x, self._weights_of(str(client)))
+            return self._mixed(x, self._weights_of(str(client)))
         if cluster is not None:
-            return self.predict_mixed(x, self._alone(cluster))
-        return self.predict_mixed(x, self._alone(self._only()) if support is None else self.weigh(*self._pair(support)))
+            return self._mixed(x, self._alone(cluster))
+        return self._mixed(x, self._alone(self._only()) if support is None else self.weigh(*self._pair(support)))
 
-    def predict_mixed(self, x: Samples, weights: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Predictions for samples x (n, ...) by all models together, each counting by `weights` (K,)."""
+    def _mixed(self, x: Samples, weights: npt.ArrayLike) -> torch.Tensor:
         share = np.asarray(weights, dtype=np.float64)
         if share.shape != (len(self.parameters),) or not (share >= 0).all() or not np.isclose(share.sum(), 1):
             raise InputError(f"weights must be {len(self.parameters)} numbers from 0 on that sum to 1, got {weights!r}")
-        return self._said(self.parameters, x, torch.from_numpy(share))
+        return self._outputs(self.parameters, x, torch.from_numpy(share))
 
-    def _said(self, models: Sequence[Params], x: Samples, share: torch.Tensor) -> npt.NDArray[Any]:
-        said = mixed(self.learner, models, share, self._samples(x))
-        if not bool(said.isfinite().all()):
-            row = int((~said.isfinite()).flatten(1 if said.dim() > 1 else 0).nonzero()[0][0])
+    def _outputs(self, models: Sequence[Params], x: Samples, share: torch.Tensor) -> torch.Tensor:
+        """Return numbers (n,) or probabilities (n, C) by models that count by `share`; all are finite."""
+        found = mixed(self.learner, models, share, self._samples(x))
+        if not bool(found.isfinite().all()):
+            row = int((~found.isfinite()).flatten(1 if found.dim() > 1 else 0).nonzero()[0][0])
             raise InputError(
                 f"the prediction for sample {row} is not a finite number: its values are too large, or the model has "
                 "diverged"
             )
         if self.learner.classes is None:
-            return np.asarray(said.numpy())
-        known = len(self.schema.classes) or said.shape[-1]  # a module may have more outputs than there are classes
-        return self.schema.class_labels(np.asarray(said[..., :known].argmax(dim=-1).numpy()))
+            return found
+        known = len(self.schema.classes) or found.shape[-1]  # a module may have more outputs than there are classes
+        return found[..., :known]
+
+    def _labelled_as(self, found: torch.Tensor) -> npt.NDArray[Any]:
+        """Return numbers as they are, and for probabilities (n, C) the labels of the most probable classes."""
+        if self.learner.classes is None:
+            return np.asarray(found.numpy())
+        return self.schema.class_labels(np.asarray(found.argmax(dim=-1).numpy()))
 
     def _own_model(self, client: ClientId) -> list[Params]:
         row = self.clients.index(self._row_of(client))
@@ -221,15 +431,15 @@ class Result:
         usual = np.array([row.get("components", row["weights"]) for row in self.clients]).mean(axis=0)
         return Density(from_plain(Objective, self.objective), common, torch.from_numpy(usual))
 
-    def _by_features(self, x: Samples, client: ClientId | None, support: Support | None) -> npt.NDArray[Any]:
-        """By a joint density: every sample has shares of its own."""
+    def _by_features(self, x: Samples, client: ClientId | None, support: Support | None) -> torch.Tensor:
+        """Return the outputs by a joint density: every sample has its own shares."""
         density, samples = self._density(), self._samples(x)
         if client is not None:
             row = self._row_of(client)
             own = torch.tensor(row.get("components", row["weights"]), dtype=torch.float64)
         else:
             own = self._components(density, *((x,) if support is None else self._pair(support)))
-        return self._said(self.parameters, x, density.shares(self.learner, samples, own, len(self.parameters)))
+        return self._outputs(self.parameters, x, density.shares(self.learner, samples, own, len(self.parameters)))
 
     def _components(self, density: Density, x: Samples, y: Labels | None = None) -> torch.Tensor:
         """(P,) of somebody new with these samples, labelled or not."""
@@ -299,9 +509,7 @@ class Result:
 
     def _alone(self, cluster: int) -> npt.NDArray[np.float64]:
         """(K,) all for one."""
-        if cluster not in range(len(self.parameters)):
-            raise InputError(f"cluster must be 0 to {len(self.parameters) - 1}, got {cluster}")
-        return np.asarray(np.eye(1, len(self.parameters), int(cluster))[0])
+        return np.asarray(np.eye(1, len(self.parameters), self._cluster(cluster))[0])
 
     @cached_property
     def method(self) -> Method:
@@ -344,6 +552,8 @@ class Result:
 
     def _samples(self, x: Samples) -> torch.Tensor:
         some = next(iter(self.parameters[0].values()))
+        if isinstance(x, EncodedSamples):
+            return x.values
         values = encode(self.schema, self._table(x)) if self.schema.is_table else _numbers(x, "samples")
         if tuple(values.shape[1:]) != self.profile.features or values.shape[0] == 0:
             raise InputError(
@@ -399,9 +609,21 @@ class Result:
             )
         return torch.from_numpy(values.astype(np.int64))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle holds: no training data, and a learner that has a name as that name."""
+        state = {each.name: getattr(self.with_diagnostics(), each.name) for each in fields(self)}
+        if self.learner.spec.partition(":")[0] != "module":
+            state["learner"] = self.learner.spec
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        learner = state["learner"]
+        built = make_learner(learner, state["profile"], read_tensors) if isinstance(learner, str) else learner
+        self.__dict__.update(state | {"learner": built})
+
     def save(self, folder: str | Path) -> Path:
         """Write a run folder that `coterie.load` and `coterie report` can read."""
-        with RunFolder.claim(Path(folder), self.config, self.fingerprint) as run:
+        with RunFolder.claim(Path(folder), self.config, self.fingerprint, diagnosis=self.diagnosis) as run:
             for record in self.records:
                 run.append(record)
             run.finish(self.parameters, self.with_diagnostics().summary(), self.beside)
@@ -415,8 +637,24 @@ class Result:
             "features": list(self.profile.features),
             "classes": self.profile.classes,
             "schema": self.schema.plain(),
+            "columns": [note._asdict() for note in self.column_notes],
             **({} if self.objective is None else {"objective": self.objective}),
         }
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the subject, the decision and a table of the groups."""
+        found = self.with_diagnostics()
+        summary = found.summary()
+        baselines, groups = found.metrics.get(BASELINES), found.metrics.get(GROUPS)
+        return Shown(
+            f"{self.config['method']} on {title(self.config)}",
+            sentence(self.config, subject_of(summary), self.clients),
+            self.metrics,
+            self.clients,
+            None if baselines is None else Baselines.from_json(baselines),
+            None if groups is None else Groups.from_json(groups),
+            found.metrics.get(REGRESSION),
+        ).html()
 
     def __repr__(self) -> str:
         figures = ", ".join(
@@ -451,6 +689,18 @@ def _schema(run: RunFolder) -> Schema:
             f"{run.path} was written by an earlier version, which did not keep the columns of its table: run it again"
         )
     return Schema()
+
+
+def _column_notes(run: RunFolder) -> tuple[ColumnNote, ...]:
+    """Return the notes on the columns of a run of a table; earlier versions wrote none."""
+    plain = run.result.get("columns", [])
+    try:
+        notes = tuple(ColumnNote(**note) for note in plain)
+    except TypeError:
+        raise RunError(f"{run.path / 'result.json'} is damaged (columns): run it again") from None
+    if not all(isinstance(text, str) for note in notes for text in note):
+        raise RunError(f"{run.path / 'result.json'} is damaged (columns): run it again")
+    return notes
 
 
 def method_of(config: Mapping[str, Any]) -> Method:
@@ -492,4 +742,6 @@ def load(folder: str | Path, *, learner: LearnerChoice | None = None) -> Result:
         beside=run.beside(),
         objective=result.get("objective"),
         schema=_schema(run),
+        diagnosis=run.diagnosis,
+        column_notes=_column_notes(run),
     )

@@ -21,6 +21,7 @@ from coterie.core.numbers import finite
 from coterie.core.shard import ClientId
 from coterie.core.state import ServerState, best_restart
 from coterie.errors import SilenceError
+from coterie.evaluate.certainty import Certainty
 from coterie.evaluate.clients import Own, Scores, scores, training_losses
 from coterie.evaluate.metrics import agreement
 from coterie.evaluate.newcomers import newcomer_scores, scores_of_own
@@ -180,16 +181,21 @@ class Snapshot(ABC):
         return {}
 
     @property
+    def certainty(self) -> Certainty | None:
+        """Probability of each client's cluster; None where it is unknown."""
+        return None
+
+    @property
     def finetuned(self) -> Scores | None:
         """Scores after each client has fine-tuned its model; None where the options do not ask for them."""
         return None
 
     # ---- questions to clients ------------------------------------------------------------------------------------
 
-    def ask_scores(self, own: Tensor, on: Literal["test", "validation"], margin: bool = False) -> Scores:
+    def ask_scores(self, own: Tensor, on: Literal["test", "validation"]) -> Scores:
         """Ask the clients that have a cluster in `own` (m,) how well its model does."""
         federation, regression = self.plan.federation, not self.classifies
-        return scores(federation, self.clusters, own, self.round, regression, margin=margin, on=on, by=self.kept)
+        return scores(federation, self.clusters, own, self.round, regression, on=on, by=self.kept)
 
     def ask_validation(self, own: Tensor) -> Scores | None:
         """Ask the clients that have validation samples and a cluster in `own` (m,); None if there are none."""

@@ -29,7 +29,7 @@ def test_run_writes_a_folder_and_says_where(coterie, tmp_path):
     assert {path.name for path in folder.iterdir()} == names
     assert len((folder / "records.jsonl").read_text().splitlines()) == 3
     assert re.search(r"accuracy +0\.\d{4}", out)
-    assert "8 clients are sure" in out
+    assert re.search(r"certainty +\d of 8 clients belong to their cluster", out)
 
 
 def test_the_default_folder_is_never_taken_twice(coterie, tmp_path):

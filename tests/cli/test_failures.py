@@ -304,6 +304,7 @@ def test_every_command_prints_folders_with_hostile_names(coterie, tmp_path, name
 
 def test_interrupted_runs_quote_their_folder(coterie, monkeypatch):
     def interrupt(*_):
+        Path("a [/x] b").mkdir(parents=True)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, "carry_out", interrupt)

@@ -69,6 +69,27 @@ def test_init_writes_an_app_that_up_would_take(tmp_path, nothing_starts):
         call("up", tmp_path / "myfed", "--out", tmp_path / "run")
 
 
+def test_init_writes_an_app_about_a_table(tmp_path, nothing_starts):
+    file = tmp_path / "visits.csv"
+    rows = [f"w{i % 3},{i % 7},{'ill' if i % 2 else 'well'}" for i in range(30)]
+    file.write_text("\n".join(["ward,dose,outcome", *rows]))
+    given = ("--table", file, "--client", "ward", "--target", "outcome")
+    call("init", tmp_path / "myfed", *given, "--features", "dose")
+    written = (tmp_path / "myfed" / "client_app.py").read_text()
+    compile(written, "client_app.py", "exec")
+    assert 'client="ward", target="outcome", features="dose"' in written
+    assert "for the 3 clients of visits.csv" in (tmp_path / "myfed" / "README.md").read_text()
+    with pytest.raises(nothing_starts):
+        call("up", tmp_path / "myfed", "--out", tmp_path / "run")
+    with pytest.raises(ConfigError, match="needs --table FILE, --client COLUMN and --target COLUMN"):
+        call("init", tmp_path / "other", "--table", file, "--client", "ward")
+    with pytest.raises(ConfigError, match="needs --table FILE"):
+        call("init", tmp_path / "other", "--task", "regression")
+    with pytest.raises(ConfigError, match="unknown client column 'site'"):
+        call("init", tmp_path / "other", *given, "--client", "site")
+    assert not (tmp_path / "other").exists()
+
+
 def not_empty(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     return tmp_path

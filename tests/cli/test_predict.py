@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import coterie as library
-from coterie.cli.predict import _cell
+from coterie.cli.csv_output import cell as _cell
 
 X = np.random.default_rng(3).standard_normal((6, 2))
 SIGNS = {f"c{i}": (-1) ** i for i in range(6)}
@@ -65,7 +65,7 @@ def read(text: str) -> np.ndarray:
 
 
 def test_a_client_that_trained_predicts_by_its_cluster(coterie, groups):
-    code, out, err = coterie("predict", groups, "--data", "new.npz", "--client", "c3")
+    code, out, err = coterie("predict", groups, "--data", "new.npz", "--client-id", "c3")
     assert (code, err) == (0, "")
     assert read(out) == pytest.approx(-X.sum(axis=1), abs=0.01)
     cluster = library.load(groups).assignments["c2"]
@@ -121,7 +121,7 @@ def test_rows_of_another_table_are_read_as_those_of_the_run(coterie, tmp_path):
     code, out, err = coterie("predict", "run", "--data", "more.csv", "--support", "some.csv")
     assert (code, err) == (0, "")
     assert read(out) == pytest.approx([5, 6, 1], abs=0.05)
-    assert read(coterie("predict", "run", "--data", "more.csv", "--client", "s0")[1]) == pytest.approx(
+    assert read(coterie("predict", "run", "--data", "more.csv", "--client-id", "s0")[1]) == pytest.approx(
         [5, 6, 9], abs=0.05
     )
 
@@ -129,7 +129,7 @@ def test_rows_of_another_table_are_read_as_those_of_the_run(coterie, tmp_path):
 def test_classes_of_a_table_keep_their_names(coterie, tmp_path):
     trained(coterie, tmp_path, "verdict")
     (tmp_path / "more.csv").write_text("x,kind,verdict\n1,a,high\n5,a,low\n9,b,high\n")
-    code, out, err = coterie("predict", "run", "--data", "more.csv", "--client", "s5")
+    code, out, err = coterie("predict", "run", "--data", "more.csv", "--client-id", "s5")
     assert code == 0
     assert out.splitlines() == ["prediction", "high", "low", "low"]
     assert err == "accuracy 0.6667\n"
@@ -140,15 +140,18 @@ def test_classes_of_a_table_keep_their_names(coterie, tmp_path):
     [
         ("x\n3\n", "no column 'kind', which the run predicts from: give it the columns 'x', 'kind'"),
         ("x,kind\n3,c\n", "column 'kind' holds 'c', which the table of the run did not"),
-        ("x,kind\nmuch,a\n", "column 'x' holds texts, but numbers when the run was made"),
-        ("x,kind\n,a\n3,a\n", "column 'x' has 1 missing or infinite values"),
-        ("x,kind,score\n3,a,good\n", "target 'score' must be numbers"),
+        ("x,kind\nmuch,a\n", "column 'x' must hold numbers, as in the table of the run, but row 1 has 'much'"),
+        ("x,kind\ninf,a\n3,a\n", "column 'x' must hold finite numbers, but row 1 has"),
+        (
+            "x,kind,score\n3,a,good\n",
+            "column 'score' must hold numbers, as in the table of the run, but row 1 has 'good'",
+        ),
     ],
 )
 def test_a_table_that_differs_from_that_of_the_run_is_refused(coterie, tmp_path, rows, message):
     trained(coterie, tmp_path)
     (tmp_path / "odd.csv").write_text(rows)
-    code, out, err = coterie("predict", "run", "--data", "odd.csv", "--client", "s0")
+    code, out, err = coterie("predict", "run", "--data", "odd.csv", "--client-id", "s0")
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
@@ -157,13 +160,13 @@ def test_a_table_that_differs_from_that_of_the_run_is_refused(coterie, tmp_path,
 def test_the_run_keeps_its_encoding_and_needs_its_table_no_more(coterie, tmp_path):
     trained(coterie, tmp_path)
     (tmp_path / "more.csv").write_text("x,kind\n3,a\n")
-    before = coterie("predict", "run", "--data", "more.csv", "--client", "s0")
+    before = coterie("predict", "run", "--data", "more.csv", "--client-id", "s0")
     (tmp_path / "pupils.csv").unlink()
-    assert coterie("predict", "run", "--data", "more.csv", "--client", "s0") == before
+    assert coterie("predict", "run", "--data", "more.csv", "--client-id", "s0") == before
     assert before[0] == 0
-    code, _, err = coterie("predict", "run", "--data", "new.npz", "--client", "s0")
+    code, _, err = coterie("predict", "run", "--data", "new.npz", "--client-id", "s0")
     assert code == 2
-    assert "neither .csv nor .parquet" in err
+    assert "neither .csv, .tsv nor .parquet" in err
 
 
 def test_support_of_a_table_needs_its_target(coterie, tmp_path):
@@ -171,7 +174,7 @@ def test_support_of_a_table_needs_its_target(coterie, tmp_path):
     (tmp_path / "more.csv").write_text("x,kind\n3,a\n")
     code, _, err = coterie("predict", "run", "--data", "more.csv", "--support", "more.csv")
     assert code == 2
-    assert "more.csv has no column 'score': somebody new is placed by labelled samples" in err
+    assert "more.csv has no column 'score': a new client is placed by labelled samples" in err
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
@@ -181,19 +184,22 @@ def test_support_of_a_table_needs_its_target(coterie, tmp_path):
     ("arguments", "message"),
     [
         (["--data", "new.npz"], "ifca needs a few labelled samples to place a new client"),
-        (["--data", "new.npz", "--client", "c33"], "client 'c33' was not in the training (near names: c3"),
+        (["--data", "new.npz", "--client-id", "c33"], "client 'c33' was not in the training (near names: c3"),
         (["--data", "new.npz", "--cluster", "2"], "cluster must be 0 to 1, got 2"),
-        (["--data", "new.npz", "--client", "c1", "--support", "labelled.npz"], "exclude each other"),
-        (["--data", "new.npz", "--client", "c1", "--cluster", "0"], "exclude each other"),
+        (["--data", "new.npz", "--client-id", "c1", "--support", "labelled.npz"], "exclude each other"),
+        (["--data", "new.npz", "--client-id", "c1", "--cluster", "0"], "exclude each other"),
         (["--data", "new.npz", "--support", "new.npz"], "new.npz has no array y"),
         (["--data", "new.npz", "--support", "uneven.npz"], "6 samples but labels of shape (4,)"),
-        (["--data", "narrow.npz", "--client", "c1"], "samples must have shape (n, 2), got (6, 1)"),
-        (["--data", "uneven.npz", "--client", "c1"], "6 samples but labels of shape (4,)"),
-        (["--data", "other.npz", "--client", "c1"], "other.npz has no x: expected x, got features"),
-        (["--data", "broken.npz", "--client", "c1"], "broken.npz is no whole npz file"),
-        (["--data", "nowhere.npz", "--client", "c1"], "nowhere.npz is no file"),
-        (["--data", "rows.csv", "--client", "c1"], "rows.csv is no .npz file, and the run was not made from a table"),
-        (["--data", "new.npz", "--client", "c1", "--out", "no/such/file.csv"], "no/such/file.csv cannot be written"),
+        (["--data", "narrow.npz", "--client-id", "c1"], "samples must have shape (n, 2), got (6, 1)"),
+        (["--data", "uneven.npz", "--client-id", "c1"], "6 samples but labels of shape (4,)"),
+        (["--data", "other.npz", "--client-id", "c1"], "other.npz has no x: expected x, got features"),
+        (["--data", "broken.npz", "--client-id", "c1"], "broken.npz is no whole npz file"),
+        (["--data", "nowhere.npz", "--client-id", "c1"], "nowhere.npz is no file"),
+        (
+            ["--data", "rows.csv", "--client-id", "c1"],
+            "rows.csv is no .npz file, and the run was not made from a table",
+        ),
+        (["--data", "new.npz", "--client-id", "c1", "--out", "no/such/file.csv"], "no/such/file.csv cannot be written"),
     ],
 )
 def test_a_mistake_is_one_line_with_exit_code_2(coterie, groups, arguments, message):
@@ -239,10 +245,10 @@ def damaged(whole: bytes) -> dict[str, bytes]:
 
 def test_a_damaged_npz_is_one_line_or_what_it_was(coterie, groups, tmp_path):
     whole = (tmp_path / "new.npz").read_bytes()
-    expected = coterie("predict", groups, "--data", "new.npz", "--client", "c3")
+    expected = coterie("predict", groups, "--data", "new.npz", "--client-id", "c3")
     for what, content in damaged(whole).items():
         (tmp_path / "bad.npz").write_bytes(content)
-        found = coterie("predict", groups, "--data", "bad.npz", "--client", "c3")
+        found = coterie("predict", groups, "--data", "bad.npz", "--client-id", "c3")
         if found != expected:
             assert found[:2] == (2, ""), what
             assert found[2].startswith("error: "), what
@@ -263,7 +269,7 @@ def test_texts_that_look_like_formulas_are_written_as_texts(coterie, tmp_path):
     code, _, err = coterie("run", *flags, "--method", "fedavg", "--rounds", 20)
     assert code == 0, err
     (tmp_path / "more.csv").write_text("x\n0\n3\n")
-    assert coterie("predict", "run", "--data", "more.csv", "--client", "s0") == (0, "prediction\n'=1+1\nplain\n", "")
+    assert coterie("predict", "run", "--data", "more.csv", "--client-id", "s0") == (0, "prediction\n'=1+1\nplain\n", "")
 
 
 def test_only_texts_are_escaped():

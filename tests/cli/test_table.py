@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+import sys
+
 import numpy as np
 import pytest
 
+from coterie.cli.table import print_columns
+from coterie.cli.terminal import Terminal
+from coterie.core.schema import ColumnNote
 from coterie.training.runs.folder import read_toml
 
 FLAGS = ["--table", "pupils.csv", "--client", "school", "--target", "score"]
@@ -79,7 +86,10 @@ def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
         (["run"], "which scenario?"),
         (["compare", "--methods", "fedavg"], "which scenario?"),
         (["run", "table"], "add --table, --client, --target"),
-        (["run", "--table", "pupils.csv", "--client", "school"], "add --target"),
+        (
+            ["run", "--table", "pupils.csv", "--client", "school"],
+            "perhaps: coterie run --table pupils.csv --client school --target score",
+        ),
         (["run", *FLAGS[:2], "--client", "shool", "--target", "score"], "did you mean 'school'?"),
         (["run", *FLAGS, "--holdout", "1.5"], "holdout must be a number at least 0 and at most 0.9"),
         (["run", "--table", "nowhere.csv", "--client", "a", "--target", "b"], "nowhere.csv is no file"),
@@ -93,6 +103,67 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_makes_no_folder(coterie, tmp
     assert message in err
     assert err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["pupils.csv"]
+
+
+def test_a_path_is_a_table_and_every_column_is_noted(coterie, tmp_path):
+    code, _, err = coterie("run", "pupils.csv", *FLAGS[2:], "--rounds", 1, "--out", "run")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in err.splitlines()[:4]]
+    assert lines[0] == "school client 8 clients, 160 rows"
+    assert lines[1].startswith("x used number: mean ")
+    assert lines[2].startswith("kind used category: reference 'a', features for b; the same in all rows of each client")
+    assert lines[3].startswith("score target regression: mean ")
+    kept = json.loads((tmp_path / "run" / "result.json").read_text())["columns"]
+    assert [(note["column"], note["action"]) for note in kept] == [
+        ("school", "client"), ("x", "used"), ("kind", "used"), ("score", "target")
+    ]  # fmt: skip
+
+
+def test_a_flag_of_columns_may_be_repeated(coterie, tmp_path):
+    code, _, err = coterie("run", *FLAGS, "--features", "kind", "--features", "x", "--rounds", 1, "--out", "run")
+    assert code == 0
+    assert read_toml(tmp_path / "run" / "config.toml")["features"] == "kind,x"
+    assert "dropped" not in err
+    code, _, err = coterie("run", *FLAGS, "--drop", "kind", "--rounds", 1, "--out", "less")
+    assert code == 0
+    assert "left out by --drop" in err
+
+
+def test_the_task_and_missing_values_are_decided_by_flags(coterie, tmp_path):
+    lines = ["site,x,ill", *(f"s{i % 4},{'' if i == 5 else i % 7},{i % 3}" for i in range(60))]
+    (tmp_path / "ill.csv").write_text("\n".join(lines))
+    command = ["run", "ill.csv", "--client", "site", "--target", "ill", "--rounds", 1]
+    code, _, err = coterie(*command, "--out", "numbers")
+    assert code == 0
+    assert "3 different whole numbers: if they are classes, choose --task classification" in err
+    code, out, err = coterie(*command, "--task", "classification", "--out", "classes")
+    assert code == 0
+    assert "classification: 3 classes (0, 1, 2)" in err
+    assert "accuracy" in out
+    code, _, err = coterie(*command, "--missing", "refuse")
+    assert code == 2
+    assert "column 'x' has 1 missing values" in err
+
+
+def test_the_columns_that_are_missing_are_asked_for_at_a_terminal(coterie, tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal("shool\nschool\n\n"))
+    code, _, err = coterie("run", "pupils.csv", "--rounds", 1, "--out", "run")
+    assert code == 0
+    assert "columns of pupils.csv: school, x, kind, score" in err
+    assert "did you mean 'school'?" in err
+    config = read_toml(tmp_path / "run" / "config.toml")
+    assert (config["client"], config["target"]) == ("school", "score")
+
+
+def test_many_columns_are_not_all_printed(capsys):
+    print_columns(Terminal(stderr=True), [ColumnNote(f"c{i}", "used", "number") for i in range(43)])
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 41
+    assert lines[-1] == "... 3 more columns"
 
 
 def test_help_tells_both_meanings_of_features(coterie):

@@ -1,4 +1,4 @@
-"""Scores, losses and margins of clients by hand."""
+"""Scores and losses of clients by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 
 from coterie.client.group import ClientGroup
 from coterie.client.tasks import Evaluate, Score
-from coterie.client.tasks.evaluate import CERTAIN
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast, Reply
@@ -19,16 +18,15 @@ from coterie.learners.cnn import SmallCNN
 from tests.core.make import class_data, make_shard, regression_data
 
 LINE = make_learner("linear", Profile((1,), None))
-MARGIN = Evaluate(margin=True)
 
 
 def line_models(*slopes: float) -> Clusters:
     return Clusters({"weight": torch.tensor(slopes, dtype=torch.float64)[:, None]}, len(slopes))
 
 
-def measured(data: list, slopes: list[float], own: list[int], task: Evaluate = MARGIN) -> Reply:
+def measured(data: list, slopes: list[float], own: list[int]) -> Reply:
     shard = make_shard([(np.array(x, float)[:, None], np.array(y, float)) for x, y in data])
-    return task.run(ClientGroup(LINE, shard), Broadcast(0, line_models(*slopes), each={"own": torch.tensor(own)}))
+    return Evaluate().run(ClientGroup(LINE, shard), Broadcast(0, line_models(*slopes), each={"own": torch.tensor(own)}))
 
 
 def test_mean_squared_error_and_loss_by_hand():
@@ -37,11 +35,6 @@ def test_mean_squared_error_and_loss_by_hand():
     assert reply.rows["score"].tolist() == pytest.approx([1, 14 / 3])
     assert reply.rows["loss"].tolist() == pytest.approx([0.5, 7 / 3])
     assert reply.clients == ("c0", "c1")
-
-
-def test_losses_are_those_of_every_model():
-    # client x = 1, 2, y = 1, 5. Slope 0: (1 + 25) / 4 = 6.5; slope 2: 0.5; slope 3: errors 2, 1: 5 / 4 = 1.25
-    assert measured([([1, 2], [1, 5])], [0, 2, 3], [1]).rows["losses"].tolist() == [[6.5, 0.5, 1.25]]
 
 
 def test_accuracy_by_hand():
@@ -57,61 +50,17 @@ def test_accuracy_by_hand():
     assert set(reply.rows) == {"score", "loss"}
 
 
-def test_the_margin_by_hand():
-    # own slope 0, other slope 1, x = 1 for all, y = 0, 0, 3. Losses: own 0, 0, 4.5; other 0.5, 0.5, 2
-    # other - own = 0.5, 0.5, -2.5: mean -0.5, deviations 1, 1, -2, variance 6 / 2 = 3, standard error sqrt(3 / 3) = 1
-    reply = measured([([1, 1, 1], [0, 0, 3])], [0, 1], [0])
-    assert reply.rows["margin"].item() == pytest.approx(-0.5, rel=1e-12)
-
-
-def test_the_margin_is_to_the_nearest_rival():
-    # a third slope of 10 loses by far: 50 - 0, 50 - 0, 24.5 - 4.5: mean 40, deviations 10, 10, -20,
-    # variance 600 / 2 = 300, standard error 10, ratio 4; the slope of 1 remains the nearest with -0.5
-    data = [([1, 1, 1], [0, 0, 3])]
-    assert measured(data, [0, 1, 10], [0]).rows["margin"].item() == pytest.approx(-0.5)
-    assert measured(data, [0, 10], [0]).rows["margin"].item() == pytest.approx(4, rel=1e-12)
-
-
-def test_one_sample_has_no_margin():
-    assert measured([([1], [0])], [0, 5], [0]).rows["margin"].tolist() == [0]
-
-
-def test_equal_models_have_no_margin():
-    assert measured([([1, 2, 3], [0, 1, 5])], [1, 1], [0]).rows["margin"].tolist() == [0]
-
-
-def test_a_preference_without_spread_is_certain():
-    data = [([1, 1, 1], [0, 0, 0])]
-    assert measured(data, [0, 1], [0]).rows["margin"].tolist() == [CERTAIN]
-    assert measured(data, [0, 1], [1]).rows["margin"].tolist() == [-CERTAIN]
-
-
-def test_margins_of_ragged_clients_equal_plain_numpy():
-    sizes = [9, 10, 17, 2, 3]
-    learner = make_learner("linear", Profile((3,), None))
-    data = regression_data(sizes, 3)
-    models = Clusters(learner.start(range(4), torch.float64), 4)
-    own = torch.tensor([0, 1, 2, 3, 0])
-    reply = MARGIN.run(ClientGroup(learner, make_shard(data)), Broadcast(0, models, each={"own": own}))
-    for i, (x, y) in enumerate(data):
-        losses = (x @ models.params["weight"].numpy().T - y[:, None]) ** 2 / 2
-        gaps = np.delete(losses - losses[:, [int(own[i])]], int(own[i]), axis=1)
-        expected = (gaps.mean(axis=0) / (gaps.std(axis=0, ddof=1) / np.sqrt(len(y)))).min()
-        assert reply.rows["margin"][i].item() == pytest.approx(expected, rel=1e-10)
-        assert reply.rows["losses"][i].tolist() == pytest.approx(losses.mean(axis=0).tolist())
-
-
 def test_clients_that_share_test_set_and_cluster_get_equal_rows():
     learner = make_learner("logistic", Profile((2,), 3))
     base = make_shard(class_data([6, 6, 6, 6], (2,), 3))
     shared = replace(base, starts=np.array([0, 6, 0, 0]), stops=np.array([6, 12, 6, 6]))
     models = Clusters(learner.start([1, 2], torch.float64), 2)
     own = torch.tensor([1, 1, 1, 0])
-    reply = MARGIN.run(ClientGroup(learner, shared), Broadcast(0, models, each={"own": own}))
+    reply = Evaluate().run(ClientGroup(learner, shared), Broadcast(0, models, each={"own": own}))
     for name, rows in reply.rows.items():
         assert torch.equal(rows[0], rows[2]), name
         for i in range(4):  # each equals the client evaluated alone
-            alone = MARGIN.run(
+            alone = Evaluate().run(
                 ClientGroup(learner, shared.take(np.array([i]))), Broadcast(0, models, each={"own": own[i : i + 1]})
             )
             torch.testing.assert_close(rows[i], alone.rows[name][0])
@@ -158,13 +107,12 @@ def test_evaluation_never_returns_a_sample_axis():
     assert few.sums == {}
 
 
-@pytest.mark.parametrize(("margin", "passes"), [(False, 1), (True, 4)])
-def test_one_pass_of_the_own_model_gives_score_and_loss(margin, passes, monkeypatch):
+def test_one_pass_of_the_own_model_gives_score_and_loss(monkeypatch):
     learner = make_learner("cnn:channels=1,hidden=2", Profile((4, 4), 3))
     models = Clusters(learner.start([1, 2, 3], torch.float64), 3)
     seen: list[int] = []
     real = SmallCNN.forward
     monkeypatch.setattr(SmallCNN, "forward", lambda self, x: (seen.append(len(x)), real(self, x))[1])
     sent = Broadcast(0, models, each={"own": torch.tensor([1])})
-    Evaluate(margin).run(ClientGroup(learner, make_shard(class_data([5], (4, 4), 3))), sent)
-    assert seen == [5] * passes  # the own model once, and with a margin each of the three
+    Evaluate().run(ClientGroup(learner, make_shard(class_data([5], (4, 4), 3))), sent)
+    assert seen == [5]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from coterie.client.group import ClientGroup
+from coterie.client.regression import THETA
 from coterie.client.tasks import Curvature, RegressionMeats, RegressionMoments
 from coterie.core.blocks import cut
 from coterie.core.clusters import Clusters
@@ -46,6 +47,11 @@ def features(x: np.ndarray, spec: str) -> np.ndarray:
     return np.array([*terms, 1.0] if "bias=true" in spec else terms)
 
 
+def coefficients(spec: str, clusters: Clusters) -> Clusters:
+    """The models as tasks are sent them."""
+    return Clusters({THETA: learner_of(spec).to_coefficients(clusters.params)}, clusters.K)
+
+
 def by_loop(data: list, clusters: Clusters, spec: str) -> dict[int, dict[str, np.ndarray]]:
     """Every sum, one sample at a time."""
     found: dict[int, dict[str, np.ndarray]] = {}
@@ -53,7 +59,7 @@ def by_loop(data: list, clusters: Clusters, spec: str) -> dict[int, dict[str, np
         theta = clusters.params["weight"][k].numpy()
         if "bias" in clusters.params:
             theta = np.append(theta, float(clusters.params["bias"][k]))
-        zero = {"gram": 0, "score": 0, "by_client": 0, "by_sample": 0, "rss": 0, "samples": 0}
+        zero = {"gram": 0, "score": 0, "loss": 0, "by_client": 0, "by_sample": 0, "rss": 0, "samples": 0}
         sums = found.setdefault(k, zero)
         pull = np.zeros(len(theta))
         for row, target in zip(x, y, strict=True):
@@ -63,6 +69,7 @@ def by_loop(data: list, clusters: Clusters, spec: str) -> dict[int, dict[str, np
             sums["gram"] = sums["gram"] + np.outer(phi, phi)
             sums["by_sample"] = sums["by_sample"] + residual**2 * np.outer(phi, phi)
             sums["rss"] += residual**2
+            sums["loss"] += residual**2 / 2
             sums["samples"] += 1
         sums["score"] = sums["score"] + pull
         sums["by_client"] = sums["by_client"] + np.outer(pull, pull)
@@ -71,7 +78,7 @@ def by_loop(data: list, clusters: Clusters, spec: str) -> dict[int, dict[str, np
 
 def broadcast(spec: str) -> Broadcast:
     own = torch.tensor(OWN)
-    return Broadcast(0, models(spec), only=own[:, None], each={"own": own})
+    return Broadcast(0, coefficients(spec, models(spec)), only=own[:, None], each={"own": own})
 
 
 def both(reply_of) -> dict[str, np.ndarray]:
@@ -111,7 +118,8 @@ def test_a_float32_run_has_float64_sums():
     narrow = Clusters({name: value.float() for name, value in narrow.params.items()}, 4)
     own = torch.tensor(OWN)
     reply = RegressionMeats().run(
-        ClientGroup(learner_of(spec), shard), Broadcast(0, narrow, only=own[:, None], each={"own": own})
+        ClientGroup(learner_of(spec), shard),
+        Broadcast(0, coefficients(spec, narrow), only=own[:, None], each={"own": own}),
     )
     ranges = [slice(a, b) for a, b in zip(shard.starts, shard.stops, strict=True)]
     data = [(shard.x[rows].double().numpy(), shard.y[rows].double().numpy()) for rows in ranges]
@@ -142,9 +150,44 @@ def test_curvature_by_hand():
 
 
 @pytest.mark.parametrize("work", [RegressionMoments(), RegressionMeats()])
-def test_only_linear_models_have_them(work):
+def test_only_generalised_linear_models_have_them(work):
     shard = make_shard(regression_data((4,), D))
     other = make_learner("mlp", Profile((D,), None))
     sent = Broadcast(0, Clusters(other.start([1], torch.float32), 1), each={"own": torch.tensor([0])})
-    with pytest.raises(ConfigError, match="about linear regression, but the learner is mlp"):
+    with pytest.raises(ConfigError, match="about linear and logistic regression, but the learner is mlp"):
         work.run(ClientGroup(other, shard), sent)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_sums_of_logistic_models_are_those_of_automatic_derivatives(classes):
+    """Hessian and gradient of the log-loss, by class but the reference, and its outer products."""
+    random = np.random.default_rng(1)
+    data = [(random.standard_normal((n, D)), random.integers(0, classes, n)) for n in (3, 8, 5)]
+    learner = make_learner("logistic", Profile((D,), classes))
+    own = torch.zeros(3, dtype=torch.int64)
+    theta = torch.from_numpy(random.standard_normal((1, D + 1, classes - 1)))
+    sent = Broadcast(0, Clusters({THETA: theta}, 1), only=own[:, None], each={"own": own})
+    group = ClientGroup(learner, make_shard(data))
+    found = {}
+    for task in (RegressionMoments(), RegressionMeats()):
+        found |= {name: value[0] for name, value in task.run(group, sent).slotted["clusters"].arrays.items()}
+
+    def loss(vector: torch.Tensor, x: np.ndarray, y: np.ndarray) -> torch.Tensor:
+        phi = torch.from_numpy(np.column_stack([x, np.ones(len(x))]))
+        logits = phi @ vector.reshape(classes - 1, D + 1).T
+        whole = torch.cat([torch.zeros(len(x), 1, dtype=torch.float64), logits], dim=1)
+        return torch.nn.functional.cross_entropy(whole, torch.from_numpy(y), reduction="sum")
+
+    vector = theta[0].T.reshape(-1)
+
+    def score(x: np.ndarray, y: np.ndarray) -> torch.Tensor:
+        return -torch.autograd.functional.jacobian(lambda v: loss(v, x, y), vector)
+
+    gradients = [score(x, y) for x, y in data]
+    each = [score(x[i : i + 1], y[i : i + 1]) for x, y in data for i in range(len(y))]
+    bends = [torch.autograd.functional.hessian(lambda v, x=x, y=y: loss(v, x, y), vector) for x, y in data]
+    torch.testing.assert_close(found["loss"], sum(loss(vector, x, y) for x, y in data))
+    torch.testing.assert_close(found["gram"], sum(bends))
+    torch.testing.assert_close(found["score"], sum(gradients))
+    torch.testing.assert_close(found["by_client"], sum(torch.outer(g, g) for g in gradients))
+    torch.testing.assert_close(found["by_sample"], sum(torch.outer(g, g) for g in each))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core import blocks
-from coterie.core.blocks import cut, size_class
+from coterie.core.blocks import cut, like_sizes, size_class
 from coterie.core.shard import Shard
 from tests.core.make import make_block, make_shard
 
@@ -55,6 +55,15 @@ def test_a_subset_of_clients_in_any_order_is_cut_completely(sizes, data):
 
 
 @settings(max_examples=20, deadline=None)
+@given(SIZES, st.integers(0, 4000))
+def test_cheap_padding_loses_nothing(sizes, padding):
+    shard = numbered(sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "PADDING_BYTES", padding)
+        check_complete(shard, list(cut(shard, shard.hashes, 8)))
+
+
+@settings(max_examples=20, deadline=None)
 @given(SIZES)
 def test_small_blocks_are_complete_too(sizes):
     shard = numbered(sizes)
@@ -90,7 +99,25 @@ def test_size_classes_by_hand():
     assert size_class(np.array([1, 3, 7, 8, 9, 15, 17, 20, 33, 64])).tolist() == [1, 3, 7, 8, 10, 16, 20, 20, 40, 64]
 
 
-def test_neighbours_of_one_size_are_a_view():
+def test_size_classes_are_joined_while_padding_is_cheap(monkeypatch):
+    monkeypatch.setattr(blocks, "PADDING_BYTES", 100)
+    sizes = np.array([7, 1, 2, 30, 4])
+    # a padded row costs max(10, 4) bytes; 1, 2 and 4 in one block: 3 + 2 rows; with 7: 6 + 5 + 3 = 14 rows, too many
+    assert [group.tolist() for group in like_sizes(sizes, 10, 4)] == [[1, 2, 4], [0], [3]]
+    # 20 bytes a padded row: 1, 2 and 4 need 100 bytes, which is just allowed; with 21 the third stays alone
+    assert [group.tolist() for group in like_sizes(sizes, 10, 20)] == [[1, 2, 4], [0], [3]]
+    assert [group.tolist() for group in like_sizes(sizes, 10, 21)] == [[1, 2], [0, 4], [3]]
+
+
+def test_joined_classes_fit_in_one_block(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 130)
+    # 3 clients of width 4 would take 120 bytes and fit, 4 of them 160 and do not
+    assert [group.tolist() for group in like_sizes(np.array([4, 3, 3]), 10, 0)] == [[0, 1, 2]]
+    assert [group.tolist() for group in like_sizes(np.array([4, 3, 3, 3]), 10, 0)] == [[1, 2, 3], [0]]
+
+
+def test_neighbours_of_one_size_are_a_view(monkeypatch):
+    monkeypatch.setattr(blocks, "PADDING_BYTES", 0)
     shard = numbered([4, 4, 4, 7])
     first, second = cut(shard, shard.hashes, 8)
     assert first.x.shape == (3, 4, 2)
@@ -99,7 +126,8 @@ def test_neighbours_of_one_size_are_a_view():
     assert first.mask is None
 
 
-def test_clients_apart_are_copied_in_their_order():
+def test_clients_apart_are_copied_in_their_order(monkeypatch):
+    monkeypatch.setattr(blocks, "PADDING_BYTES", 0)
     shard = numbered([4, 7, 4])
     first, _ = cut(shard, shard.hashes, 8)
     assert first.y.tolist() == [[0, 1, 2, 3], [11, 12, 13, 14]]

@@ -32,7 +32,6 @@ def test_scores_by_hand(engine):
     assert found.score.tolist() == pytest.approx([0, 2**0.5, 1])
     assert found.loss.tolist() == [0, 1, 0.5]
     assert found.positions.tolist() == [0, 1, 2]
-    assert (found.margin, found.losses) == (None, None)
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
@@ -41,16 +40,6 @@ def test_only_clients_with_a_cluster_are_asked(engine):
     found = scores(federation, MODELS, torch.tensor([-1, 1, 2]), 0, regression=True)
     assert found.positions.tolist() == [1, 2]
     assert found.loss.tolist() == [1, 0.5]
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])
-def test_margins_come_with_the_losses_of_all_models(engine):
-    federation = engine(ClientGroup(LINE, make_shard(DATA), None))
-    found = scores(federation, MODELS, torch.tensor([0, 1, 2]), 0, regression=True, margin=True)
-    assert found.losses is not None
-    assert found.losses.tolist() == [[0, 0.5, 12.5], [2.5, 1, 5], [13, 8.5, 0.5]]
-    assert found.margin is not None
-    assert found.margin.shape == (3,)
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["simulated", "sequential", "two-shards"])

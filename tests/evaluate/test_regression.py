@@ -17,8 +17,8 @@ from coterie.core.dataset import Profile
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import TrainingError
-from coterie.evaluate.clients import training_losses
 from coterie.evaluate.regression import (
+    Labels,
     Meats,
     Moments,
     ask_curvature,
@@ -27,9 +27,7 @@ from coterie.evaluate.regression import (
     design,
     floor,
     kappa,
-    memberships,
     pooled_fits,
-    posteriors,
     regression_report,
     skewness,
 )
@@ -87,9 +85,9 @@ OWN = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
 def test_standard_errors_and_intervals_are_those_of_statsmodels(engine):
     """Seven clients in cluster 0 are enough for four coefficients; three and two in the others are not."""
     data = mixture(SIZES, [k % 2 for k in OWN])
-    _, sums, fits = pooled_fits(federation(data, engine=engine), models(4), torch.tensor(OWN))
-    assert sums.clients.tolist() == [7, 3, 2, 0]
-    assert sums.samples.tolist() == [76, 42, 61, 0]
+    found, fits = pooled_fits(federation(data, engine=engine), line(), models(4), torch.tensor(OWN))
+    assert found.moments.clients.tolist() == [7, 3, 2, 0]
+    assert found.moments.samples.tolist() == [76, 42, 61, 0]
     assert [fit.unit for fit in fits] == ["clients", "samples", "samples", ""]
     for k in range(3):
         x, y, groups = pooled(data, OWN, k)
@@ -106,7 +104,7 @@ def test_standard_errors_and_intervals_are_those_of_statsmodels(engine):
 
 def test_without_its_factor_the_sandwich_by_samples_is_hc0():
     data = mixture([20, 15], [0, 0])
-    _, _, (fit,) = pooled_fits(federation(data), models(1), torch.tensor([0, 0]))
+    _, (fit,) = pooled_fits(federation(data), line(), models(1), torch.tensor([0, 0]))
     x, y, _ = pooled(data, [0, 0], 0)
     expected = sm.OLS(y, x).fit(cov_type="HC0").bse
     np.testing.assert_allclose(fit.errors * math.sqrt((35 - 4) / 35), expected, **EXACT)
@@ -115,13 +113,13 @@ def test_without_its_factor_the_sandwich_by_samples_is_hc0():
 @pytest.mark.parametrize(("clients", "unit"), [(4, "samples"), (5, "clients")])
 def test_four_coefficients_need_five_clients(clients, unit):
     data = mixture([20] * clients, [0] * clients)
-    assert pooled_fits(federation(data), models(1), torch.zeros(clients, dtype=torch.int64))[2][0].unit == unit
+    assert pooled_fits(federation(data), line(), models(1), torch.zeros(clients, dtype=torch.int64))[1][0].unit == unit
 
 
 def test_where_the_models_are_makes_no_difference():
     data = mixture(SIZES, [k % 2 for k in OWN])
     ours = federation(data)
-    fits = [pooled_fits(ours, models(3, seed=seed), torch.tensor(OWN))[2] for seed in (1, 2)]
+    fits = [pooled_fits(ours, line(), models(3, seed=seed), torch.tensor(OWN))[1] for seed in (1, 2)]
     for one, other in zip(*fits, strict=True):
         np.testing.assert_allclose(one.low, other.low, **EXACT)
         np.testing.assert_allclose(one.high, other.high, **EXACT)
@@ -131,8 +129,10 @@ def test_a_model_that_is_not_finite_still_has_its_least_squares():
     data = mixture(SIZES, [k % 2 for k in OWN])
     broken = models(3)
     broken.params["weight"][0] = torch.nan
-    fits = pooled_fits(federation(data), broken, torch.tensor(OWN))[2]
-    np.testing.assert_allclose(fits[0].low, pooled_fits(federation(data), models(3), torch.tensor(OWN))[2][0].low)
+    fits = pooled_fits(federation(data), line(), broken, torch.tensor(OWN))[1]
+    np.testing.assert_allclose(
+        fits[0].low, pooled_fits(federation(data), line(), models(3), torch.tensor(OWN))[1][0].low
+    )
 
 
 def test_an_interval_by_hand():
@@ -142,7 +142,9 @@ def test_an_interval_by_hand():
     t with 2 degrees of freedom at 97.5 %: 4.302653. sigma = sqrt(6 / 2).
     """
     data = [(np.ones((1, 1)), np.array([value])) for value in (0.0, 0.0, 3.0)]
-    _, _, (fit,) = pooled_fits(federation(data, "linear"), models(1, 1, bias=False), torch.tensor([0, 0, 0]))
+    _, (fit,) = pooled_fits(
+        federation(data, "linear"), line("linear", 1), models(1, 1, bias=False), torch.tensor([0, 0, 0])
+    )
     assert fit.estimate.tolist() == pytest.approx([1])
     assert fit.errors.tolist() == pytest.approx([1])
     assert [fit.low[0], fit.high[0]] == pytest.approx([1 - 4.302653, 1 + 4.302653], abs=1e-6)
@@ -175,7 +177,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(clients, each):
 
     def covered(clients: int) -> list[int]:
         number = np.full(problems, clients)
-        sums = Moments(number, np.full(problems, x[0, ..., 0].size), gram, np.zeros_like(theta))
+        sums = Moments(number, np.full(problems, x[0, ..., 0].size), gram, np.zeros_like(theta), np.zeros(problems))
         fits = coefficients(theta, [design(g) for g in gram], sums, Meats(number, *middle))
         assert {fit.unit for fit in fits} == {"clients" if clients > p else "samples"}
         return [sum(fit.low[j] <= true <= fit.high[j] for fit in fits) for j, true in enumerate((1.0, -2.0))]
@@ -194,7 +196,7 @@ def test_collinear_features_leave_some_coefficients_open():
     data = mixture([20] * 8, [0] * 8)
     twice = [(np.column_stack([x[:, :2], 2 * x[:, 1]]), y) for x, y in data]
     own = torch.zeros(8, dtype=torch.int64)
-    _, _, (fit,) = pooled_fits(federation(twice), models(1), own)
+    _, (fit,) = pooled_fits(federation(twice), line(), models(1), own)
     assert fit.rank == 3
     assert np.isnan(fit.errors).tolist() == [False, True, True, False]
     x, y, groups = pooled([(x[:, :2], y) for x, y in twice], [0] * 8, 0)
@@ -209,7 +211,7 @@ def test_collinear_features_leave_some_coefficients_open():
 def test_a_constant_feature_beside_an_intercept(value):
     """Zeros say nothing about their own coefficient; another constant nothing about the intercept either."""
     data = [(np.column_stack([x[:, :2], np.full(len(x), value)]), y) for x, y in mixture([20] * 8, [0] * 8)]
-    _, _, (fit,) = pooled_fits(federation(data), models(1), torch.zeros(8, dtype=torch.int64))
+    _, (fit,) = pooled_fits(federation(data), line(), models(1), torch.zeros(8, dtype=torch.int64))
     assert fit.rank == 3
     assert np.isnan(fit.errors).tolist() == [False, False, True, value != 0]
 
@@ -217,15 +219,15 @@ def test_a_constant_feature_beside_an_intercept(value):
 def test_units_of_the_features_do_not_matter():
     data, unit = mixture([20] * 8, [0] * 8), np.array([1e-6, 1.0, 1e6])
     own = torch.zeros(8, dtype=torch.int64)
-    one = pooled_fits(federation(data), models(1), own)[2][0]
-    other = pooled_fits(federation([(x * unit, y) for x, y in data]), models(1), own)[2][0]
+    one = pooled_fits(federation(data), line(), models(1), own)[1][0]
+    other = pooled_fits(federation([(x * unit, y) for x, y in data]), line(), models(1), own)[1][0]
     assert other.rank == 4
     np.testing.assert_allclose(other.errors[:3] * unit, one.errors[:3], rtol=1e-6)
 
 
 def test_more_coefficients_than_samples():
     data = mixture([1, 1, 1], [0] * 3)
-    _, _, (fit,) = pooled_fits(federation(data), models(1), torch.zeros(3, dtype=torch.int64))
+    _, (fit,) = pooled_fits(federation(data), line(), models(1), torch.zeros(3, dtype=torch.int64))
     assert fit.why == "it has no more samples (3) than coefficients"
     assert math.isnan(fit.sigma)
     assert np.isnan(fit.errors).all()
@@ -238,58 +240,6 @@ def test_features_that_overflow_say_nothing():
     assert report is not None
     assert report["clusters"][0]["standard_errors"] == [None] * 4
     json.dumps(report, allow_nan=False)
-
-
-# ---- memberships ---------------------------------------------------------------------------------------------
-
-
-def test_posteriors_by_hand():
-    # pi = 3/4, 1/4; sigma^2 = 1, 4; n = 2; RSS = 4, 8. Terms: 3/4 * 1^-2 * e^-2 and 1/4 * 2^-2 * e^-1
-    first, second = 0.75 * math.exp(-2), 0.25 / 4 * math.exp(-1)
-    found = posteriors(np.array([[4.0, 8.0]]), np.array([2]), np.array([0.75, 0.25]), np.array([1.0, 4.0]))
-    assert found[0].tolist() == pytest.approx([first / (first + second), second / (first + second)], rel=1e-12)
-
-
-@pytest.mark.parametrize("half", [True, False])
-def test_memberships_take_shares_and_variances_from_the_losses(half):
-    """x = 1 and models 0 and 4. Clients y = (1, -1, 0), (4, 6) and (2,); the last is as far from both.
-
-    Cluster 0 holds the first and the last: RSS 2 + 4 = 6 over 4 - 1 samples, sigma^2 = 2; cluster 1 the second: RSS 4
-    over 2 - 1, sigma^2 = 4. pi = 2/3, 1/3. For the last: 2/3 * 2^-1/2 * e^(-4/4) against 1/3 * 4^-1/2 * e^(-4/8).
-    """
-    data = [(np.ones((len(y), 1)), np.array(y)) for y in ([1.0, -1.0, 0.0], [4.0, 6.0], [2.0])]
-    spec = f"linear:half={str(half).lower()}"
-    ours = federation(data, spec)
-    clusters = Clusters({"weight": torch.tensor([[0.0], [4.0]], dtype=torch.float64)}, 2)
-    _, losses = training_losses(ours, clusters, None, 0)
-    found = memberships(losses, ours.sizes, np.array([0, 1, 0]), line(spec, 1))
-    first, second = 2 / 3 / math.sqrt(2) * math.exp(-1), 1 / 3 / 2 * math.exp(-0.5)
-    assert found[2].tolist() == pytest.approx([first / (first + second), second / (first + second)], rel=1e-12)
-    assert found.sum(axis=1).tolist() == pytest.approx([1, 1, 1])
-    assert found[0, 0] > 0.9
-    assert found[1, 1] > 0.9
-
-
-def test_posteriors_without_noise_and_with_a_cluster_nobody_is_in():
-    rss = np.array([[0.0, 8.0, 0.0], [50.0, 0.0, 1.0]])
-    found = posteriors(rss, np.array([4, 900_000]), np.array([0.5, 0.5, 0.0]), np.zeros(3))
-    assert found.tolist() == [[1, 0, 0], [0, 1, 0]]
-
-
-def test_posteriors_where_nothing_tells_clusters_apart():
-    shares = np.array([0.25, 0.75])
-    everywhere = posteriors(np.zeros((1, 2)), np.array([3]), shares, np.zeros(2))
-    nowhere = posteriors(np.array([[np.inf, np.nan]]), np.array([3]), shares, np.array([1.0, np.inf]))
-    np.testing.assert_allclose(everywhere, [shares])
-    np.testing.assert_allclose(nowhere, [shares])
-
-
-def test_memberships_of_models_that_fit_somebody_infinitely_badly():
-    losses = np.array([[1.0, np.inf], [np.inf, np.inf], [1.0, 2.0]])
-    found = memberships(losses, np.array([5, 5, 5]), np.array([0, 1, 0]), line("linear", 1))
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found.sum(axis=1), 1)
-    assert found[0].tolist() == [1, 0]
 
 
 # ---- guides --------------------------------------------------------------------------------------------------
@@ -347,7 +297,7 @@ def test_the_report_is_plain_and_whole(engine):
         value[3] = value[0]  # nobody uses it, so that it is no distance from another does not count
     own = torch.tensor(OWN)
     own[1] = -1  # it never answered
-    report = regression_report(ours, line(), clusters, own, lr=0.01, steps=2, names=["a", "b", "c"])
+    report = regression_report(ours, line(), clusters, own, lr=0.01, steps=2, labels=Labels(["a", "b", "c"]))
     assert report is not None
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert report["names"] == ["a", "b", "c", "intercept"]
@@ -425,7 +375,7 @@ class SecondTimeSilent:
 
 def test_a_client_that_answers_once_spoils_the_errors_of_its_cluster_only():
     data, own = mixture([20] * 12, [0] * 6 + [1] * 6), torch.tensor([0] * 6 + [1] * 6)
-    _, _, fits = pooled_fits(SecondTimeSilent(federation(data)), models(2), own)
+    _, fits = pooled_fits(SecondTimeSilent(federation(data)), line(), models(2), own)
     assert fits[0].unit == "clients"
     assert fits[1].why == "1 of its 6 clients did not answer the second question"
 
@@ -433,6 +383,102 @@ def test_a_client_that_answers_once_spoils_the_errors_of_its_cluster_only():
 def test_silence_is_an_error():
     data = mixture([4, 4], [0, 0])
     ours = Simulated(ClientGroup(line(), make_shard(data), None), missing={0: {"c0", "c1"}})
-    for question in (lambda: pooled_fits(ours, models(1), torch.tensor([0, 0])), lambda: ask_curvature(ours)):
+    for question in (lambda: pooled_fits(ours, line(), models(1), torch.tensor([0, 0])), lambda: ask_curvature(ours)):
         with pytest.raises(TrainingError, match="none of the 2 clients answered"):
             question()
+
+
+# ---- logistic models and original units ----------------------------------------------------------------------------
+
+
+def labelled(clients: int, each: int, classes: int, seed: int = 0) -> list[Samples]:
+    random = np.random.default_rng(seed)
+    slopes = random.standard_normal((2, classes))
+    data = []
+    for _ in range(clients):
+        x = random.standard_normal((each, 2)) + random.standard_normal(2) / 2
+        logits = x @ slopes + random.gumbel(size=(each, classes)) + 0.3 * random.standard_normal(classes)
+        data.append((x, logits.argmax(axis=1)))
+    return data
+
+
+def logistic_federation(data: list[Samples], classes: int):
+    learner = make_learner("logistic", Profile((2,), classes))
+    return learner, Simulated(ClientGroup(learner, make_shard(data), None))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_logistic_intervals_are_those_of_statsmodels(classes):
+    """Maximum likelihood and the sandwich by clients, from models that are elsewhere."""
+    data = labelled(12, 30, classes)
+    learner, ours = logistic_federation(data, classes)
+    start = Clusters(learner.start([3], torch.float64), 1)
+    _, (fit,) = pooled_fits(ours, learner, start, torch.zeros(12, dtype=torch.int64))
+    x = np.column_stack([np.concatenate([x for x, _ in data]), np.ones(360)])
+    y, groups = np.concatenate([y for _, y in data]), np.repeat(range(12), 30)
+    if classes == 2:
+        expected = sm.Logit(y, x).fit(disp=0, cov_type="cluster", cov_kwds={"groups": groups, "use_correction": False})
+    else:
+        expected = sm.MNLogit(y, x).fit(disp=0)
+        scores = sm.MNLogit(y, x).score_obs(expected.params.ravel(order="F"))
+        by_client = np.stack([scores[groups == g].sum(axis=0) for g in range(12)])
+        inverse = np.linalg.inv(sm.MNLogit(y, x).hessian(expected.params.ravel(order="F")))
+        bse = np.sqrt(np.diag(inverse @ by_client.T @ by_client @ inverse))
+    p = 3 * (classes - 1)
+    factor = math.sqrt(12 / 11 * 359 / (360 - p))
+    np.testing.assert_allclose(fit.estimate, np.asarray(expected.params).ravel(order="F"), rtol=1e-5)
+    np.testing.assert_allclose(fit.errors, factor * (expected.bse if classes == 2 else bse), rtol=1e-4)
+    assert fit.unit == "clients"
+
+
+def test_classes_that_a_feature_separates_have_no_intervals():
+    random = np.random.default_rng(0)
+    data = [(x := random.standard_normal((20, 2)), (x[:, 0] > 0).astype(np.int64)) for _ in range(8)]
+    learner, ours = logistic_federation(data, 2)
+    start = Clusters(learner.start([3], torch.float64), 1)
+    _, (fit,) = pooled_fits(ours, learner, start, torch.zeros(8, dtype=torch.int64))
+    assert "without error" in fit.why
+    assert np.isnan(fit.low).all()
+
+
+def test_coefficients_of_standardised_features_in_original_units():
+    """The same fit as on raw features: estimates, errors and the intercept with the means in it."""
+    raw, own = mixture([20] * 8, [0] * 8), torch.zeros(8, dtype=torch.int64)
+    raw = [(x * [1.0, 10.0, 0.1] + [5.0, -3.0, 100.0], y) for x, y in raw]
+    every = np.concatenate([x for x, _ in raw])
+    scales = [(float(m), float(s)) for m, s in zip(every.mean(axis=0), every.std(axis=0), strict=True)]
+    scaled = [((x - every.mean(axis=0)) / every.std(axis=0), y) for x, y in raw]
+    expected = regression_report(federation(raw), line(), models(1), own)
+    found = regression_report(federation(scaled), line(), models(1), own, labels=Labels(["a", "b", "c"], scales))
+    assert found is not None
+    assert expected is not None
+    for name in ("estimate", "standard_errors", "low", "high"):
+        np.testing.assert_allclose(found["clusters"][0][name], expected["clusters"][0][name], rtol=1e-6)
+    assert found["units"] == "original"
+    assert found["clusters"][0]["level"] == pytest.approx(float(np.concatenate([y for _, y in raw]).mean()))
+
+
+def test_coefficients_of_several_classes_name_their_class():
+    data = labelled(12, 30, 3)
+    learner, ours = logistic_federation(data, 3)
+    start = Clusters(learner.start([3], torch.float64), 1)
+    own = torch.zeros(12, dtype=torch.int64)
+    report = regression_report(ours, learner, start, own, labels=Labels(["u", "v"], classes=("low", "mid", "high")))
+    assert report is not None
+    assert report["names"] == [f"{c}: {n}" for c in ("mid", "high") for n in ("u", "v", "intercept")]
+    assert (report["reference"], report["classes"]) == ("low", ["mid", "high"])
+
+
+def test_a_level_with_one_class_has_no_interval():
+    """All samples with v = 1 are of class 1: its coefficient has no finite maximum, that of u has."""
+    random = np.random.default_rng(0)
+    data = []
+    for _ in range(12):
+        u, v = random.standard_normal(40), (random.random(40) < 0.1).astype(float)
+        y = np.where(v == 1, 1, random.random(40) < 1 / (1 + np.exp(-u))).astype(np.int64)
+        data.append((np.column_stack([u, v]), y))
+    learner, ours = logistic_federation(data, 2)
+    start = Clusters(learner.start([3], torch.float64), 1)
+    _, (fit,) = pooled_fits(ours, learner, start, torch.zeros(12, dtype=torch.int64))
+    assert np.isnan(fit.errors[1]) or fit.why
+    assert fit.why or np.isfinite(fit.errors[0])

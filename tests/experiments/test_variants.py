@@ -72,7 +72,7 @@ def test_methods_that_cannot_be_filed_are_refused(methods, message, tmp_path):
 def test_variants_of_one_method_are_compared_on_a_scenario(tmp_path):
     methods = {"ifca-2": IFCA(clusters=2), "ifca-3": IFCA(clusters=3), "fedavg": "fedavg", "mean": FedAvg()}
     options = {"clients": 12, "dimension": 3, "rounds": 3}
-    folder = coterie.compare("mixed-regression", methods, seeds=[0, 1], out=tmp_path / "c", **options)
+    folder = coterie.compare("mixed-regression", methods, seeds=[0, 1], out=tmp_path / "c", **options).folder
     assert {path.name for path in (folder / "jobs").iterdir()} == {f"{m}-seed{s}" for m in methods for s in (0, 1)}
     runs = read_runs(folder)
     assert {(run.name, run.method, run.config.get("clusters")) for run in runs if run.seed == 1} == {
@@ -101,7 +101,8 @@ def test_a_comparison_of_typed_methods_is_rebuilt_from_its_folder(tmp_path):
 
 def test_options_replace_the_fields_of_typed_methods(tmp_path):
     options = {"learner": "linear", "rounds": 2, "clusters": 3}
-    folder = coterie.compare(population(), [IFCA(clusters=2), FedAvg()], seeds=1, out=tmp_path / "c", **options)
+    methods = [IFCA(clusters=2), FedAvg()]
+    folder = coterie.compare(population(), methods, seeds=1, out=tmp_path / "c", **options).folder
     assert coterie.load(folder / "jobs" / "ifca-seed0").config["clusters"] == 3
 
 

@@ -534,7 +534,7 @@ def test_a_server_names_no_file_of_a_node():
 
 def test_load_must_give_what_from_arrays_makes():
     exchange, _ = grid_with({5: make_client_app(lambda context: {"a": 1})})
-    with pytest.raises(TrainingError, match="load must return what from_arrays makes, got dict"):
+    with pytest.raises(TrainingError, match="load must return what from_arrays or raw_table makes, got dict"):
         ClientRegistry().collect(exchange, wait=1)
 
 

@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 
 from coterie import from_arrays
 from coterie.client.group import ClientGroup
-from coterie.client.tasks import Evaluate
+from coterie.client.tasks import Compare
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
@@ -103,7 +103,7 @@ REQUESTS = {
     "validation": replace(GOOD, terms=replace(TERMS, validation=7.0)),
     "states": replace(GOOD, terms=replace(TERMS, keeps=True)),
     "no step size": replace(GOOD, broadcast=replace(GOOD.broadcast, scalars={})),
-    "another task": replace(GOOD, task=Evaluate(margin=True)),
+    "another task": replace(GOOD, task=Compare()),
 }
 
 

@@ -73,6 +73,23 @@ def test_an_app_leaves_the_folder_that_a_simulation_leaves(tmp_path):
     assert "site-3" in (tmp_path / "run" / "report.html").read_text()
 
 
+def test_an_app_with_method_auto_diagnoses_as_a_simulation_does(tmp_path):
+    data = small_federation("linear")
+    config = config_of(tmp_path / "run", method="auto") | {"clusters": ""}
+    call(make_server_app(), grid_of(data), config)
+    options = {name: value for name, value in OPTIONS.items() if name != "clusters"}
+    simulated, ended = coterie.fit(data, "auto", **options), coterie.load(tmp_path / "run")
+    assert ended.config["method"] == simulated.config["method"]
+    assert ended.diagnosis is not None
+    assert simulated.diagnosis is not None
+    assert ended.diagnosis.recommendation == simulated.diagnosis.recommendation
+    assert ended.diagnosis.structure.kind == simulated.diagnosis.structure.kind
+    same_models(simulated, ended)
+    call(make_server_app(), grid_of(data), config)  # a finished run is not diagnosed again
+    with pytest.raises(ConfigError, match="did you mean 'clusters'"):
+        call(make_server_app(), grid_of(data), config_of(tmp_path / "other", method="auto", clustres=3))
+
+
 def test_an_app_that_is_started_again_goes_on(tmp_path):
     data, out, states = small_federation("linear"), tmp_path / "run", tmp_path / "states"
     told = 0
@@ -142,6 +159,7 @@ def test_other_clients_than_those_of_the_run_are_not_gone_on_with(tmp_path):
         clients_of(grid_of(data), again=tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:clusters=auto")  # a few rounds of a few clients cannot tell
 def test_the_number_of_clusters_is_chosen_by_trial_runs_at_the_clients():
     data = small_federation("linear", sizes=(12,) * 9)
     options = {**OPTIONS, "clusters": "auto", "max_clusters": 2, "choose_seeds": 2, "choose_rounds": 2}

@@ -141,7 +141,7 @@ MALFORMED = {
     "nothing": (RecordDict(), "must have a ConfigRecord named 'config', but this one has nothing"),
     "another record": (RecordDict({"config": MetricRecord({"a": 1})}), r"has 'config' \(MetricRecord\)"),
     "no arrays": (RecordDict({"config": answer_with()["config"]}), "must have an ArrayRecord named 'arrays'"),
-    "format": (answer_with(format=1), "have format 5, but this one has 1: install the same version"),
+    "format": (answer_with(format=1), "have format 6, but this one has 1: install the same version"),
     "task": (answer_with(task="u"), "for task 't' was expected, but one for 'u' has come"),
     "no text": (answer_with(header=3), "must name its task and have a header"),
     "no JSON": (answer_with(header="{"), "cannot be read: Expecting property name"),

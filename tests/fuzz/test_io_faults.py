@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "keeping": ("fedem", {**COMMON, "clusters": 2}),
     "adaptive": ("cfl", {**COMMON, "rounds": 3}),
 }
-STEPS = 10
+STEPS = 6
 """Steps of a run that `make test` tries; `make fuzz` tries all."""
 
 

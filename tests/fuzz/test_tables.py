@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -166,10 +167,6 @@ def options_of(random: Random) -> dict[str, Any]:
     return given
 
 
-def in_order(rows: np.ndarray) -> np.ndarray:
-    return rows[np.lexsort(rows.T)]
-
-
 def read_alike(label: str, data: FederatedDataset, source: Any) -> None:
     """The schema of the data reads the same table as the same features."""
     parts = [data.train.x.numpy()] + ([] if data.test is None else [data.test.x.numpy()])
@@ -178,7 +175,8 @@ def read_alike(label: str, data: FederatedDataset, source: Any) -> None:
     assert len(set(data.clients)) == len(data.clients), label
     again, error = refusal(label, lambda: encode(data.schema, source))
     assert again is not None, f"{label}: a table that was accepted cannot be read again: {error}"
-    assert np.array_equal(in_order(whole), in_order(again)), f"{label}: read in another way the second time"
+    rows = Counter(map(bytes, np.ascontiguousarray(again)))  # those without a target are left out of the data
+    assert Counter(map(bytes, np.ascontiguousarray(whole))) <= rows, f"{label}: read in another way the second time"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -212,7 +210,7 @@ def test_results_of_random_tables_predict_from_raw_rows(tmp_path):
             continue
         said, error = refusal(label, lambda r=result, s=source, c=data.clients[0]: r.predict(s, client=c))
         assert said is not None, f"{label}: {error}"
-        check_answers(label, said, result, len(data.train.x) + (0 if data.test is None else len(data.test.x)))
+        check_answers(label, said, result, n)
         if random.random() < 0.2:
             result.save(tmp_path / label)
             again = coterie.load(tmp_path / label).predict(source, client=data.clients[0])

@@ -23,6 +23,9 @@ from safetensors.torch import load, save
 
 from coterie.core.messages import merge
 from coterie.core.task import Task
+from coterie.diagnosis.diagnose import diagnose_clients
+from coterie.evaluate.groups import ask_profiles
+from coterie.evaluate.regression import Labels
 from coterie.flower.admission import Admission
 from coterie.flower.checks import Asked, Memory, sort_out
 from coterie.flower.in_process import at_once
@@ -90,6 +93,12 @@ def exchanges(folder: str) -> tuple[list[Heard], list[RecordDict], list[RecordDi
         for case in RUNS:
             plan = case.plan()
             case.run(plan, lambda side, plan=plan: federation_of(plan, folder, listen))
+        for learner in ("linear", "logistic"):
+            plan = Case("fedavg", learner).plan()
+            diagnose_clients(federation_of(plan, folder, listen), plan.data, seed=0)
+            names = Labels(features=tuple(f"x{j}" for j in range(16)), scales=((0.0, 1.0),) * 16)
+            own = torch.zeros(len(plan.data.clients), dtype=torch.int64)
+            ask_profiles(federation_of(plan, folder, listen), own, 1, plan.learner.classes, names)
     return list(found.values()), list(requests.values()), hello[:3]
 
 

@@ -209,7 +209,7 @@ def test_full_batch_steps_leave_the_loss_to_the_scores(name):
         ("mlp", FullBatch(steps=5, prox=0.1), "autograd"),
         ("linear", FullBatch(steps=5), "closed-form-flat"),
         ("linear", MiniBatch(batch_size=4, epochs=1), "autograd"),
-        ("logistic", FullBatch(steps=5), "autograd"),
+        ("logistic", FullBatch(steps=5), "by-hand"),
     ],
 )
 def test_a_contribution_names_the_way_it_was_made(name, work, path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
-from coterie.learners.local_training import FullBatch
+from coterie.learners.descent import descend_each_track
+from coterie.learners.local_training import FullBatch, MiniBatch
 from coterie.learners.logistic import logistic
 from tests.core.make import class_data, make_block
 
@@ -109,3 +112,24 @@ def test_numbers_are_refused():
 def test_a_negative_penalty_is_refused():
     with pytest.raises(ConfigError, match="l2 must be a finite number of at least 0, got -1"):
         logistic(Profile((4,), 2), l2=-1)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_by_hand_are_those_of_autograd(classes: int, bias: bool):
+    """Three models of each client on clients of different sizes, with a penalty and samples that count differently."""
+    learner = logistic(Profile((4,), classes), l2=0.3, bias=bias)
+    block = make_block(class_data([2, 7, 5], (4,), classes, seed=1))
+    random = torch.Generator().manual_seed(0)
+    block = replace(block, focus=torch.rand(block.y.shape, generator=random, dtype=torch.float64))
+    models = learner.start(range(9), torch.float64)
+    theta = {name: p.reshape(3, 3, *p.shape[1:]) + 0.1 for name, p in models.items()}
+    for training in (FullBatch(steps=4, prox=0.2), MiniBatch(batch_size=2, steps=4)):
+        found = learner.descend(theta, block, training, 0.7)
+        expected = descend_each_track(learner._objective, theta, block, training, 0.7).change
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-13)
+    each = learner.score(models, block).losses
+    for s in range(9):
+        one = {name: p[s : s + 1].expand(3, *p.shape[1:]) for name, p in models.items()}
+        torch.testing.assert_close(each[..., s], learner.losses(one, block.x, block.y), rtol=1e-12, atol=1e-13)

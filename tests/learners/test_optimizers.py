@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -95,7 +95,7 @@ class Subject:
 
 SUBJECTS = {
     "linear": Subject("linear:bias=true", plain_linear, numbers=True, path="closed-form-flat"),
-    "logistic": Subject("logistic:l2=0.1", plain_logistic, l2=0.1),
+    "logistic": Subject("logistic:l2=0.1", plain_logistic, l2=0.1, path="by-hand"),
     "mlp": Subject("mlp:hidden=6", plain_perceptron, path="gram"),
     "deep mlp": Subject("mlp:hidden=6-5", plain_perceptron, path="gram"),
     "mlp for numbers": Subject(
@@ -170,25 +170,32 @@ def expected_change(
     return train(start, objectives, training.optimizer, lr)
 
 
-def assert_close(found: Params, expected: Params) -> None:
-    """Equal to 1e-9 relative to the largest change of a parameter."""
+def assert_close(found: Params, expected: Params, lr: float) -> None:
+    """Equal to 1e-9 relative to the largest change of a parameter, or to the learning rate if that is larger.
+
+    The steps of Adam are as long as the learning rate, and may cancel.
+    """
     for name, value in expected.items():
         largest = float(value.abs().max())
         assert largest > 0, "there must be a change to see"
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9 * largest)
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9 * max(largest, lr))
 
 
-def check(subject: Subject, block: Block, training: LocalTraining, lr: float = LR, towards: bool = False) -> None:
-    """Two models for each client, by `descend`."""
+def check(
+    subject: Subject, block: Block, training: LocalTraining, lr: float = LR, towards: bool = False, drawn: bool = False
+) -> None:
+    """Two models for each client, by `descend`; `drawn`: Hypothesis drew the settings."""
     learner, clients = subject.learner, len(block.y)
-    drawn = learner.start(list(range(2 * clients)), torch.float64)
-    theta = {name: p.reshape(clients, 2, *p.shape[1:]) for name, p in drawn.items()}
+    start = learner.start(list(range(2 * clients)), torch.float64)
+    theta = {name: p.reshape(clients, 2, *p.shape[1:]) for name, p in start.items()}
     centre = {name: p.flip(1).clone() for name, p in theta.items()} if towards else theta
     found = learner.descend(theta, block, training, lr, centre if towards else None)
+    if drawn:  # settings under which training diverges magnify rounding errors
+        assume(all(bool((p.abs() < 1e3).all()) for p in found.values()))
     for b in range(clients):
         for track in range(2):
             one, to, moved = ({n: p[b, track] for n, p in params.items()} for params in (theta, centre, found))
-            assert_close(moved, expected_change(subject, one, block, b, training, lr, to))
+            assert_close(moved, expected_change(subject, one, block, b, training, lr, to), lr)
 
 
 FULL_AND_MINI = {"full": FullBatch(steps=4), "mini": MiniBatch(batch_size=4, epochs=2)}
@@ -233,7 +240,7 @@ def test_contributions_are_the_weighted_changes_and_name_their_path(name, optimi
         fast = {"linear": "autograd", "mlp": "by-hand", "deep mlp": "by-hand"}
         assert given_.path == (fast.get(name, subject.path) if training.full_batch_steps is None else subject.path)
     else:
-        slow = "one-by-one" if name == "cnn" else "by-hand" if "mlp" in name else "autograd"
+        slow = "one-by-one" if name == "cnn" else "by-hand" if "mlp" in name or name == "logistic" else "autograd"
         assert given_.path == f"{slow}:{optimizer.name}"
 
 
@@ -241,11 +248,12 @@ def test_contributions_are_the_weighted_changes_and_name_their_path(name, optimi
 
 FRACTIONS = st.floats(0, 0.95)
 DECAYS = st.sampled_from([0.0, 0.01, 0.5])
+EPS = st.floats(1e-3, 0.1)  # a gradient of rounding errors alone is magnified by 1 / eps
 ANY_OPTIMIZER = st.one_of(
     st.builds(SGD, momentum=FRACTIONS, weight_decay=DECAYS),
     st.builds(SGD, momentum=st.floats(0.1, 0.95), nesterov=st.just(True), weight_decay=DECAYS),
-    st.builds(Adam, FRACTIONS, FRACTIONS, st.floats(1e-8, 0.1), DECAYS),
-    st.builds(AdamW, FRACTIONS, FRACTIONS, st.floats(1e-8, 0.1), DECAYS),
+    st.builds(Adam, FRACTIONS, FRACTIONS, EPS, DECAYS),
+    st.builds(AdamW, FRACTIONS, FRACTIONS, EPS, DECAYS),
 )
 LENGTHS = st.one_of(
     st.builds(FullBatch, steps=st.integers(1, 6)),
@@ -264,7 +272,8 @@ LENGTHS = st.one_of(
     st.sampled_from([0.0, 0.4]),
 )
 def test_any_setting_equals_torch(name, training, optimizer, sizes, lr, prox):
-    check(SUBJECTS[name], SUBJECTS[name].block(sizes), replace(training, optimizer=optimizer, prox=prox), lr)
+    training = replace(training, optimizer=optimizer, prox=prox)
+    check(SUBJECTS[name], SUBJECTS[name].block(sizes), training, lr, drawn=True)
 
 
 @given(ANY_OPTIMIZER)
@@ -439,7 +448,7 @@ def test_heads_on_fixed_features_equal_torch(name, optimizer, training, pulled):
         start, fixed = split(heads, learner.head, b), {n: p[b] for n, p in body.items()}
         pull = (0.5, split(centre, learner.head, b)) if pulled else (0.0, {})
         expected = expected_heads(subject, start, fixed, block, b, gamma, training, pull)
-        assert_close(split(change, learner.head, b), expected)
+        assert_close(split(change, learner.head, b), expected, LR)
 
 
 @pytest.mark.parametrize("training", HEAD_TRAININGS.values(), ids=HEAD_TRAININGS)
@@ -452,7 +461,7 @@ def test_the_body_under_fixed_heads_equals_torch(name, optimizer, training):
     for b in range(len(SIZES)):
         start, fixed = {n: p[b] for n, p in body.items()}, split(heads, learner.head, b)
         expected = expected_heads(subject, start, fixed, block, b, gamma, training)
-        assert_close({n: p[b] for n, p in change.items()}, expected)
+        assert_close({n: p[b] for n, p in change.items()}, expected, LR)
 
 
 @pytest.mark.parametrize("training", HEAD_TRAININGS.values(), ids=HEAD_TRAININGS)
@@ -467,7 +476,7 @@ def test_body_and_heads_together_equal_torch(name, optimizer, training):
         start = {n: p[b] for n, p in body.items()} | split(heads, learner.head, b)
         pull = (0.5, split(centre, learner.head, b))
         expected = expected_heads(subject, start, {}, block, b, gamma, training, pull)
-        assert_close({n: p[b] for n, p in change.items()} | split(moved, learner.head, b), expected)
+        assert_close({n: p[b] for n, p in change.items()} | split(moved, learner.head, b), expected, LR)
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------
@@ -483,6 +492,6 @@ def test_a_run_is_the_same_on_another_engine_and_names_the_optimizer(method, lea
     for a, b in zip(one.models, other.models, strict=True):
         for name, value in a.items():
             np.testing.assert_allclose(value, b[name], rtol=1e-9, atol=1e-9 * np.abs(value).max())
-    path = "by-hand" if learner == "mlp" else "autograd"
+    path = "autograd" if learner == "linear" else "by-hand"
     assert {record["path"] for record in one.records} == {f"{path}:{optimizer.name}"}
     assert one.metrics["rounds"] == len(one.records)

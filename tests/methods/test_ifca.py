@@ -282,10 +282,10 @@ def test_the_true_models_are_found_as_well_as_by_the_oracle():
 
 
 def test_rotated_digits_are_told_apart_and_beat_global_and_local_models():
-    """Three seeds with five starts each: ARI 1 in all; within a point of the oracle in the mean; with the first seed at
+    """Two seeds with five starts each: ARI 1 in both; within a point of the oracle in the mean; with the first seed at
     least five points above the global and the local models."""
     scores, perfect = {"ifca": [], "oracle": []}, 0
-    for seed in range(3):
+    for seed in range(2):
         data = coterie.scenario("rotated-digits", seed=seed)
         done = {name: coterie.fit(data, name, seed=seed, evaluate_every=40) for name in scores}
         perfect += done["ifca"].metrics["ari"] == 1.0
@@ -294,5 +294,5 @@ def test_rotated_digits_are_told_apart_and_beat_global_and_local_models():
         for name in ("fedavg", "local") if seed == 0 else ():
             other = coterie.fit(data, name, seed=seed, evaluate_every=40)
             assert scores["ifca"][-1] >= other.metrics["accuracy"] + 0.05
-    assert perfect == 3
+    assert perfect == 2
     assert np.mean(scores["ifca"]) >= np.mean(scores["oracle"]) - 0.01

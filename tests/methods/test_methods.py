@@ -213,8 +213,8 @@ CHEAP = ("finite", "weights", "config")
 """Checks that need no run, or only the plain run: every case is put to them."""
 PERIOD = 3
 """Any other check is run with every third learner of a method, and with other learners for the next method."""
-ROTATING = ("seed", "client_order", "shards", "twin", "silent_client")
-"""Checks of which a case with options runs two, in turn: every option meets some, and every check most options."""
+ROTATING = ("seed", "client_order", "shards", "twin", "silent_client", "replies", "resume")
+"""Checks of which a case with options runs three, in turn: every option meets some, and every check some options."""
 
 
 def due(place: int, case: Case) -> list[str]:
@@ -240,7 +240,7 @@ def _due_without_options(case: Case) -> list[str]:
 
 
 def _due_with_options(place: int) -> list[str]:
-    turn = {ROTATING[place % len(ROTATING)], ROTATING[(place + 2) % len(ROTATING)]}
+    turn = {ROTATING[(place + step) % len(ROTATING)] for step in (0, 2, 5)}
     return [check for check in CHECKS if check not in ROTATING or check in turn]
 
 

@@ -42,7 +42,7 @@ def _run(
     scores: Sequence[float] = (0.9, 0.9, 0.8, 0.8),
     clusters: Sequence[int] = (0, 0, 1, 1),
     truth: Sequence[str] | None = None,
-    margins: Sequence[float] | None = None,
+    certainty: Sequence[float] | None = None,
     ids: Sequence[str] | None = None,
     score: str = "accuracy",
     held_out: bool = True,
@@ -57,8 +57,10 @@ def _run(
         row = {"id": name, "n": 10 + i, "cluster": clusters[i], "score": scores[i], "loss": 0.3}
         if truth is not None:
             row["truth"] = truth[i]
-        if margins is not None:
-            row |= {"margin": margins[i], "losses": [0.1 if k == clusters[i] else 2.0 + i for k in range(K)]}
+        if certainty is not None:
+            rest = (1 - certainty[i]) / max(1, K - 1)
+            row |= {"certainty": certainty[i], "losses": [0.1 if k == clusters[i] else 2.0 + i for k in range(K)]}
+            row |= {"posterior": [certainty[i] if k == clusters[i] else rest for k in range(K)]}
         rows.append(row)
     summary = {
         "metrics": {

@@ -62,7 +62,7 @@ def report(tmp_path, make_run):
     truth = ("north", "north", "south", "south")
     runs = []
     for seed in (0, 1):
-        runs.append(make_run("ifca", seed, ids=ids, truth=truth, margins=(9,) * 4))
+        runs.append(make_run("ifca", seed, ids=ids, truth=truth, certainty=(1.0,) * 4))
         runs.append(make_run("fedavg", seed, ids=ids, truth=truth, clusters=(0,) * 4, scores=(0.5, 0.8, 0.85, 0.7)))
     return write_report(runs, tmp_path / "report.html")
 

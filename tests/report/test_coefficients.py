@@ -69,14 +69,14 @@ def test_rows_of_extreme_width(half):
     assert " to " in interval
 
 
-def test_the_section_stands_between_agreement_and_cost(tmp_path, make_run):
+def test_the_section_stands_before_the_clients(tmp_path, make_run):
     text = page(tmp_path, make_run, TWO)
     found = Elements(text)
     assert not found.unbalanced
     assert not found.open
     sections = [attributes["id"] for tag, attributes in found.found if tag == "section"]
-    assert sections[sections.index("agreement") + 1] == "coefficients"
-    part = text[text.index('id="coefficients"') : text.index('id="cost"')]
+    assert sections[sections.index("coefficients") + 1] == "clients"
+    part = text[text.index('id="coefficients"') : text.index('id="clients"')]
     assert part.count("<circle") == 3  # one estimate is not known, and nobody is in cluster 2
     assert len(re.findall(r'class="span c\d"', part)) == 3
     assert "30 clients, 600 samples, noise 0.5" in part
@@ -96,7 +96,7 @@ def test_too_many_coefficients_are_not_drawn(tmp_path, make_run):
     p = MOST + 1
     found = regression([f"x{j}" for j in range(p)], row(0, [1.0] * p, [0.5] * p))
     text = page(tmp_path, make_run, found)
-    part = text[text.index('id="coefficients"') : text.index('id="cost"')]
+    part = text[text.index('id="coefficients"') : text.index('id="clients"')]
     assert "<svg" not in part
     assert "<table" not in part
     assert "31 coefficients, too many to draw" in part
@@ -136,16 +136,6 @@ def test_hostile_names_stay_text(tmp_path, make_run):
     found = Elements(text)
     assert not found.unbalanced
     assert "img" not in [tag for tag, _ in found.found]
-
-
-def test_the_posterior_is_a_column_of_the_clients(tmp_path, make_run):
-    run = make_run(score="rmse", metrics={"regression": TWO})
-    for place, own in enumerate((1.0, 0.9999, 0.75, 0.5)):
-        run.clients[place] |= {"posterior": [own, 1 - own] if run.clients[place].cluster == 0 else [1 - own, own]}
-    text = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
-    cells = re.findall(r'data-value="[\d.]+">(1\.000|&gt; 0\.999|0\.750|0\.500)<', text)
-    assert cells == ["1.000", "&gt; 0.999", "0.750", "0.500"]
-    assert "the probability of a client's cluster given" in text
 
 
 def printed(found, make_run):

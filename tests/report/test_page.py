@@ -7,6 +7,7 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 import coterie
@@ -48,7 +49,7 @@ def full(make_run):
     truth = ("north", "north", "south", "south")
     runs = []
     for seed in (0, 1):
-        runs.append(make_run("ifca", seed, truth=truth, margins=(9, 9, 9, 0)))
+        runs.append(make_run("ifca", seed, truth=truth, certainty=(1.0, 1.0, 1.0, 0.5)))
         runs.append(make_run("fedavg", seed, truth=truth, clusters=(0,) * 4, scores=(0.8, 0.8, 0.85, 0.7)))
         runs.append(make_run("local", seed, truth=truth, clusters=(0, 1, 2, 3), scores=(0.6, 0.95, 0.6, 0.6)))
     return runs
@@ -60,8 +61,8 @@ def test_every_question_has_its_section(tmp_path, make_run):
     assert not found.unbalanced
     assert not found.open
     sections = [attributes["id"] for tag, attributes in found.found if tag == "section"]
-    expected = ["numbers", "methods", "gains", "map", "formation", "curves", "agreement", "cost", "method", "again"]
-    assert sections == [*expected, "clients"]
+    subject = ["methods", "numbers", "groups", "clients", "map", "gains"]
+    assert sections == [*subject, "formation", "curves", "agreement", "cost", "method", "again"]
     figures = [a for tag, a in found.found if tag == "svg" and a.get("class") == "figure"]
     assert len(figures) == 6  # two of gains, map, strip, two of curves
     assert all(a["aria-label"] for a in figures)
@@ -80,7 +81,7 @@ def test_nothing_is_fetched_when_it_is_viewed(tmp_path, make_run):
 
 def test_hostile_ids_stay_text(tmp_path, make_run):
     ids = (HOSTILE, 'a"b', "c'd & <e>", "\u2028{{ 7 * 7 }}")
-    runs = [make_run(m, ids=ids, truth=ids, margins=(9,) * 4, learner=HOSTILE) for m in ("ifca", "fedavg")]
+    runs = [make_run(m, ids=ids, truth=ids, certainty=(1.0,) * 4, learner=HOSTILE) for m in ("ifca", "fedavg")]
     runs = [run_from_parts({**r.config, "scenario": HOSTILE}, r.records, vars(r)) for r in runs]
     text = page(tmp_path, runs)
     found = Elements(text)
@@ -109,18 +110,19 @@ def test_keys_may_be_absent(tmp_path, make_run, absent):
     text = page(tmp_path, runs)
     assert not Elements(text).unbalanced
     if "assignments" in absent and "sizes" in absent:
-        assert "do not say which client was in which cluster" in text
+        assert 'id="formation"' not in text
 
 
-def test_one_cluster_says_why_figures_are_left_out(tmp_path, make_run):
-    text = page(tmp_path, [make_run(clusters=(0,) * 4)])
-    assert "There is no map: with one cluster there is one model" in text
-    assert "K is 1, so every client was in the one cluster" in text
+@pytest.mark.parametrize(("method", "clusters"), [("ifca", (0,) * 4), ("local", (0, 1, 2, 3))])
+def test_sections_that_do_not_apply_are_absent(tmp_path, make_run, method, clusters):
+    """One cluster, or models of clients alone: there are no groups to show; one method is not compared."""
+    text = page(tmp_path, [make_run(method, clusters=clusters)])
+    for section in ("methods", "worth", "groups", "map", "formation", "agreement", "gains", "coefficients", "columns"):
+        assert f'id="{section}"' not in text
 
 
 def test_baselines_alone(tmp_path, make_run):
     text = page(tmp_path, [make_run("local", clusters=(0, 1, 2, 3))])
-    assert "local does not look for groups" in text
     assert "nothing: no model travels" in text
 
 
@@ -134,10 +136,10 @@ def test_unfinished_runs_are_mentioned(tmp_path, make_run):
 
 
 def test_clients_that_did_not_answer_in_the_end(tmp_path, make_run):
-    run = make_run(margins=(9,) * 4)
+    run = make_run(certainty=(1.0,) * 4)
     fewer = run_from_parts(run.config, run.records, {"metrics": run.metrics, "clients": run.clients[1:]})
     text = page(tmp_path, [fewer])
-    assert "2 groups among 3 clients" in text
+    assert "2 groups, as asked for, among 3 clients" in text
     # four rows in the strip, but positions are unknown, so none may claim to be a certain client
     strip = text[text.index('id="formation"') : text.index('id="curves"')]
     assert strip.count("cell c") >= 4
@@ -147,7 +149,7 @@ def test_clients_that_did_not_answer_in_the_end(tmp_path, make_run):
 def test_many_clients_show_sizes_only(tmp_path, make_run):
     m = 1200
     clusters = tuple(i % 3 for i in range(m))
-    runs = [make_run("ifca", scores=(0.9,) * m, clusters=clusters, margins=(9.0,) * m)]
+    runs = [make_run("ifca", scores=(0.9,) * m, clusters=clusters, certainty=(1.0,) * m)]
     runs.append(make_run("fedavg", scores=tuple(0.8 + 0.0002 * i for i in range(m)), clusters=(0,) * m))
     runs[0].records[:] = [without(record, "assignments") for record in runs[0].records]
     text = page(tmp_path, runs)
@@ -160,7 +162,7 @@ def test_own_arrays_from_training_to_page(tmp_path):
     result = coterie.fit(coterie.from_arrays(rows), method="ifca", clusters=2, rounds=2, seed=0)
     text = coterie.write_report(result, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "No held-out data was given" in text
-    assert "The true groups are not known" in text
+    assert 'id="agreement"' not in text, "the true groups are not known"
     assert "coterie.from_arrays(...)" in text
     assert not Elements(text).unbalanced
 
@@ -175,3 +177,55 @@ def test_what_went_wrong_on_the_way_is_told_once_with_its_rounds(tmp_path, make_
     assert "<td>node 7 has not answered within 5 s</td><td>1-3</td><td>&lt;/script&gt;" in text
     assert "<td>node 3 has values that are not finite</td><td>2</td><td>d</td>" in text
     assert "On the way to the clients" not in page(tmp_path, [make_run()])
+
+
+def stores(classes: bool):
+    random = np.random.default_rng(0)
+    shop = np.repeat([f"shop {i}" for i in range(30)], 24)
+    price = random.normal(5, 2, 720)
+    slope = np.where(np.arange(720) // 24 % 2, 3.0, -3.0)
+    sales = 40 + slope * (price - 5) + random.standard_normal(720)
+    target = np.where(sales > 40, "<b>high</b>", "low") if classes else sales
+    kind = np.tile(["city", "city", "town"], 240)
+    table = {"shop": shop, "price": price, "kind": kind, "sales": target}
+    return coterie.from_table(table, client="shop", target="sales")
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_a_table_from_training_to_page(tmp_path, classes):
+    """The subject first, then the decision, alternatives, groups with their sentences, and coefficients."""
+    result = coterie.fit(stores(classes), "ifca", clusters=2, restarts=3, rounds=60)
+    text = coterie.write_report(result, tmp_path / "report.html").read_text(encoding="utf-8")
+    found = Elements(text)
+    assert not found.unbalanced
+    sections = [attributes["id"] for tag, attributes in found.found if tag == "section"]
+    assert sections[:5] == ["worth", "numbers", "groups", "coefficients", "clients"]
+    subject = text[text.index('class="subject"') : text.index("<h1>")]
+    assert ("Classification" if classes else "Regression of sales") in subject
+    headline = text[text.index("<h1>") : text.index("</h1>")]
+    assert "2 groups, as asked for, among 30 clients" in headline
+    assert "predict better than one model for all" in headline
+    groups = text[text.index('id="groups"') : text.index('id="coefficients"')]
+    assert groups.count("effect of price") == 2
+    assert "kind=town" in groups
+    assert "Reference levels: kind = city." in text
+    assert ("log-odds against sales = &lt;b&gt;high&lt;/b&gt;" in text) == classes
+    assert "<b>" not in text
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_a_notebook_shows_subject_decision_and_groups(classes):
+    result = coterie.fit(stores(classes), "ifca", clusters=2, restarts=3, rounds=60)
+    found = result._repr_html_()
+    assert not Elements(found).unbalanced
+    assert "ifca on a table" in found
+    assert "The clusters predict better than one model for all" in found
+    assert found.count("effect of price") == 2
+    assert "<b>" not in found
+
+
+def test_a_notebook_shows_a_run_of_networks_and_of_one_model():
+    data = coterie.scenario("rotated-digits", clients=8)
+    found = coterie.fit(data, "fedavg", rounds=1)._repr_html_()
+    assert "<table" not in found
+    assert "8 clients" in found

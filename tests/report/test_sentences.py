@@ -11,12 +11,13 @@ from coterie.report.formats import ABSENT, MINUS, like, listed, natural, plain, 
 from coterie.report.sentences import gain_caption, headline, notes, restarts_words, support
 from coterie.report.tables import cell, method_columns, method_rows, tiles
 
-SURE = (9.0, 9.0, 9.0, 1.0)
+CERTAINTY = (1.0, 0.99, 0.95, 0.9)
+SURE = "3 of 4 clients belong to their cluster rather than another with at least 95 % probability"
 
 
 def _three(make_run, main, one, alone, **options):
     return [
-        make_run("ifca", scores=(main,) * 4, margins=SURE, **options),
+        make_run("ifca", scores=(main,) * 4, certainty=CERTAINTY, **options),
         make_run("fedavg", clusters=(0,) * 4, scores=(one,) * 4, **options),
         make_run("local", clusters=(0, 1, 2, 3), scores=(alone,) * 4, **options),
     ]
@@ -32,27 +33,27 @@ def _three(make_run, main, one, alone, **options):
     ],
 )
 def test_accuracy_headline(make_run, main, one, alone, middle):
-    expected = f"2 groups among 4 clients; {middle}; 3 of 4 clients are sure of their group."
+    expected = f"2 groups, as asked for, among 4 clients; {middle}; {SURE}."
     assert headline(compare(_three(make_run, main, one, alone))) == expected
 
 
 def test_regression_headline(make_run):
     runs = _three(make_run, 0.2, 0.8, 0.16, score="rmse")
     assert headline(compare(runs)) == (
-        "2 groups among 4 clients; the RMSE of their models is 75.0 % lower than with one global model and "
-        "25.0 % higher than with local models; 3 of 4 clients are sure of their group."
+        "2 groups, as asked for, among 4 clients; the RMSE of their models is 75.0 % lower than with one global model "
+        f"and 25.0 % higher than with local models; {SURE}."
     )
 
 
 def test_headline_averages_over_seeds(make_run):
     runs = []
     for seed, (mine, other) in enumerate([(0.9, 0.8), (0.8, 0.6)]):
-        runs.append(make_run("ifca", seed, scores=(mine,) * 4, margins=(9, 9, 9, 9 * seed)))
+        runs.append(make_run("ifca", seed, scores=(mine,) * 4, certainty=(1, 1, 1, seed)))
         runs.append(make_run("fedavg", seed, clusters=(0,) * 4, scores=(other,) * 4))
     found = compare(runs)
-    # (0.1 + 0.2) / 2 = 15 points; sure: (3 + 4) / 2
+    # (0.1 + 0.2) / 2 = 15 points
     assert "beat one global model by 15.0 points" in headline(found)
-    assert "3.5 of 4 clients are sure" in headline(found)
+    assert "3 to 4 of 4 clients belong to their cluster" in headline(found)
     assert any("+10.0 and +20.0 points" in fact for fact in support(found))
 
 

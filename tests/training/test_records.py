@@ -116,7 +116,7 @@ def test_a_run_folder_stores_the_diagnostics(data, tmp_path):
 def test_a_report_of_a_run_in_memory_has_the_intervals(data, tmp_path):
     page = coterie.write_report(coterie.fit(data, "ifca", clusters=2, rounds=2), tmp_path / "page.html").read_text()
     assert "95 %" in page
-    assert "posterior" in page
+    assert "certainty" in page
 
 
 @pytest.mark.parametrize(
@@ -142,5 +142,5 @@ def test_a_run_without_intervals_says_so(data, tmp_path, method, options):
 def test_one_model_for_all_has_intervals_and_no_posterior(data):
     result = coterie.fit(data, "fedavg", rounds=2)
     assert len(result.coefficients()["clusters"]) == 1
-    with pytest.raises(InputError, match="has no posterior probabilities"):
+    with pytest.raises(InputError, match="has no probabilities of clusters"):
         result.posterior()

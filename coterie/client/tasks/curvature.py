@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 
 from coterie.client.group import ClientGroup
-from coterie.client.regression import features_of
 from coterie.core.blocks import cut
 from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
@@ -31,7 +30,7 @@ class Curvature(Task):
         linear, shard = as_linear(clients.learner), clients.train
         largest = torch.zeros(len(shard), dtype=torch.float64)
         for block in cut(shard, shard.hashes, 0):
-            phi = features_of(linear, block)
+            phi = linear.glm(block).phi
             wide = phi.shape[1] < phi.shape[2]
             small = phi @ phi.transpose(1, 2) if wide else phi.transpose(1, 2) @ phi
             top = torch.linalg.eigvalsh(small)[:, -1]

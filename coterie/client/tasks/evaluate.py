@@ -12,16 +12,12 @@ from torch import Tensor
 
 from coterie.client.group import ClientGroup
 from coterie.client.predictors import Predictor
-from coterie.client.scoring import blocks_of, models_held, score_and_loss
-from coterie.core.blocks import Block
+from coterie.client.scoring import blocks_of, score_and_loss
 from coterie.core.expected import Expected, RunFacts, Spec, Specs
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
 from coterie.core.shard import Positions, Shard
 from coterie.core.task import Task
-
-CERTAIN = 99.0
-"""The margin reported when every sample prefers the same model by the same amount."""
 
 
 @register("evaluate")
@@ -32,9 +28,6 @@ class Evaluate(Task):
     `score`: accuracy, or mean squared error for a regression. `loss`: mean loss.
     """
 
-    margin: bool = False
-    """Whether to send `losses` under every model, and `margin`: by how many standard errors the own model beats the
-    next best."""
     on: Literal["test", "validation"] = "test"
     """Samples to evaluate on; clients without test samples use validation samples, or else training samples."""
     predictor: Predictor | None = None
@@ -49,37 +42,19 @@ class Evaluate(Task):
             predict = self.predictor.client_outputs(learner, shard, broadcast, clients.states)
             first, back = np.arange(len(shard)), torch.arange(len(shard))
         part, own = shard.take(first), own[torch.from_numpy(first)]
-        columns = {
-            name: torch.zeros(len(part), *shape, dtype=torch.float64)
-            for name, shape in self._columns(broadcast).items()
-        }
+        columns = {name: torch.zeros(len(part), dtype=torch.float64) for name in ("score", "loss")}
         for block in blocks_of(part, broadcast):
             places = torch.from_numpy(block.positions)
             mine = own[places]
             plain = self.predictor is None
             outputs = learner.outputs(broadcast.clusters.at(mine), block.x) if plain else predict(block)
             values = score_and_loss(learner, outputs, block)
-            if self.margin:
-                each = learner.score(broadcast.clusters.all_models(), block).losses.double()
-                values |= {"losses": block.mean(each), "margin": _margin(each, mine, block)}
             for name, value in values.items():
                 columns[name][places] = value.double().cpu()
         return Reply(clients=shard.ids, rows={name: value[back] for name, value in columns.items()})
 
-    def _columns(self, broadcast: Broadcast) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each row."""
-        shapes: dict[str, tuple[int, ...]] = {"score": (), "loss": ()}
-        if self.margin:
-            shapes |= {"margin": (), "losses": (models_held(broadcast),)}
-        return shapes
-
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
-        rows = expected_scores(run)
-        if self.margin:
-            losses = Spec((models_held(broadcast),), low=-1e-3, missing="shared")
-            # infinite for all where there is one model
-            rows = {**rows, "losses": losses, "margin": Spec((), low=-CERTAIN, missing="shared")}
-        return Expected(rows=rows)
+        return Expected(rows=expected_scores(run))
 
 
 def expected_scores(run: RunFacts) -> Specs:
@@ -96,19 +71,3 @@ def _distinct(shard: Shard, own: Tensor) -> tuple[Positions, Tensor]:
     triples = np.stack([shard.starts, shard.stops, own.numpy()], axis=1)
     _, first, back = np.unique(triples, axis=0, return_index=True, return_inverse=True)
     return first.astype(np.int64), torch.from_numpy(back.reshape(-1))
-
-
-def _margin(each: Tensor, own: Tensor, block: Block) -> Tensor:
-    """Return the least ratio of mean and standard error of the paired differences to other models, (B,).
-
-    each: loss of every sample under every model, (B, n, K); own (B,): the client's own model.
-    """
-    mine = own.to(each.device)[:, None, None].expand(-1, each.shape[1], 1)
-    gap = each - each.gather(2, mine)
-    mean = block.mean(gap)
-    counts = block.sizes.double()[:, None]
-    variance = block.mean((gap - mean[:, None]) ** 2) * counts / (counts - 1).clamp_min(1)
-    error = (variance / counts).sqrt()
-    ratio = torch.where(error > 0, mean / error, torch.sign(mean) * CERTAIN).clamp(-CERTAIN, CERTAIN)
-    ratio = torch.where((block.sizes > 1)[:, None], ratio, 0.0)  # one sample does not show any spread
-    return ratio.scatter(1, own.to(each.device)[:, None], torch.inf).amin(dim=1)

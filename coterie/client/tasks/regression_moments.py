@@ -1,38 +1,41 @@
-"""Cross-products of features and residuals by cluster."""
+"""Hessian and gradient of a generalised linear model by cluster."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from coterie.client.group import ClientGroup
-from coterie.client.regression import expected_by_cluster, sums_by_cluster
+from coterie.client.regression import Fitted, expected_by_cluster, sums_by_cluster
 from coterie.core.clusters import Params
 from coterie.core.expected import Expected, RunFacts, Spec, parameter_count
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
 from coterie.core.task import Task
-from coterie.learners.linear import as_linear
 
 
 @register("regression-moments")
 @dataclass(frozen=True)
 class RegressionMoments(Task):
-    """Slotted by own cluster: gram, sum of X^T X (p, p), score, sum of X^T r (p,), and samples."""
+    """Slotted by own cluster: gram, the Hessian of the loss (q p, q p), score, its negative gradient, and loss.
+
+    For least squares they are X^T X, X^T r and half the residual sum of squares. And samples.
+    """
 
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
-        return sums_by_cluster(as_linear(clients.learner), clients.train, broadcast, _moments)
+        return sums_by_cluster(clients.learner, clients.train, broadcast, _moments)
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
-        p = parameter_count(broadcast.clusters.params)
-        arrays = {"gram": Spec((p, p), missing="shared"), "score": Spec((p,), missing="shared")}
+        size = parameter_count(broadcast.clusters.params)
+        arrays = {
+            "gram": Spec((size, size), missing="shared"),
+            "score": Spec((size,), missing="shared"),
+            "loss": Spec((), low=0, missing="shared"),
+        }
         return expected_by_cluster(broadcast, arrays)
 
 
-def _moments(phi: Tensor, residual: Tensor) -> Params:
-    x = phi.flatten(0, 1)
-    return {"gram": x.T @ x, "score": residual.flatten() @ x}
+def _moments(found: Fitted) -> Params:
+    return {"gram": found.hessian(), "score": found.gradient(), "loss": found.loss.sum()}

@@ -18,7 +18,7 @@ import numpy as np
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.data.arrays import client_ids, group_tests, stack_shard
-from coterie.data.partition import by_shares, described_sizes
+from coterie.data.sizes import by_shares, described_sizes
 from coterie.errors import ConfigError
 
 ACTIVE = 5

@@ -15,7 +15,7 @@ from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, generator, key_for
 from coterie.data.arrays import group_tests, stack_shard
 from coterie.data.loaders import load
-from coterie.data.partition import equal_parts
+from coterie.data.sizes import equal_parts
 from coterie.errors import ConfigError
 
 QUARTERS = (0, 90, 180, 270)

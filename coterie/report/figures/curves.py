@@ -25,7 +25,7 @@ from coterie.report.figures.svg import (
 )
 from coterie.report.formats import plain, score
 
-HEIGHT, TOP, BOTTOM, LEFT = 274.0, 14.0, 44.0, 52.0
+HEIGHT, TOP, BOTTOM, LEFT = 280.0, 20.0, 44.0, 52.0
 LABEL_GAP = 15.0
 HOVERS = 80
 """At most so many rounds can be pointed at, so that the page stays light."""
@@ -100,7 +100,9 @@ def _axes(frame: _Frame) -> list[Markup]:
     for round_ in whole_ticks(int(frame.x.low), int(frame.x.high)):
         drawn.append(text(frame.x(round_), HEIGHT - BOTTOM + 17, str(round_), "tick", "middle"))
     middle = (frame.x.start + frame.x.stop) / 2
-    drawn.append(text(middle, HEIGHT - 5, "round" + (", logarithmic scale" if frame.y.log else ""), "axis", "middle"))
+    drawn.append(text(middle, HEIGHT - 5, "round", "axis", "middle"))
+    if frame.y.log:
+        drawn.append(text(frame.x.start, TOP - 3, "logarithmic scale", "axis"))
     return drawn
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from coterie.report.figures.svg import WIDTH, colour, drawing, mark, tag, text
+from coterie.report.figures.svg import WIDTH, box, colour, drawing, mark, tag, text
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +32,8 @@ class ClientMap:
     spread_out: int
     """Clients drawn beside their true place because others are on it."""
     shown: int
+    elsewhere: int
+    """Clients whose held-out samples another cluster's model fits best; they are drawn hollow."""
 
 
 def client_map(rows: Sequence[Mapping[str, Any]], truths: Sequence[str], label: str) -> ClientMap | None:
@@ -44,10 +46,15 @@ def client_map(rows: Sequence[Mapping[str, Any]], truths: Sequence[str], label: 
     corners = _corners(len(used))
     shares = fit_shares(np.array([rows[i]["losses"] for i in chosen], dtype=float)[:, used])
     places, radii, moved = spread_out(shares @ corners)
-    points = [_point(i, rows[i], place, radius, truths) for i, place, radius in zip(chosen, places, radii, strict=True)]
+    nearest = [used[int(best)] for best in shares.argmax(axis=1)]
+    points = [
+        _point(i, rows[i], place, radius, truths, elsewhere=best != rows[i]["cluster"])
+        for i, place, radius, best in zip(chosen, places, radii, nearest, strict=True)
+    ]
+    elsewhere = sum(best != rows[i]["cluster"] for i, best in zip(chosen, nearest, strict=True))
     outline = tag("path", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners) + "Z", class_="frame")
     names = [_corner_name(k, corner) for k, corner in zip(used, corners, strict=True)]
-    return ClientMap(drawing(HEIGHT, label, outline, *names, *points), moved, len(chosen))
+    return ClientMap(drawing(HEIGHT, label, outline, *names, *points), moved, len(chosen), elsewhere)
 
 
 def fit_shares(losses: Floats) -> Floats:
@@ -70,7 +77,9 @@ def _corners(count: int) -> Floats:
 def _corner_name(cluster: int, corner: Floats) -> Markup:
     """The cluster's name, outside its corner and clear of the points."""
     below = corner[1] > HEIGHT / 2 + 1
-    return text(float(corner[0]), float(corner[1]) + (52 if below else -44), f"cluster {cluster}", "axis", "middle")
+    x, y = float(corner[0]), float(corner[1]) + (52 if below else -44)
+    chip = box(x - 44, y - 10, 11, 11, f"cell {colour(cluster)}")
+    return Markup("").join([chip, text(x - 28, y, f"cluster {cluster}", "axis")])
 
 
 def spread_out(places: Floats) -> tuple[Floats, list[float], int]:
@@ -89,10 +98,13 @@ def spread_out(places: Floats) -> tuple[Floats, list[float], int]:
     return out, radii, moved
 
 
-def _point(at: int, row: Mapping[str, Any], place: Floats, radius: float, truths: Sequence[str]) -> Markup:
+def _point(
+    at: int, row: Mapping[str, Any], place: Floats, radius: float, truths: Sequence[str], *, elsewhere: bool
+) -> Markup:
     truth = row.get("truth")
     shape = SHAPES[truths.index(str(truth)) % len(SHAPES)] if truth is not None else "circle"
-    return mark(symbol(shape, float(place[0]), float(place[1]), radius, f"point {colour(row['cluster'])}"), client=at)
+    kind = f"point{' hollow' if elsewhere else ''} {colour(row['cluster'])}"
+    return mark(symbol(shape, float(place[0]), float(place[1]), radius, kind), client=at)
 
 
 def symbol(shape: str, x: float, y: float, r: float, class_: str) -> Markup:

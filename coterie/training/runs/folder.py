@@ -4,6 +4,7 @@
 
     config.toml          all options as given or by default; the same file runs it again
     versions.json        Python, libraries, platform, threads, digest of the data
+    diagnosis.json       with method=auto: the diagnosis that chose the method
     manifest.json        SHA-256 of all files that results depend on
     trials.jsonl         with clusters=auto: the results of finished trial runs
     beginning.json       what was found out and settled before the first round, if anything was
@@ -18,10 +19,10 @@
     .lock                while the run is unfinished
 
 The order of writes makes a run resumable after a kill at any moment. Creation: versions.json, asked.json,
-manifest.json, config.toml. Beginning: beginning.json, then the checkpoint of round 0. A round: asked.json,
-records.jsonl, then, where one is due, best/ and the checkpoint, whose header names the digests of the records so far,
-of beginning.json and of the best state. End: models.safetensors, manifest.json, result.json. A folder with config.toml
-can be resumed, one with result.json is complete; everything between is done again and gives the same.
+diagnosis.json, manifest.json, config.toml. Beginning: beginning.json, then the checkpoint of round 0. A round:
+asked.json, records.jsonl, then, where one is due, best/ and the checkpoint, whose header names the digests of the
+records so far, of beginning.json and of the best state. End: models.safetensors, manifest.json, result.json. A folder
+with config.toml can be resumed, one with result.json is complete; everything between is done again and gives the same.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from torch import Tensor
 
 from coterie.core.clusters import Params
 from coterie.core.state import ServerState
-from coterie.errors import RunError
+from coterie.diagnosis.values import Diagnosis
+from coterie.errors import ConfigError, RunError
 from coterie.files import json_bytes, write_atomically, write_json
 from coterie.training.records import RoundRecord
 from coterie.training.runs.checkpoint import (
@@ -76,11 +78,12 @@ CONFIG, VERSIONS, BEGINNING, RECORDS, TRIALS = (
     "records.jsonl",
     "trials.jsonl",
 )
+DIAGNOSIS = "diagnosis.json"
 MODELS, BESIDE, RESULT = "models.safetensors", "beside.safetensors", "result.json"
 CHECKPOINTS, BEST = "checkpoints", "best"
 CREATED = (VERSIONS, CONFIG)
-"""The files that never change after the creation."""
-MADE_FIRST = {CONFIG, MANIFEST, LEDGER, VERSIONS, BEGINNING, CHECKPOINTS}
+"""The files that never change after the creation, besides diagnosis.json, which few folders have."""
+MADE_FIRST = {CONFIG, MANIFEST, LEDGER, VERSIONS, BEGINNING, CHECKPOINTS, DIAGNOSIS}
 """What a folder may hold in which no round, and no trial run, was ever finished."""
 SETTLED = "settled"
 """In beginning.json: the options that were left to the data."""
@@ -109,7 +112,12 @@ class RunFolder:
     @classmethod
     @contextmanager
     def claim(
-        cls, path: Path, config: Mapping[str, Any], fingerprint: str, ledger: bool = False
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        fingerprint: str,
+        ledger: bool = False,
+        diagnosis: Diagnosis | None = None,
     ) -> Iterator[RunFolder]:
         """Create a folder for a new run and keep other processes out of it.
 
@@ -121,13 +129,14 @@ class RunFolder:
             config: All options of the run.
             fingerprint: Digest of the data.
             ledger: Whether the run must count its questions to clients in a ledger.
+            diagnosis: The diagnosis that chose the method, if one did.
 
         Raises:
             RunError: The folder holds something, or another process has claimed it.
             StorageError: The folder cannot be written.
         """
         with claimed(path, _is_unbegun, _clear):
-            yield cls._create(path, config, fingerprint, ledger)
+            yield cls._create(path, config, fingerprint, ledger, diagnosis)
 
     @staticmethod
     def can_be_created(path: Path) -> bool:
@@ -142,14 +151,26 @@ class RunFolder:
             return folder
 
     @classmethod
-    def _create(cls, path: Path, config: Mapping[str, Any], fingerprint: str, ledger: bool) -> RunFolder:
+    def _create(
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        fingerprint: str,
+        ledger: bool,
+        diagnosis: Diagnosis | None,
+    ) -> RunFolder:
         facts = json_bytes(versions() | {"data_sha256": fingerprint, "folder_format": FORMAT})
         options = toml_bytes(config)
         with writing(path):
             write_atomically(path / VERSIONS, facts)
             if ledger:
                 write_ledger(path, [])
-            Manifest({VERSIONS: sha256(facts), CONFIG: sha256(options)}, ledger).write(path)
+            digests = {VERSIONS: sha256(facts), CONFIG: sha256(options)}
+            if diagnosis is not None:
+                found = diagnosis.to_json().encode()
+                digests[DIAGNOSIS] = sha256(found)
+                write_atomically(path / DIAGNOSIS, found)
+            Manifest(digests, ledger).write(path)
             write_atomically(path / CONFIG, options)
         return cls(path)
 
@@ -168,7 +189,7 @@ class RunFolder:
         folder = cls(path)
         manifest = folder.manifest
         if manifest is not None:
-            manifest.verify(path, CREATED)
+            manifest.verify(path, _created(manifest))
         return folder
 
     def alone(self) -> AbstractContextManager[None]:
@@ -199,6 +220,15 @@ class RunFolder:
                 "that version, or run it again in another folder"
             )
         return manifest
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """The diagnosis that chose the method; None if the user named the method."""
+        path = self.path / DIAGNOSIS
+        try:
+            return Diagnosis.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+        except (OSError, ValueError, ConfigError) as error:
+            raise unreadable(path, error) from None
 
     @property
     def planned_rounds(self) -> int:
@@ -367,7 +397,7 @@ class RunFolder:
     def _drop_after(self, restart: Restart, manifest: Manifest) -> None:
         """Remove what is later than the state that the run goes on from."""
         with writing(self.path):
-            replace(manifest, files={name: manifest.files[name] for name in CREATED}).write(self.path)
+            replace(manifest, files={name: manifest.files[name] for name in _created(manifest)}).write(self.path)
         self._records.cut(len(restart.records))
         drop_others(self.path / CHECKPOINTS, restart.state)
         drop_others(self.path / BEST, restart.best)
@@ -384,7 +414,7 @@ class RunFolder:
         with writing(self.path):
             for name, data in last.items():
                 write_atomically(self.path / name, data)
-            digests = {name: manifest.files[name] for name in CREATED} | self._digests_so_far()
+            digests = {name: manifest.files[name] for name in _created(manifest)} | self._digests_so_far()
             digests |= {name: sha256(data) for name, data in (last | {RESULT: figures}).items()}
             replace(manifest, files=digests).write(self.path)
             write_atomically(self.path / RESULT, figures)
@@ -415,6 +445,11 @@ class RunFolder:
             reason = str(error).splitlines()[0]
             raise RunError(f"{self.path / name}: the final models cannot be read ({reason}); run it again") from None
         return arrays
+
+
+def _created(manifest: Manifest) -> tuple[str, ...]:
+    """The files of a folder that never change after the creation."""
+    return (*CREATED, DIAGNOSIS) if DIAGNOSIS in manifest.files else CREATED
 
 
 def _parsed(lines: Sequence[bytes]) -> list[RoundRecord]:
@@ -455,7 +490,7 @@ def _clear(path: Path) -> None:
             for arrays in (path / CHECKPOINTS).glob("round-*.safetensors"):
                 arrays.unlink()
             (path / CHECKPOINTS).rmdir()
-        for name in (CONFIG, MANIFEST, LEDGER, BEGINNING, VERSIONS):
+        for name in (CONFIG, MANIFEST, DIAGNOSIS, LEDGER, BEGINNING, VERSIONS):
             (path / name).unlink(missing_ok=True)
 
 

@@ -35,7 +35,15 @@ def write_output(path: Path, text: str) -> None:
     Raises:
         StorageError: if it cannot be written.
     """
-    data = text.encode("utf-8", "backslashreplace")
+    write_binary_output(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_binary_output(path: Path, data: bytes) -> None:
+    """Write a binary file in the same way as `write_output`.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
     check_output(path)
     target = path.resolve()  # the file behind a link, not the link
     try:

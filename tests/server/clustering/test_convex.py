@@ -254,7 +254,7 @@ def test_the_path_finds_the_clusters_of_the_papers_models(intervals, n, K):
     assert (found.labels_ == truth).all()
 
 
-@parametrize_with_checks([ConvexClustering(), ConvexClustering(weights="knn", n_neighbors=3, grid_size=2)])
+@parametrize_with_checks([ConvexClustering(weights="knn", n_neighbors=3, grid_size=2)])
 def test_scikit_learns_checks(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn's checks warn about each other

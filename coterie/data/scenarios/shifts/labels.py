@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.partition import equal_parts
+from coterie.data.sizes import equal_parts
 from coterie.errors import ConfigError
 
 Ints = npt.NDArray[np.int64]

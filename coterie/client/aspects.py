@@ -1,0 +1,366 @@
+"""The aspects in which clients can differ, as designs and residuals that a diagnosis tests.
+
+Every aspect is a model with design D (n, k), residuals r (n, c) of mean zero if clients do not differ, and the
+derivative V of the residuals by the linear predictor, (n, c, c). The score of a client is S = sum_j D_j r_j^T. Its
+square minus its diagonal part, U = |S|^2 - sum_j |D_j|^2 |r_j|^2, is a sum over pairs of different samples, so that its
+mean is zero for clients of any size, also with unequal variances.
+
+The distribution of U without differences comes from samples with random signs: signs e_j turn r_j into e_j r_j, the
+pooled model is fitted again in one step, and U is computed again. Only sums over clients are needed for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.blocks import Block, cut
+from coterie.core.keys import Purpose, generator, keys_for_clients
+from coterie.core.messages import Broadcast
+from coterie.core.shard import Shard
+
+ASPECTS = ("model", "relation", "features", "labels", "conditional")
+"""p(y|x) as one model; its slopes, with an intercept for each client; p(x); p(y); p(x|y)."""
+DOUBTS = (0.0, 0.01, 0.1, 1.0)
+"""Variances between clients, relative to the noise, for which the weights 1 / (1 + n_i t) of the tests are best."""
+CLIP = 4.0
+"""Standard deviations at which features are clipped before their squares are compared."""
+SIGNS_AT_ONCE = 1_000_000
+"""Number of random signs, or of scores with signs, that are held at once: they stay in the cache."""
+SCORES = 50
+"""Number of scores that a client is taken to have, in the choice of how many clients are served at once."""
+INTERCEPT_STEPS = 12
+"""Newton steps for the intercept of a client."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of a block in the coordinates of the diagnosis; zeros where padded."""
+
+    block: Block
+    z: Tensor
+    """Principal components of the features, mean 0 and variance 1 over all clients, (B, n, q)."""
+    valid: Tensor
+    """1 for real samples, 0 for padding, (B, n)."""
+    counts: Tensor
+    """n_i, (B,)."""
+
+    @property
+    def ones_and_z(self) -> Tensor:
+        """(B, n, 1 + q), the design of the pooled model."""
+        return torch.cat([self.valid[..., None], self.z], dim=2)
+
+
+def samples_of(block: Block, broadcast: Broadcast) -> Samples:
+    """Return a block in the coordinates that the server sent: `center` (d,) and `basis` (d, q)."""
+    common = broadcast.common
+    valid = torch.ones_like(block.y, dtype=torch.float64) if block.mask is None else block.mask.double()
+    z = (block.x.double().flatten(2) - common["center"]) @ common["basis"]
+    return Samples(block, z * valid[..., None], valid, block.sizes.double())
+
+
+def on_cpu(shard: Shard) -> Shard:
+    """Return the samples in the main memory and in float64, as the arrays of the server are."""
+    return shard.to(torch.float64, torch.device("cpu"))
+
+
+def sample_blocks(shard: Shard, broadcast: Broadcast) -> Iterator[Samples]:
+    """Yield all clients of a shard in blocks."""
+    for block in cut(on_cpu(shard), shard.hashes, 0):
+        yield samples_of(block, broadcast)
+
+
+# ---- residuals -----------------------------------------------------------------------------------------------
+
+
+def residuals(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return residuals (B, n, c) at a linear predictor (B, n, c), and their derivative (B, n, c, c); None: identity.
+
+    A regression has c = 1 and targets in units of `y_scale`, the standard deviation of its residuals. C classes have
+    logits u A, where the rows of A, the `contrast` (c, C), make the residuals uncorrelated with variance 1 if the
+    classes do not depend on the features.
+    """
+    contrast = broadcast.common.get("contrast")
+    valid = samples.valid[..., None]
+    if contrast is None:
+        y = (samples.block.y.double() - broadcast.scalars["y_center"]) / broadcast.scalars["y_scale"]
+        return (y[..., None] - predictor) * valid, None
+    p = torch.softmax(predictor @ contrast + broadcast.common["absent"], dim=-1)
+    mean = p @ contrast.T
+    observed = contrast.T[samples.block.y]
+    spread = torch.einsum("ac,bnc,dc->bnad", contrast, p, contrast) - mean[..., :, None] * mean[..., None, :]
+    return (observed - mean) * valid, spread * valid[..., None]
+
+
+def log_loss(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> Tensor:
+    """Return the log loss of every sample at a linear predictor, (B, n)."""
+    logits = predictor @ broadcast.common["contrast"] + broadcast.common["absent"]
+    loss = torch.logsumexp(logits, dim=-1) - logits.gather(-1, samples.block.y[..., None])[..., 0]
+    return loss * samples.valid
+
+
+def _with_own_intercepts(samples: Samples, broadcast: Broadcast) -> Aspect:
+    """Return the relation: the slopes of `slopes` (q, c), with each client's best intercept."""
+    offset = samples.z @ broadcast.common["slopes"]
+    intercept = offset.new_zeros(len(offset), 1, offset.shape[2])
+    r, spread = residuals(samples, broadcast, offset)
+    if spread is None:
+        identity = torch.eye(offset.shape[2], dtype=offset.dtype)
+        spread = samples.valid[..., None, None] * identity
+        r = r - (r.sum(dim=1) / samples.counts[:, None])[:, None] * samples.valid[..., None]
+        return Aspect(samples.z, r, spread)
+    for _ in range(INTERCEPT_STEPS):
+        total = spread.sum(dim=1)
+        ridge = 1e-3 * torch.eye(total.shape[1], dtype=total.dtype)
+        step = torch.linalg.solve(total + ridge, (r.sum(dim=1) - 1e-3 * intercept[:, 0])[..., None])[..., 0]
+        longest = step.norm(dim=1, keepdim=True)
+        intercept = intercept + (step / longest.clamp(min=1))[:, None]  # no step is longer than 1
+        r, spread = residuals(samples, broadcast, offset + intercept)
+        assert spread is not None
+    return Aspect(samples.z, r, spread)
+
+
+def feature_moments(samples: Samples, count: int) -> Tensor:
+    """Return the first coordinates and their squares, (B, n, 2 count): what the test of the features compares."""
+    z = samples.z[..., :count].clamp(-CLIP, CLIP)
+    return torch.cat([z, (z**2 - 1) * samples.valid[..., None]], dim=2)
+
+
+def moments_of(samples: Samples, broadcast: Broadcast) -> Tensor:
+    """Return the moments of the features with mean 0 and the identity as covariance over all clients, (B, n, c)."""
+    h = feature_moments(samples, int(broadcast.scalars["moment_features"]))
+    common = broadcast.common
+    return (h - common["moment_mean"]) @ common["moment_map"] * samples.valid[..., None]
+
+
+def label_codes(samples: Samples, broadcast: Broadcast) -> Tensor:
+    """Return the class of every sample, or the number of the interval between `edges` that its target is in, (B, n)."""
+    if "edges" not in broadcast.common:
+        return samples.block.y
+    return torch.bucketize(samples.block.y.double(), broadcast.common["edges"])
+
+
+def label_design(samples: Samples, broadcast: Broadcast, count: int) -> Tensor:
+    """Return indicators of the label, (B, n, count); for a regression with the standardised target and its square."""
+    design = torch.nn.functional.one_hot(label_codes(samples, broadcast), count).double()
+    if "edges" in broadcast.common:
+        y = (samples.block.y.double() - broadcast.scalars["y_center"]) / broadcast.scalars["y_spread"]
+        y = y.clamp(-CLIP, CLIP)[..., None]
+        design = torch.cat([design, y, y**2 - 1], dim=2)  # the features may change with the target inside a bin
+    return design * samples.valid[..., None]
+
+
+def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Profiled:
+    """Return one of the `ASPECTS` of these samples at the pooled fits that the server sent."""
+    common = broadcast.common
+    if name == "model":
+        design = samples.ones_and_z
+        return Aspect(design, *residuals(samples, broadcast, design @ common["model"]))
+    if name == "relation":
+        return Profiled.of(_with_own_intercepts(samples, broadcast), samples)
+    one = samples.valid[..., None]
+    if name == "features":
+        return Aspect(one, moments_of(samples, broadcast), None)
+    rows = common["label_rows"]
+    if name == "labels":
+        return Aspect(one, rows[label_codes(samples, broadcast)] * one, None)
+    design = label_design(samples, broadcast, len(rows))
+    residual = moments_of(samples, broadcast) - design @ common["conditional"]
+    # a bin holds few samples of a client: clients differ by a constant and a slope of the target, or by class
+    tested = torch.cat([one, design[..., -2:-1]], dim=2) if "edges" in common else design
+    return Aspect(tested, residual, None)
+
+
+def own_model(samples: Samples, broadcast: Broadcast, change: Tensor) -> Aspect:
+    """Return the pooled model with the coefficients of each client changed by `change` (B, p)."""
+    design, model = samples.ones_and_z, broadcast.common["model"]
+    return Aspect(design, *residuals(samples, broadcast, design @ (model + change.reshape(-1, *model.shape))))
+
+
+# ---- scores and their pairs ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Aspect:
+    """Design, residuals and derivative of the residuals of the clients of a block; zeros where padded."""
+
+    design: Tensor
+    """D, (B, n, k)."""
+    residual: Tensor
+    """r, (B, n, c)."""
+    spread: Tensor | None
+    """V, (B, n, c, c); None: the identity."""
+
+    @property
+    def scores(self) -> Tensor:
+        """The score of every sample as a vector, (B, n, k c)."""
+        return _outer(self.design, self.residual)
+
+    @property
+    def hessian(self) -> Tensor:
+        """sum_j D_j D_j^T x V_j of every client, (B, k c, k c); with V = identity only sum_j D_j D_j^T, (B, k, k)."""
+        return self.curved(self.design, self.spread)
+
+    def curved(self, weighted: Tensor, spread: Tensor | None) -> Tensor:
+        """Return the sum of `hessian` with this weighted design (B, n, k) on one side and this spread."""
+        if spread is None:
+            return weighted.transpose(1, 2) @ self.design
+        b, _, k = self.design.shape
+        c = spread.shape[2]
+        found = self.design.new_zeros(b, k, c, k, c)
+        for first in range(c):
+            for second in range(first, c):
+                part = (weighted * spread[:, :, first, second, None]).transpose(1, 2) @ self.design
+                found[:, :, first, :, second] = part
+                found[:, :, second, :, first] = part
+        return found.reshape(b, k * c, k * c)
+
+    def square_and_diagonal(self) -> Tensor:
+        """|S|^2 and sum_j |D_j|^2 |r_j|^2 of every client, (B, 2)."""
+        square = (self.design.transpose(1, 2) @ self.residual).pow(2).sum(dim=(1, 2))
+        diagonal = (self.design.pow(2).sum(dim=2) * self.residual.pow(2).sum(dim=2)).sum(dim=1)
+        return torch.stack([square, diagonal], dim=1)
+
+    def signed_scores(self, signs: Tensor) -> Tensor:
+        """S with the residuals times signs (B, draws, n), (B, draws, k c)."""
+        return signs @ self.scores
+
+    def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
+        """U with signs (B, draws, n) after the pooled model moved by `refit` (draws, k c), (B, draws)."""
+        lengths = self.design.pow(2).sum(dim=2, keepdim=True)
+        turned = self._times_spread(self.residual)
+        moved = self._apply(self.hessian, refit)
+        square = (self.signed_scores(signs) - moved).pow(2).sum(dim=2)
+        linear = (signs @ _outer(self.design * lengths, turned) * refit).sum(dim=2)
+        squared = None if self.spread is None else self.spread @ self.spread
+        bent = (self._apply(self.curved(self.design * lengths, squared), refit) * refit).sum(dim=2)
+        return square - (self.square_and_diagonal()[:, 1, None] - 2 * linear + bent)
+
+    def _times_spread(self, residual: Tensor) -> Tensor:
+        return residual if self.spread is None else (self.spread @ residual[..., None])[..., 0]
+
+    def _apply(self, matrix: Tensor, refit: Tensor) -> Tensor:
+        """Return a matrix as `hessian` has it times refit (draws, k c), (B, draws, k c)."""
+        if self.spread is not None:
+            return refit @ matrix
+        draws, k = len(refit), self.design.shape[2]
+        return torch.einsum("bij,djc->bdic", matrix, refit.reshape(draws, k, -1)).flatten(2)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """An aspect in which every client has an intercept that is fitted again for every draw."""
+
+    inner: Aspect
+    inverse: Tensor
+    """Inverse of sum_j V_j, (B, c, c)."""
+    cross: Tensor
+    """sum_j D_j x V_j, (B, k c, c)."""
+    lengths: Tensor
+    """Squared distance of each sample's D from the client's mean, (B, n)."""
+    factor: Tensor
+    """n_i / (n_i - 1), by which the diagonal of centred residuals is too small, (B,); 0 for a single sample."""
+    valid: Tensor
+    """1 for real samples, 0 for padding, (B, n)."""
+
+    @classmethod
+    def of(cls, inner: Aspect, samples: Samples) -> Profiled:
+        """Return the aspect with everything that the intercepts need."""
+        spread = inner.spread
+        assert spread is not None
+        total = spread.sum(dim=1)
+        inverse = torch.linalg.inv(total + 1e-6 * torch.eye(total.shape[1], dtype=total.dtype))
+        cross = torch.einsum("bnk,bnac->bkac", inner.design, spread).flatten(1, 2)
+        n = samples.counts
+        centred = inner.design - (inner.design.sum(dim=1) / n[:, None])[:, None] * samples.valid[..., None]
+        factor = torch.where(n > 1, n / (n - 1).clamp(min=1), 0)
+        return cls(inner, inverse, cross, centred.pow(2).sum(dim=2), factor, samples.valid)
+
+    @property
+    def hessian(self) -> Tensor:
+        """Hessian of the slopes after the intercepts have followed them, (B, k c, k c)."""
+        return self.inner.hessian - self.cross @ self.inverse @ self.cross.transpose(1, 2)
+
+    @property
+    def scores(self) -> Tensor:
+        """Scores of the slopes with those of the intercepts projected out, (B, n, k c)."""
+        r = self.inner.residual
+        return self.inner.scores - r @ (self.cross @ self.inverse).transpose(1, 2)
+
+    def square_and_diagonal(self) -> Tensor:
+        """|S|^2 and its diagonal part, (B, 2); equal for clients whose slopes are open."""
+        n = self.lengths.shape[1]
+        ones = self.lengths.new_ones(len(self.lengths), 1, n)
+        square = self.scores.sum(dim=1).pow(2).sum(dim=1)
+        still = self.cross.new_zeros(1, self.cross.shape[1])
+        return torch.stack([square * (self.factor > 0), self._diagonal(ones, still)[:, 0]], dim=1)
+
+    def signed_scores(self, signs: Tensor) -> Tensor:
+        """S with the residuals times signs (B, draws, n), (B, draws, k c)."""
+        return signs @ self.scores
+
+    def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
+        """U with signs (B, draws, n) after the pooled slopes moved by `refit` (draws, k c), (B, draws)."""
+        square = (self.signed_scores(signs) - refit @ self.hessian).pow(2).sum(dim=2)
+        return square * (self.factor > 0)[:, None] - self._diagonal(signs, refit)
+
+    def _diagonal(self, signs: Tensor, refit: Tensor) -> Tensor:
+        """Return the diagonal part after slopes moved by `refit` and the intercepts followed, (B, draws)."""
+        r, spread = self.inner.residual, self.inner.spread
+        assert spread is not None
+        whole = Aspect(torch.cat([self.valid[..., None], self.inner.design], dim=2), r, spread)
+        intercepts = (signs @ r - refit @ self.cross) @ self.inverse
+        moved = torch.cat([intercepts, refit.expand(len(r), -1, -1)], dim=2)
+        weighted = whole.design * self.lengths[..., None]
+        linear = (signs @ _outer(weighted, (spread @ r[..., None])[..., 0]) * moved).sum(dim=2)
+        bent = (moved @ whole.curved(weighted, spread @ spread) * moved).sum(dim=2)
+        fixed = (self.lengths * r.pow(2).sum(dim=2)).sum(dim=1)
+        return self.factor[:, None] * (fixed[:, None] - 2 * linear + bent)
+
+
+def _outer(design: Tensor, residual: Tensor) -> Tensor:
+    return (design[..., :, None] * residual[..., None, :]).flatten(2)
+
+
+# ---- random signs --------------------------------------------------------------------------------------------
+
+
+def signed(shard: Shard, broadcast: Broadcast, seed: int, draws: int) -> Iterator[tuple[Samples, Tensor]]:
+    """Yield the clients of a shard in small blocks, with random signs (B, draws, n).
+
+    The signs of a client depend on the seed and its id, so that they are the same in every exchange.
+    """
+    keys = keys_for_clients(seed, Purpose.DIAGNOSIS, 0, shard.hashes)
+    for block in cut(on_cpu(shard), keys, 0):
+        width = block.y.shape[1]
+        count = max(1, SIGNS_AT_ONCE // (draws * max(width, SCORES)))
+        for first in range(0, len(block.positions), count):
+            part = _part(block, slice(first, first + count))
+            samples = samples_of(part, broadcast)
+            drawn = np.zeros((len(part.positions), draws, width))
+            for b, (key, size) in enumerate(zip(part.keys, part.sizes.tolist(), strict=True)):
+                drawn[b, :, :size] = _random_signs(int(key), draws, size)
+            yield samples, torch.from_numpy(drawn)
+
+
+def _random_signs(key: int, draws: int, size: int) -> np.ndarray:
+    count = draws * size
+    bits = np.unpackbits(np.frombuffer(generator(key).bytes(-(-count // 8)), dtype=np.uint8))[:count]
+    return 1 - 2.0 * bits.reshape(draws, size)
+
+
+def _part(block: Block, rows: slice) -> Block:
+    mask = None if block.mask is None else block.mask[rows]
+    return replace(
+        block,
+        positions=block.positions[rows],
+        x=block.x[rows],
+        y=block.y[rows],
+        sizes=block.sizes[rows],
+        mask=mask,
+        keys=block.keys[rows],
+    )

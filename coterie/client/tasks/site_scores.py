@@ -1,0 +1,126 @@
+"""How alternatives to the clusters predict the held-out samples of each client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.client.baselines import own_models, with_intercept
+from coterie.client.group import ClientGroup
+from coterie.client.predictors import Predictor
+from coterie.client.regression import as_generalised_linear
+from coterie.core.blocks import Block, cut
+from coterie.core.expected import Expected, RunFacts, Spec
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.registry import register
+from coterie.core.task import Task
+from coterie.learners.minimum import GeneralisedLinear
+
+BINS, WIDEST = 160, 8.0
+"""Log-odds from -8 to 8 are counted in bins of 0.1, from which the pooled AUC follows."""
+OWN_PLACE = 4
+"""Place of the models of clients alone among the candidates; the others are in the broadcast."""
+
+
+@register("site-scores")
+@dataclass(frozen=True)
+class SiteScores(Task):
+    """Rows on held-out samples, for A candidates: `squares` or `hits` (A,), `losses` (A,), `held_out`, `alone`.
+
+    The candidates are the run's own models, then the models `theta` (A - 2, p, q) with each client's `intercepts`
+    (A - 2, q), with the client's model of its training samples alone at place `OWN_PLACE`. `squares` is the sum of
+    squared errors, `hits` the number of right classes, `losses` the sum of half the squares or of the log-losses,
+    `alone` is 1 if the client has enough samples for a model of its own. Sum `bins` (A, C', 2, BINS) for classes: how
+    many samples outside and inside each class have which log-odds; of two classes only the second is counted.
+    """
+
+    pooled: int = 1
+    """Place of the pooled model in `theta`."""
+    predictor: Predictor | None = None
+    """How clients predict with what they keep; None: with the model of their cluster."""
+    evaluates: ClassVar[bool] = True
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        learner, shard = as_generalised_linear(clients.learner), clients.evaluated("test")
+        models, alone = self._models(learner, clients, broadcast)
+        predict = self._of_run(clients, broadcast)
+        classes, candidates = clients.learner.classes, models.shape[1] + 1
+        score = "squares" if classes is None else "hits"
+        rows = {name: torch.zeros(len(shard), candidates, dtype=torch.float64) for name in (score, "losses")}
+        bins = torch.zeros(candidates, _counted(classes), 2, BINS, dtype=torch.float64)
+        for block in cut(shard, shard.hashes, 0):
+            places = torch.from_numpy(block.positions)
+            problem = with_intercept(learner, block)
+            outputs = torch.einsum("bnp,bapq->abnq", problem.phi, models[places].to(problem.phi))
+            every = torch.cat([_reference_form(predict(block), classes)[None].to(outputs), outputs])
+            real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
+            if classes is None:
+                squares = torch.where(real, (every[..., 0] - problem.y) ** 2, 0).sum(dim=2).T
+                rows["squares"][places], rows["losses"][places] = squares.cpu(), squares.cpu() / 2
+            else:
+                whole = torch.cat([torch.zeros_like(every[..., :1]), every], dim=-1)
+                log_p = torch.log_softmax(whole, dim=-1)
+                label = block.y[None, ..., None].expand(candidates, -1, -1, 1)
+                losses = -log_p.gather(-1, label)[..., 0]
+                hits = (log_p.argmax(dim=-1) == block.y).to(losses.dtype)
+                rows["losses"][places] = torch.where(real, losses, 0).sum(dim=2).T.cpu()
+                rows["hits"][places] = torch.where(real, hits, 0).sum(dim=2).T.cpu()
+                bins += _binned(log_p[:, real], block.y[real], classes).cpu()
+        rows["held_out"] = torch.from_numpy(shard.sizes).double()
+        rows["alone"] = alone.double()
+        return Reply(clients=shard.ids, rows=rows, sums={} if classes is None else {"bins": bins})
+
+    def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
+        count = len(broadcast.common["theta"]) + 2
+        rows = {
+            "losses": Spec((count,), low=-1e-3, missing="shared"),
+            "held_out": Spec((), low=0, whole=True),
+            "alone": Spec((), low=0, high=1),
+        }
+        if run.classes is None:
+            return Expected(rows={**rows, "squares": Spec((count,), low=0, missing="shared")})
+        bins = Spec((count, _counted(run.classes), 2, BINS), low=0, whole=True)
+        return Expected(rows={**rows, "hits": Spec((count,), low=0, whole=True)}, sums={"bins": bins})
+
+    def _models(self, learner: GeneralisedLinear, clients: ClientGroup, broadcast: Broadcast) -> tuple[Tensor, Tensor]:
+        """Return the candidates of each client besides the run's own, (m, A - 1, p, q), and who has one alone."""
+        theta, intercepts = broadcast.common["theta"], broadcast.each["intercepts"]
+        each = theta.double()[None].repeat(len(intercepts), 1, 1, 1)
+        each[:, :, -1] += intercepts
+        own, alone = own_models(learner, clients.train, theta[self.pooled])
+        at = OWN_PLACE - 1
+        return torch.cat([each[:, :at], own[:, None], each[:, at:]], dim=1), alone
+
+    def _of_run(self, clients: ClientGroup, broadcast: Broadcast) -> Callable[[Block], Tensor]:
+        """Return the function that predicts with the models of the run."""
+        learner, shard, own = clients.learner, clients.evaluated("test"), broadcast.each["own"]
+        if self.predictor is not None:
+            return self.predictor.client_outputs(learner, shard, broadcast, clients.states)
+        return lambda block: learner.outputs(broadcast.clusters.at(own[torch.from_numpy(block.positions)]), block.x)
+
+
+def _counted(classes: int | None) -> int:
+    """Return the number of classes whose log-odds are counted."""
+    return 0 if classes is None else 1 if classes == 2 else classes
+
+
+def _reference_form(outputs: Tensor, classes: int | None) -> Tensor:
+    """Return logits (B, n, C) less the first, (B, n, C - 1), or predictions (B, n) as (B, n, 1)."""
+    return outputs[..., None] if classes is None else outputs[..., 1:] - outputs[..., :1]
+
+
+def _binned(log_p: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return how many samples have which log-odds of each counted class, (A, C', 2, BINS), from (A, N, C) and (N,)."""
+    counted = range(1, 2) if classes == 2 else range(classes)
+    found = log_p.new_zeros(len(log_p), len(counted), 2, BINS)
+    for at, k in enumerate(counted):
+        odds = log_p[..., k] - torch.log1p(-log_p[..., k].exp().clamp(max=1 - 1e-12))
+        place = ((odds + WIDEST) / (2 * WIDEST) * BINS).floor().clamp(0, BINS - 1).long()
+        for inside in (0, 1):
+            rows = (y == k) == bool(inside)
+            found[:, at, inside].scatter_add_(1, place[:, rows], torch.ones_like(odds[:, rows]))
+    return found

@@ -1,0 +1,174 @@
+"""Ways in which the cells of a text column write numbers and dates.
+
+A reading turns a text into a number, or refuses it. A column is read by one reading only, which has to fit every cell:
+`1,5` decides that a column has decimal commas, and `31/12/2024` that the day comes first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+MISSING_MARKS = frozenset({"na", "n/a", "nan", "null", "none"})
+"""Texts in lower case that mean a missing value in a column of numbers, dates or true/false."""
+SECONDS_A_DAY = 86_400
+_EPOCH = datetime(1970, 1, 1)
+_WHOLE = r"(?!0\d)\d+"
+_EXPONENT = r"(?:[eE][+-]?\d+)?"
+_TIME = r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.\d+)?)?)?"
+
+
+class Reading(ABC):
+    """One way of writing numbers or dates."""
+
+    name: str
+    """Name in schemas and summaries."""
+    example: str
+    """A cell that is written in this way, for messages."""
+
+    @abstractmethod
+    def read(self, text: str) -> float | None:
+        """Return the value of a cell without spaces around it; None if the cell is written in another way."""
+
+
+@dataclass(frozen=True)
+class NumberReading(Reading):
+    """Numbers with a decimal mark and, perhaps, a mark between thousands.
+
+    A whole number that begins with 0, such as 007, is a code and no number.
+    """
+
+    name: str
+    example: str
+    pattern: re.Pattern[str]
+    thousands: str = ""
+    decimal: str = "."
+
+    def read(self, text: str) -> float | None:
+        if self.pattern.fullmatch(text) is None:
+            return _infinite(text)
+        return float(text.replace(self.thousands, "").replace(self.decimal, ".") if self.thousands else text)
+
+
+@dataclass(frozen=True)
+class DateReading(Reading):
+    """Dates, perhaps with a time of day; the value is the number of days since 1 January 1970."""
+
+    name: str
+    example: str
+    pattern: re.Pattern[str]
+
+    def read(self, text: str) -> float | None:
+        found = self.pattern.fullmatch(text)
+        if found is None:
+            return None
+        parts = {name: int(value) for name, value in found.groupdict().items() if value is not None}
+        try:
+            return days_of(datetime(**parts))  # type: ignore[arg-type]
+        except ValueError:  # such as the 31st of April
+            return None
+
+
+@dataclass(frozen=True)
+class IsoReading(Reading):
+    """Dates as 2024-12-31 or 2024/12/31, perhaps with a time of day and an offset from UTC."""
+
+    name: str
+    example: str
+    pattern: re.Pattern[str]
+
+    def read(self, text: str) -> float | None:
+        if self.pattern.fullmatch(text) is None:
+            return None
+        date, separator, rest = text.replace("/", "-").replace("T", " ").partition(" ")
+        year, month, day = date.split("-")
+        try:
+            return days_of(datetime.fromisoformat(f"{year}-{month:0>2}-{day:0>2}{separator}{rest.lstrip()}"))
+        except ValueError:
+            return None
+
+
+def _infinite(text: str) -> float | None:
+    """An infinite number is a number; tables that hold one are refused with its column."""
+    return float(text) if text.lower().lstrip("+-") in ("inf", "infinity") else None
+
+
+def days_of(date: datetime) -> float:
+    """Return the number of days since 1 January 1970, in UTC where the date has an offset."""
+    plain = date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date
+    return (plain - _EPOCH).total_seconds() / SECONDS_A_DAY
+
+
+def date_text(days: float) -> str:
+    """Return the date of a number of days since 1 January 1970, such as 2024-12-31."""
+    try:
+        return datetime.fromtimestamp(days * SECONDS_A_DAY, UTC).strftime("%Y-%m-%d")
+    except (ValueError, OverflowError, OSError):
+        return f"day {days:.10g}"
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
+
+
+PLAIN = NumberReading("plain", "1234.5", _compiled(rf"[+-]?(?:{_WHOLE}(?:\.\d*)?|\.\d+){_EXPONENT}"))
+POINT = NumberReading(
+    "decimal point", "1,234.5", _compiled(rf"[+-]?(?:{_WHOLE}|[1-9]\d{{0,2}}(?:,\d{{3}})+)(?:\.\d*)?{_EXPONENT}"), ","
+)
+COMMA = NumberReading(
+    "decimal comma",
+    "1.234,5",
+    _compiled(rf"[+-]?(?:{_WHOLE}|[1-9]\d{{0,2}}(?:\.\d{{3}})+)(?:,\d+)?{_EXPONENT}"),
+    ".",
+    ",",
+)
+NUMBER_READINGS: tuple[Reading, ...] = (PLAIN, POINT, COMMA)
+
+ISO = IsoReading(
+    "year-month-day",
+    "2024-12-31",
+    _compiled(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?:[T ]+\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}:?\d{2})?)?"),
+)
+DATE_READINGS: tuple[Reading, ...] = (
+    ISO,
+    DateReading(
+        "day.month.year",
+        "31.12.2024",
+        _compiled(rf"(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>\d{{4}}){_TIME}"),
+    ),
+    DateReading(
+        "day/month/year",
+        "31/12/2024",
+        _compiled(rf"(?P<day>\d{{1,2}})[/-](?P<month>\d{{1,2}})[/-](?P<year>\d{{4}}){_TIME}"),
+    ),
+    DateReading(
+        "month/day/year",
+        "12/31/2024",
+        _compiled(rf"(?P<month>\d{{1,2}})[/-](?P<day>\d{{1,2}})[/-](?P<year>\d{{4}}){_TIME}"),
+    ),
+)
+READINGS: Mapping[str, Reading] = {reading.name: reading for reading in (*NUMBER_READINGS, *DATE_READINGS)}
+
+
+def is_mark(text: str) -> bool:
+    """Return whether a text marks a missing value in a column of numbers, dates or true/false."""
+    return text.lower() in MISSING_MARKS
+
+
+def fits(text: str, readings: Iterable[Reading]) -> bool:
+    """Return whether one of the readings reads this cell."""
+    return any(reading.read(text) is not None for reading in readings)
+
+
+def is_whole(value: float) -> bool:
+    """Return whether a number is whole and small enough to be exact."""
+    return math.isfinite(value) and value == round(value) and abs(value) < 2**53
+
+
+def number_text(value: float) -> str:
+    """Return a number as text, whole numbers without a decimal point."""
+    return str(int(value)) if is_whole(value) else repr(float(value))

@@ -1,0 +1,191 @@
+"""The diagnosis in words: five questions, each with an answer of one or two sentences and the numbers behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from coterie.diagnosis.values import Diagnosis, Estimate, Gain, Recommendation, ShiftTest, Structure
+
+LEAST_P = 0.001
+"""Smaller p-values are shown as `p < 0.001`."""
+LEAST_LENGTH, MOST_LENGTH = 1e-5, 1e7
+"""Lengths of intervals between which numbers are written without an exponent."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question of the diagnosis with its answer."""
+
+    question: str
+    sentence: str
+    """The answer in plain words."""
+    evidence: tuple[str, ...]
+    """Sentences with the numbers that support the answer."""
+
+
+def answers(diagnosis: Diagnosis) -> tuple[Answer, ...]:
+    """Return the five questions with their answers, in the order in which a reader asks them."""
+    return (
+        _differ(diagnosis),
+        Answer("In what do they differ?", diagnosis.shift.sentence, tuple(_aspects(diagnosis))),
+        Answer("Groups, or a smooth spread?", diagnosis.structure.sentence, tuple(_form(diagnosis.structure))),
+        _known(diagnosis),
+        Answer("What should be done?", _action(diagnosis.recommendation), (diagnosis.recommendation.reason,)),
+    )
+
+
+def python_call(recommendation: Recommendation) -> str:
+    """Return the call of `fit` that follows the recommendation."""
+    options = "".join(f", {name}={value!r}" for name, value in recommendation.settings().items())
+    return f'coterie.fit(data, "{recommendation.method}"{options})'
+
+
+def as_text(diagnosis: Diagnosis) -> str:
+    """Return the whole diagnosis as text for a console, with the call of `fit` at its end."""
+    lines = [subject(diagnosis)]
+    for answer in answers(diagnosis):
+        lines += ["", answer.question, *(f"  {sentence}" for sentence in (answer.sentence, *answer.evidence))]
+    lines += [f"  {python_call(diagnosis.recommendation)}"]
+    lines += [f"Note: {warning}" for warning in diagnosis.warnings]
+    return "\n".join(lines)
+
+
+def subject(diagnosis: Diagnosis) -> str:
+    """Return one sentence about the data and the model that was tested."""
+    facts = diagnosis.facts
+    target = f", target {facts.target}" if facts.target else ""
+    kind = "regression" if facts.classes is None else f"classification into {facts.classes} classes"
+    return (
+        f"{facts.name}: {facts.clients:,} clients with {facts.samples:,} samples ({facts.smallest:,} to "
+        f"{facts.largest:,} each, median {facts.median:,g}), {plural(facts.features, 'feature')}, {kind}{target}."
+    )
+
+
+def _differ(diagnosis: Diagnosis) -> Answer:
+    """Whether one model fits all clients."""
+    test = diagnosis.shift.model
+    if test.rejects:
+        sentence = f"Yes. One model does not fit all clients ({p_text(test.p_value)})."
+        spread = f"is {with_interval(test.effect)}"
+    else:
+        sentence = f"No difference was found: one model fits all clients ({p_text(test.p_value)})."
+        spread = f"is at most {number(test.effect.high)} with 95 % confidence"
+    evidence = f"The standard deviation of predictions between clients, in {test.unit}, {spread}."
+    return Answer("Do the clients differ?", sentence, (evidence,))
+
+
+def _aspects(diagnosis: Diagnosis) -> Iterator[str]:
+    """One sentence for each aspect in which clients can differ."""
+    shift = diagnosis.shift
+    for name, test in (("Relation", shift.relation), ("Features", shift.features), ("Labels", shift.labels)):
+        yield f"{name}: {aspect_text(test)}."
+
+
+def aspect_text(test: ShiftTest) -> str:
+    """Return whether an aspect differs, with its p-value and effect."""
+    found = "different" if test.rejects else "no difference found"
+    return f"{found} ({p_text(test.p_value)}; effect {with_interval(test.effect)}, in {test.unit})"
+
+
+def _form(structure: Structure) -> Iterator[str]:
+    """By how much the best number of groups beats a smooth spread, or is beaten by it."""
+    if structure.candidates and structure.continuum is not None:
+        best = min(structure.candidates, key=lambda candidate: candidate.criterion)
+        behind = structure.continuum - best.criterion
+        better, worse = f"{plural(best.clusters, 'group')}", "a smooth spread"
+        if behind < 0:
+            better, worse = worse, better
+        yield f"The criterion prefers {better} to {worse} by {number(abs(behind))}; 10 is decisive."
+
+
+def _known(diagnosis: Diagnosis) -> Answer:
+    """Which clients can be placed, and what groups are expected to gain."""
+    return Answer(
+        "What can be known?",
+        _placed(diagnosis),
+        tuple(_gained(diagnosis.gain, groups=bool(diagnosis.structure.sizes))),
+    )
+
+
+def _placed(diagnosis: Diagnosis) -> str:
+    power, clients = diagnosis.power, diagnosis.facts.clients
+    if diagnosis.structure.kind == "unclear":
+        return "Groups cannot be told from a smooth spread, so that no client can be placed in a group."
+    if power.separation is None or not power.curve:
+        return "There are no groups in which clients could be placed."
+    needed = (
+        "and no number of samples up to the largest client is enough for the others"
+        if power.samples_needed is None
+        else f"and a client needs about {power.samples_needed:,} samples for that"
+    )
+    return (
+        f"{power.placed:,} of {plural(clients, 'client')} can be placed in a group with a probability of at least "
+        f"95 %, {needed} (the nearest groups differ by {number(power.separation)}, in {power.unit})."
+    )
+
+
+def _gained(gain: Gain, groups: bool) -> Iterator[str]:
+    if groups:
+        yield (
+            f"Expected gain of one model per group over one model: {with_interval(gain.over_one)} {gain.unit}, of "
+            f"{number(gain.one_model)}."
+        )
+        yield f"Expected gain over one model per client: {with_interval(gain.over_local)} {gain.unit}."
+    elif gain.most_over_one >= gain.one_model:
+        yield "The gain of personalisation over one model has no useful upper bound."
+    else:
+        yield (
+            f"No personalisation would gain more than {number(gain.most_over_one)} {gain.unit} over one model, of "
+            f"{number(gain.one_model)}, with 95 % confidence."
+        )
+
+
+def _action(recommendation: Recommendation) -> str:
+    options = listed([f"{name} = {value}" for name, value in recommendation.settings().items()])
+    method = f"the method {recommendation.method}" + (f" with {options}" if options else "")
+    return f"Do not cluster: use {method}." if recommendation.do_not_cluster else f"Use {method}."
+
+
+# ---- numbers in sentences ----------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """Return a number with three significant digits, without an exponent where that stays short."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    size = math.floor(math.log10(abs(value)))
+    return f"{value:.2e}" if size < -4 or size > 6 else f"{value:,.{max(0, 2 - size)}f}"
+
+
+def with_interval(estimate: Estimate) -> str:
+    """Return an estimate followed by its 95 % interval."""
+    value, low, high = in_step(estimate)
+    return f"{value} (95 % interval {low} to {high})"
+
+
+def in_step(estimate: Estimate) -> tuple[str, str, str]:
+    """Return the estimate and the ends of its interval with equal decimals: as many as the interval's length merits."""
+    ends = (estimate.value, estimate.low, estimate.high)
+    length = estimate.high - estimate.low
+    if not all(map(math.isfinite, ends)) or not LEAST_LENGTH < length < MOST_LENGTH:
+        return number(ends[0]), number(ends[1]), number(ends[2])
+    decimals = max(0, 1 - math.floor(math.log10(length)))
+    value, low, high = (f"{round(end, decimals) + 0.0:,.{decimals}f}" for end in ends)
+    return value, low, high
+
+
+def p_text(p_value: float) -> str:
+    """Return a p-value as a reader expects it."""
+    return f"p < {LEAST_P:g}" if p_value < LEAST_P else f"p = {p_value:.2g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 client`, `2 clients`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return `a`, `a and b`, or `a, b and c`."""
+    return "".join(words) if len(words) < 2 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,193 @@
+"""What follows from the structure: who can be placed, and what clusters would gain."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from coterie.client.aspects import ASPECTS
+from coterie.diagnosis.mixture import Mixture
+from coterie.diagnosis.pooled import Pooled
+from coterie.diagnosis.session import Floats
+from coterie.diagnosis.shift import Scores, information_scale, resampled_counts, squared_interval
+from coterie.diagnosis.structure import Differences, Found, pair_distances, posterior_means
+from coterie.diagnosis.values import ClientDiagnosis, Estimate, Gain, Power, PowerPoint
+
+SURE = 0.95
+SIZES = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 2000, 5000, 10_000)
+MOST_SAMPLES = 10_000_000
+
+
+# ---- power ---------------------------------------------------------------------------------------------------
+
+
+def placing_probability(mixture: Mixture, noise: float, samples: float) -> float:
+    """Return the probability that a client with this many samples is placed in its group, averaged over groups.
+
+    The log likelihood ratio of two groups given the features is normal with mean half its variance D^2, so that a pair
+    is confused with probability Phi(-D / 2). D^2 grows with the squares of n random features, which makes the
+    probability over features that of a t distribution with n degrees of freedom. All other groups are added up.
+    """
+    from scipy.stats import t  # slow to import
+
+    information = samples / noise
+    weights = information / (1 + mixture.variances * information)
+    scaled = mixture.centres * np.sqrt(weights)
+    distance = np.linalg.norm(scaled[:, None] - scaled[None], axis=2)
+    confused = t.sf(distance / 2, df=samples)
+    np.fill_diagonal(confused, 0)
+    right = np.maximum(1 - confused.sum(axis=1), 1 / mixture.clusters)
+    return float((mixture.shares * right).sum() / mixture.shares.sum())
+
+
+def find_power(found: Found, differences: Differences, pooled: Pooled, unit: str) -> Power:
+    """Return how many samples a client needs to be placed.
+
+    Args:
+        found: The structure.
+        differences: Evidence of the clients.
+        pooled: The pooled fits.
+        unit: Unit of the separation.
+    """
+    mixture = found.mixture
+    if found.structure.kind != "groups":
+        return Power(None, unit, (), None, 0)
+    coefficients = mixture.centres @ differences.directions.numpy().T
+    separation = float(pair_distances(coefficients).min()) * pooled.prediction_scale
+    curve = tuple(PowerPoint(n, placing_probability(mixture, differences.noise, n)) for n in SIZES)
+    placed = int((mixture.memberships.max(axis=1) >= SURE).sum())
+    return Power(separation, unit, curve, _samples_needed(mixture, differences.noise), placed)
+
+
+def _samples_needed(mixture: Mixture, noise: float) -> int | None:
+    """Return the smallest number of samples with a probability of 95 %, by bisection; None if there is none."""
+    low, high = 0, 1
+    while placing_probability(mixture, noise, high) < SURE:
+        low, high = high, 2 * high
+        if high > MOST_SAMPLES:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if placing_probability(mixture, noise, middle) >= SURE else (middle, high)
+    return high
+
+
+# ---- gain ----------------------------------------------------------------------------------------------------
+
+
+def find_gain(found: Found, differences: Differences, scores: Scores, pooled: Pooled, seed: int) -> Gain:
+    """Return the expected gain of clusters over one model and over local models, on new samples of the same clients.
+
+    A difference d of the coefficients, in directions of unit information, costs |d|^2 sigma^2 of the mean squared
+    error, or |d|^2 / 2 of the log loss. A fit of p coefficients with n samples costs as much as |d|^2 = p / n.
+
+    Args:
+        found: The structure.
+        differences: Evidence of the clients.
+        scores: Scores of the tests.
+        pooled: The pooled fits.
+        seed: Seed of the bootstrap over clients.
+    """
+    cost = pooled.score if pooled.classes is None else 0.5
+    unit = "mean squared error" if pooled.classes is None else "log loss"
+    n, noise, p = scores.sizes, differences.noise, pooled.parameters
+    index = ASPECTS.index("model")
+    between = squared_interval(scores.pairs[:, index], n * (n - 1), n, scores.drawn[index], seed)
+    information = information_scale(scores, pooled.samples)
+    spread, highest = between.value / information, between.high / information
+    mixture = found.mixture
+    if found.structure.kind == "groups":
+        won, left = _explained(mixture, differences.raw.information / n[:, None, None])
+        fitted = (mixture.clusters - 1) * p * noise / pooled.samples
+        over_one, left = won - fitted, left + mixture.variances.sum()
+    else:
+        over_one, left = np.zeros(len(n)), np.full(len(n), spread)
+    worst = max(pooled.null_score - pooled.score, 0.0) / cost + left
+    alone = np.minimum(noise * p / np.maximum(n - p - 1, 1e-9), worst)
+    counts = resampled_counts(len(n), seed)
+    return Gain(
+        unit,
+        pooled.score,
+        _weighted(over_one * cost, n, counts),
+        _weighted((alone - left) * cost, n, counts),
+        min(max(highest, 0.0) * cost, pooled.score),
+    )
+
+
+def _explained(mixture: Mixture, information: Floats) -> tuple[Floats, Floats]:
+    """Return |d|^2 that clusters take away from each client's loss, and that wrong placements leave, (m,) each.
+
+    Lengths are those of the client's own features: `information` (m, r, r) of one of its samples.
+    """
+    off = mixture.centres[None] - mixture.centres[mixture.memberships.argmax(axis=1)][:, None]
+    wrong = np.einsum("mkr,mrs,mks->mk", off, information, off, optimize=True)
+    full = np.einsum("kr,mrs,ks->mk", mixture.centres, information, mixture.centres, optimize=True)
+    left = (mixture.memberships * wrong).sum(axis=1)
+    return (mixture.memberships * full).sum(axis=1) - left, left
+
+
+def _weighted(values: Floats, sizes: Floats, counts: Floats) -> Estimate:
+    """Return the mean over samples with an interval by bootstrap over clients."""
+    weights = counts * sizes
+    drawn = weights @ values / weights.sum(axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Estimate(float(sizes @ values / sizes.sum()), float(low), float(high))
+
+
+# ---- clients -------------------------------------------------------------------------------------------------
+
+
+def client_rows(
+    ids: tuple[str, ...], found: Found, differences: Differences, pooled: Pooled, sizes: Floats
+) -> tuple[ClientDiagnosis, ...]:
+    """Return one row for each client.
+
+    Args:
+        ids: Names of the clients.
+        found: The structure.
+        differences: Evidence of the clients.
+        pooled: The pooled fits.
+        sizes: n_i, (m,).
+    """
+    evidence, mixture = differences.evidence, found.mixture
+    own = posterior_means(evidence, found.continuum.variances)
+    axes = np.linalg.svd(own - own.mean(axis=0), full_matrices=False)[2][:2]
+    place = (own - own.mean(axis=0)) @ axes.T
+    place = np.column_stack([place, np.zeros((len(place), 2 - place.shape[1]))])
+    scale = pooled.prediction_scale
+    directions = differences.directions.numpy()
+    length = np.linalg.norm(own @ directions.T, axis=1) * scale
+    value, error = _along(differences, axes[0])
+    unit = scale * float(np.linalg.norm(directions @ axes[0]))
+    grouped = found.structure.kind == "groups"
+    groups, chances = mixture.memberships.argmax(axis=1), mixture.memberships.max(axis=1)
+    return tuple(
+        ClientDiagnosis(
+            client,
+            int(sizes[i]),
+            Estimate(value[i] * unit, (value[i] - 1.96 * error[i]) * unit, (value[i] + 1.96 * error[i]) * unit),
+            float(length[i]),
+            float(place[i, 0]) * unit,
+            float(place[i, 1]) * unit,
+            int(groups[i]) if grouped else None,
+            float(chances[i]) if grouped else None,
+            bool(grouped and chances[i] >= SURE),
+        )
+        for i, client in enumerate(ids)
+    )
+
+
+def _along(differences: Differences, axis: Floats) -> tuple[list[float], list[float]]:
+    """Return each client's difference along one direction and its standard error, from the client's samples alone.
+
+    The error is that of the sandwich estimator, but at least that of the model: few samples agree by chance.
+    """
+    raw = differences.raw
+    information = np.maximum(np.einsum("r,mrs,s->m", axis, raw.information, axis), 1e-9)
+    meat = np.einsum("r,mrs,s->m", axis, differences.meat, axis)
+    meat = np.maximum(meat, information * differences.noises)
+    value = (raw.score @ axis) / information
+    most = 1e6  # a client without information about the direction has no end of an interval
+    value, error = np.clip(value, -most, most), np.minimum(np.sqrt(meat) / information, most)
+    return [float(v) for v in value], [float(e) if math.isfinite(e) else most for e in error]

@@ -1,0 +1,232 @@
+"""Do the differences between clients form groups, or a continuum?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.client.tasks import ScoreRows
+from coterie.core.keys import Purpose, generator, key_for
+from coterie.diagnosis.mixture import Evidence, Mixture, fit_points, fit_spread
+from coterie.diagnosis.pooled import Pooled, model_arrays
+from coterie.diagnosis.session import Floats, Session
+from coterie.diagnosis.shift import Scores
+from coterie.diagnosis.values import Candidate, Structure, StructureKind
+
+MOST_DIRECTIONS = 24
+MOST_CLUSTERS = 8
+PRIOR_SAMPLES = 20.0
+"""Number of samples that the common noise variance counts for in the noise variance of a client."""
+DECISIVE = 6.0
+"""Difference of criteria from which one model is preferred to another; about 20 to 1."""
+GAP = 3.0
+"""Distance of two groups in standard deviations of the spread inside, from which they are groups; two normal
+distributions of equal size have two modes from 2 on."""
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Evidence about the clients' differences from the pooled model."""
+
+    evidence: Evidence
+    meat: Floats
+    """Sum of squares of the samples' scores, (m, r, r), in the same directions; without the noise variances."""
+    raw: Evidence
+    """The same evidence before it was divided by the noise variances."""
+    directions: Tensor
+    """(p, r), from coordinates to coefficients."""
+    noise: float
+    """Variance of the noise inside clients, relative to the residuals of the pooled model; 1 for classes."""
+    noises: Floats
+    """The same for every client, (m,)."""
+
+
+def ask_differences(session: Session, pooled: Pooled, scores: Scores) -> Differences:
+    """Return the evidence about each client's difference from the pooled model; one exchange, two for classes.
+
+    The log likelihood of classes is not quadratic. It is expanded at the pooled model first, and then again where that
+    puts each client, shrunken to the others: large clients near their own optimum, small ones near the pooled model.
+
+    Raises:
+        TrainingError: if no client answers.
+    """
+    directions = main_directions(scores, pooled.samples)
+    found = _expanded(session, pooled, directions, np.zeros((len(session.asked), directions.shape[1])))
+    if pooled.classes is None:
+        return found
+    random = generator(key_for(0, Purpose.DIAGNOSIS, 3))
+    smooth = fit_spread(found.evidence, fit_points(found.evidence, 1, None, random), common=False)
+    return _expanded(session, pooled, directions, posterior_means(found.evidence, smooth.variances))
+
+
+def posterior_means(evidence: Evidence, variances: Floats) -> Floats:
+    """Return each client's difference, shrunken as a smooth spread with these variances suggests, (m, r)."""
+    _, _, covariance = evidence.spread_by(np.maximum(variances, 1e-6))
+    return np.asarray(np.einsum("mrs,ms->mr", covariance, evidence.score))
+
+
+def _expanded(session: Session, pooled: Pooled, directions: Tensor, at: Floats) -> Differences:
+    """Return the evidence from expansions at the differences `at` (m, r) of the clients that are asked."""
+    before, sent = session.asked, torch.from_numpy(at) @ directions.T
+    common = {**model_arrays(pooled), "directions": directions}
+    rows = session.ask(ScoreRows(), common, pooled.scalars, {"own": sent}).rows
+    kept = at[np.isin(before, session.asked)]
+    information = rows["information"].numpy()
+    raw = Evidence(rows["score"].numpy() + np.einsum("mrs,ms->mr", information, kept), information)
+    sizes = session.sizes.astype(np.float64)
+    noises, noise = np.ones(len(sizes)), 1.0
+    if pooled.classes is None:
+        noises, noise = noise_variances(raw, rows["rss"].numpy(), sizes)
+    evidence = Evidence(raw.score / noises[:, None], raw.information / noises[:, None, None])
+    return Differences(evidence, rows["meat"].numpy(), raw, directions, noise, noises)
+
+
+def main_directions(scores: Scores, samples: int) -> Tensor:
+    """Return directions (p, r) of unit information for an average sample, those with the largest differences first.
+
+    Of many directions only those are kept in which clients differ by more than chance makes the largest of them: a
+    direction that was chosen for its large differences looks like a spread of the clients.
+    """
+    mean = scores.hessian / samples
+    values, vectors = torch.linalg.eigh(mean)
+    kept = values > 1e-8 * values.max()
+    whitening = vectors[:, kept] * values[kept].rsqrt()
+    scaled = scores.score / torch.from_numpy(scores.sizes).sqrt()[:, None]
+    between = whitening.T @ (scaled.T @ scaled - len(scaled) / samples * scores.meat) @ whitening
+    values, order = torch.linalg.eigh(between)
+    m, p = scaled.shape
+    chance = (m**0.5 + p**0.5) ** 2 - m  # about the largest eigenvalue without differences
+    count = min(MOST_DIRECTIONS, p) if p <= MOST_DIRECTIONS else max(2, int((values > chance).sum()))
+    found: Tensor = whitening @ order.flip(1)[:, : min(count, MOST_DIRECTIONS)]
+    return found
+
+
+def noise_variances(raw: Evidence, rss: Floats, sizes: Floats) -> tuple[Floats, float]:
+    """Return the noise variance of every client (m,) and of all together, from what is left after their own fits.
+
+    A client with few samples has nearly the common variance. If all clients have few samples, the residuals of the
+    pooled model remain, whose variance is 1.
+    """
+    r = raw.score.shape[1]
+    fitted = np.einsum(
+        "mr,mrs,ms->m", raw.score, np.linalg.pinv(raw.information, rcond=1e-8, hermitian=True), raw.score
+    )
+    free = np.maximum(sizes - r, 0)
+    left = np.where(free > 0, np.maximum(rss - fitted, 0), 0)
+    if free.sum() < max(30.0, 0.05 * sizes.sum()):
+        return np.ones(len(sizes)), 1.0
+    common = max(float(left.sum() / free.sum()), 1e-9)
+    return (PRIOR_SAMPLES * common + left) / (PRIOR_SAMPLES + free), common
+
+
+@dataclass(frozen=True)
+class Found:
+    """The structure with the mixture behind it."""
+
+    structure: Structure
+    mixture: Mixture
+    """Groups if there are any, sorted by size; otherwise one centre with the spread of the clients."""
+    continuum: Mixture
+    """One centre with a smooth spread, from which the map of the clients is drawn."""
+
+
+def find_structure(differences: Differences, rejects: bool, seed: int) -> Found:
+    """Return whether the differences form groups.
+
+    Args:
+        differences: Evidence of the clients.
+        rejects: Whether the test found that one model does not fit all clients.
+        seed: Seed of the starts of the search.
+    """
+    evidence = differences.evidence
+    random = generator(key_for(seed, Purpose.DIAGNOSIS, 2))
+    points: list[Mixture] = []
+    for clusters in range(1, min(MOST_CLUSTERS, max(1, len(evidence.score) // 2)) + 1):
+        points.append(fit_points(evidence, clusters, points[-1] if points else None, random))
+        if clusters > 3 and points[-1].criterion > min(p.criterion for p in points) + 50:
+            break
+    continuum = min((fit_spread(evidence, points[0], common) for common in (True, False)), key=_criterion)
+    best = _with_spread(evidence, points)
+    kind, chosen = _decision(points[0], best, continuum, rejects)
+    chosen = sort_groups(chosen)
+    groups = np.bincount(chosen.memberships.argmax(axis=1), minlength=chosen.clusters)
+    structure = Structure(
+        kind,
+        chosen.clusters if kind == "groups" else None,
+        tuple(Candidate(mixture.clusters, mixture.criterion) for mixture in best),
+        continuum.criterion,
+        tuple(groups.tolist()) if kind == "groups" else (),
+        _sentence(kind, groups.tolist()),
+    )
+    return Found(structure, chosen, continuum)
+
+
+def _criterion(mixture: Mixture) -> float:
+    return mixture.criterion
+
+
+def _with_spread(evidence: Evidence, points: list[Mixture]) -> list[Mixture]:
+    """Return the mixtures for all K; those near the best are given a spread inside the groups where that helps."""
+    promising = sorted((p for p in points if p.clusters > 1), key=_criterion)[:2]
+    least = promising[0].clusters if promising else 0
+    wanted = {p.clusters for p in promising} | set(range(2, least))
+    found = []
+    for mixture in points:
+        tried = [mixture]
+        if mixture.clusters in wanted:
+            tried.append(fit_spread(evidence, mixture, common=True))
+        found.append(min(tried, key=_criterion))
+    return found
+
+
+def _decision(one: Mixture, best: list[Mixture], continuum: Mixture, rejects: bool) -> tuple[StructureKind, Mixture]:
+    groups = min((mixture for mixture in best if mixture.clusters > 1), key=_criterion, default=None)
+    if not rejects:
+        return "one", one
+    if groups is not None and groups.criterion < min(continuum.criterion, one.criterion) - DECISIVE:
+        return ("groups", groups) if _apart(groups) else ("continuum", continuum)
+    if continuum.criterion < one.criterion - DECISIVE:
+        decided = groups is None or continuum.criterion < groups.criterion - DECISIVE
+        return ("continuum" if decided else "unclear"), continuum
+    return "unclear", continuum
+
+
+def _apart(groups: Mixture) -> bool:
+    """Return whether all groups are far apart in comparison with the spread inside."""
+    if not groups.variances.any():
+        return True
+    scale = np.sqrt(np.maximum(groups.variances, 1e-4))
+    return bool(pair_distances(groups.centres / scale).min() >= GAP)
+
+
+def pair_distances(centres: Floats) -> Floats:
+    """Return the distances of all pairs of centres (K, r), (K (K - 1) / 2,)."""
+    first, second = np.triu_indices(len(centres), 1)
+    return np.asarray(np.linalg.norm(centres[first] - centres[second], axis=1))
+
+
+def sort_groups(mixture: Mixture) -> Mixture:
+    """Return the mixture with the group of the most clients first."""
+    counts = np.bincount(mixture.memberships.argmax(axis=1), minlength=mixture.clusters)
+    order = np.argsort(-counts, kind="stable")
+    return Mixture(
+        mixture.centres[order],
+        mixture.shares[order],
+        mixture.variances,
+        mixture.memberships[:, order],
+        mixture.criterion,
+    )
+
+
+def _sentence(kind: StructureKind, sizes: list[int]) -> str:
+    if kind == "groups":
+        parts = ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}"
+        return f"The differences form {len(sizes)} groups, of {parts} clients."
+    return {
+        "one": "One model fits all clients as far as the samples can tell.",
+        "continuum": "The differences spread smoothly from client to client; they do not form groups.",
+        "unclear": "The clients differ, but there are too few samples to tell whether the differences form groups.",
+    }[kind]

@@ -1,0 +1,422 @@
+"""Whether clusters are worth it: their held-out error beside that of models that one would use otherwise.
+
+Clients return one row each: sums of losses on their held-out samples under every candidate. Nothing has a sample axis.
+The pooled AUC is computed from counts of binned log-odds, which are added over clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie.client.tasks import SiteScores
+from coterie.core.clusters import Clusters
+from coterie.core.federation import Federation, positions_of
+from coterie.core.messages import Broadcast
+from coterie.core.numbers import finite, finite_numbers
+from coterie.core.shard import Positions
+from coterie.evaluate.clients import Own
+from coterie.evaluate.frames import data_frame
+from coterie.evaluate.site_models import SiteModel, linear_models, logistic_models
+from coterie.learners.base import Learner
+from coterie.learners.minimum import GeneralisedLinear
+
+Floats = npt.NDArray[np.float64]
+
+LEVEL = 0.95
+MINUS = "\N{MINUS SIGN}"
+MOST_COEFFICIENTS = 200
+"""Coefficients of one model, over all classes; with more, the alternatives are not fitted."""
+MOST_DECIMALS = 6
+"""Decimals of a difference; smaller ones are written with an exponent."""
+FEWEST_CLIENTS = 5
+"""Clients with held-out samples below which no interval is computed."""
+RUN, CONSTANT, POOLED, SITE, ALONE, MIXED = "run", "constant", "pooled", "site", "alone", "mixed"
+KEYS = (RUN, CONSTANT, POOLED, SITE, ALONE, MIXED)
+"""Candidates in the order of the rows that clients return."""
+PHRASES = {
+    POOLED: "one model for all",
+    SITE: "one model with an intercept for each client",
+    ALONE: "one model for each client alone",
+    MIXED: "a mixed model",
+}
+"""Names of the alternatives in sentences."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to predict, with its figures over all held-out samples."""
+
+    key: str
+    """`run`, `constant`, `pooled`, `site`, `alone` or `mixed`."""
+    name: str
+    loss: float | None
+    """Mean squared error, or mean log-loss, over all held-out samples."""
+    rmse: float | None = None
+    """Root mean squared error over all held-out samples; None for a classification."""
+    r2: float | None = None
+    """Share of the variance around the mean target that is explained; None for a classification."""
+    accuracy: float | None = None
+    """Share of right classes over all held-out samples; None for a regression."""
+    auc: float | None = None
+    """Area under the ROC curve over all held-out samples, the mean over classes if there are several."""
+    per_client: float | None = None
+    """Mean over clients of each client's own accuracy or RMSE."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much an alternative does worse than the run's models: positive where the run's models are better."""
+
+    key: str
+    value: float
+    """Difference of RMSE, or of log-loss."""
+    low: float | None
+    """Lower end of the 95 % interval over clients; None with too few clients."""
+    high: float | None
+
+    def turned(self) -> Difference:
+        """Return the same difference the other way round."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return Difference(self.key, -self.value, low, high)
+
+    @property
+    def decimals(self) -> int | None:
+        """Decimals that the width of the interval deserves; None without an interval, and for a tiny one."""
+        if self.low is None or self.high is None or not self.high > self.low:
+            return None
+        wanted = max(0, 1 - math.floor(math.log10(self.high - self.low)))
+        return wanted if wanted <= MOST_DECIMALS else None
+
+    def texts(self) -> tuple[str, str, str]:
+        """Return value and ends with the decimals that the width of the interval deserves."""
+        value, low, high = (number(each, self.decimals) for each in (self.value, self.low, self.high))
+        return value, low, high
+
+    @property
+    def verdict(self) -> str:
+        """`better`, `worse` or `same`: whether the interval is above, below or around 0."""
+        if self.low is None or self.high is None:
+            return "same"
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "same"
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """The held-out figures of a run's models beside those of the alternatives."""
+
+    classification: bool
+    clustered: bool
+    """Whether the run's models are those of several clusters."""
+    samples: int
+    """Number of held-out samples."""
+    clients: tuple[str, ...]
+    """Clients with held-out samples."""
+    held_out: tuple[int, ...]
+    """Number of held-out samples of each of them."""
+    alone: int
+    """How many of them have enough training rows for a model of their own."""
+    candidates: tuple[Candidate, ...]
+    differences: tuple[Difference, ...]
+    """To the pooled model, site intercepts, models alone and the mixed model, in this order."""
+    scores: tuple[tuple[float, ...], ...]
+    """For each client its RMSE or accuracy with each candidate."""
+    base_rate: float | None = None
+    """Share of the most frequent class among the training samples; None for a regression."""
+    deviation: float | None = None
+    """Standard deviation of the clients' intercepts in the mixed model, in units of the target or log-odds."""
+
+    def candidate(self, key: str) -> Candidate:
+        """Return one of the candidates."""
+        return self.candidates[KEYS.index(key)]
+
+    def difference(self, key: str) -> Difference:
+        """Return the difference of an alternative to the run's models."""
+        return next(each for each in self.differences if each.key == key)
+
+    @property
+    def best_alternative(self) -> Candidate:
+        """The alternative with the least held-out loss."""
+        others = [each for each in self.candidates if each.key not in (RUN, CONSTANT) and each.loss is not None]
+        return min(others, key=lambda each: math.inf if each.loss is None else each.loss)
+
+    def sentences(self) -> list[str]:
+        """Return in words whether the clusters are worth it: against one model, then against the best alternative."""
+        lines = [self._against(POOLED)]
+        best = self.best_alternative
+        if best.key != POOLED:
+            lines.append(self._against(best.key))
+        return lines
+
+    def _against(self, key: str) -> str:
+        """`The clusters predict better than one model for all: RMSE 16.1 against 20.3 (difference 4.2, ...).`"""
+        difference, phrase = self.difference(key), PHRASES[key]
+        who, verb = ("The clusters", "predict") if self.clustered else ("The model of this run", "predicts")
+        figures = self._figures(RUN, key)
+        if difference.low is None or difference.high is None:
+            return f"{who} and {phrase}: {figures}. There are too few clients for an interval of the difference."
+        worse = difference.value < 0
+        size, low, high = difference.turned().texts() if worse else difference.texts()
+        interval = f"difference {size}, 95 % interval {low} to {high}"
+        if difference.verdict == "same":
+            return f"{who} and {phrase} cannot be told apart: {figures} ({interval}); the difference is within noise."
+        if difference.verdict == "better":
+            return f"{who} {verb} better than {phrase}: {figures} ({interval})."
+        return (
+            f"{phrase[0].upper()}{phrase[1:]} predicts better than {who[0].lower()}{who[1:]}: "
+            f"{self._figures(key, RUN)} ({interval})."
+        )
+
+    def _figures(self, key: str, other: str) -> str:
+        """`RMSE 1.10 against 1.73`, or `log loss 0.585 against 0.670, AUC 0.765 against 0.621`."""
+        one, two = self.candidate(key), self.candidate(other)
+        auc = f", AUC {one.auc:.3f} against {two.auc:.3f}" if one.auc is not None and two.auc is not None else ""
+        return self.figures(key, other) + auc
+
+    def figures(self, key: str, other: str) -> str:
+        """Return `RMSE 1.10 against 1.73` or `log loss 0.585 against 0.670`, with the decimals of the difference."""
+        one, two = self.candidate(key), self.candidate(other)
+        decimals = self.difference(other if key == RUN else key).decimals
+        if self.classification:
+            return f"log loss {number(one.loss, decimals)} against {number(two.loss, decimals)}"
+        return f"RMSE {number(one.rmse, decimals)} against {number(two.rmse, decimals)}"
+
+    def to_frame(self) -> Any:
+        """Return the candidates as a pandas DataFrame, with the differences to the run's models.
+
+        Raises:
+            InputError: if pandas is not installed.
+        """
+        gaps = {each.key: asdict(each) for each in self.differences}
+        rows = []
+        for each in self.candidates:
+            known = {name: value for name, value in asdict(each).items() if value is not None and name != "key"}
+            gap = gaps.get(each.key, {})
+            ends = {"difference": gap.get("value"), "low": gap.get("low"), "high": gap.get("high")}
+            rows.append(known | ends)
+        return data_frame(rows, "name")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value as JSON can hold it."""
+        return dict(finite_numbers(asdict(self)))
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Baselines:
+        """Return the value that `to_json` described."""
+        nested = {
+            "clients": tuple(plain["clients"]),
+            "held_out": tuple(plain["held_out"]),
+            "candidates": tuple(Candidate(**each) for each in plain["candidates"]),
+            "differences": tuple(Difference(**each) for each in plain["differences"]),
+            "scores": tuple(tuple(row) for row in plain["scores"]),
+        }
+        return cls(**{**plain, **nested})
+
+
+def number(value: float | None, decimals: int | None = None) -> str:
+    """Return a number with these decimals, or with three significant digits and no exponent where that stays short."""
+    if value is None or not math.isfinite(value):
+        return "unknown"
+    if decimals is not None:
+        text = f"{value:.{decimals}f}"
+    elif value == 0 or not 1e-4 <= abs(value) < 1e6:
+        text = f"{value:.3g}"
+    else:
+        text = f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    return text.replace("-", MINUS, 1) if text.startswith("-") else text
+
+
+# ---- fitting and asking --------------------------------------------------------------------------------------
+
+
+def applies(learner: Learner, clusters: Clusters) -> bool:
+    """Return whether the alternatives can be fitted: for linear and logistic learners with not too many features."""
+    if not isinstance(learner, GeneralisedLinear):
+        return False
+    _, p, q = learner.to_coefficients(clusters.all_models()).shape
+    return (p + 1) * q <= MOST_COEFFICIENTS
+
+
+def compare_with_alternatives(
+    federation: Federation,
+    learner: Learner,
+    clusters: Clusters,
+    own: Tensor,
+    tested: Tensor,
+    *,
+    round_: int = 0,
+    by: Own | None = None,
+) -> Baselines | None:
+    """Fit the alternatives to the training samples of all clients and compare them on held-out samples.
+
+    Args:
+        federation: The clients.
+        learner: A linear or logistic learner.
+        clusters: The models of one restart.
+        own: (m,) the cluster of each client, or a negative number; those with one are asked for sums.
+        tested: (m,) the same for the clients that have held-out samples.
+        round_: Number of the last round.
+        by: What clients keep and predict with; None: they predict with the model of their cluster.
+
+    Returns:
+        The comparison; None for other learners, for models that are too large, and if nobody has held-out samples.
+    """
+    asked, scored = np.flatnonzero((own >= 0).numpy()), np.flatnonzero((tested >= 0).numpy())
+    if not isinstance(learner, GeneralisedLinear) or not applies(learner, clusters) or not len(scored):
+        return None
+    p = learner.to_coefficients(clusters.all_models()).shape[1] + (not learner.bias)
+    fitted = (
+        linear_models(federation, asked, p, round_)
+        if learner.classes is None
+        else logistic_models(federation, asked, p, learner.classes, round_)
+    )
+    answered, rows, bins = _ask_scores(federation, clusters, fitted, tested, scored, round_, by)
+    names = [federation.clients[i] for i in answered]
+    several = len(np.unique(own.numpy()[asked])) > 1
+    return summarise(names, rows, bins, clustered=several, mixed=fitted[3], constant=fitted[0])
+
+
+def _ask_scores(
+    federation: Federation,
+    clusters: Clusters,
+    fitted: Sequence[SiteModel],
+    own: Tensor,
+    asked: Positions,
+    round_: int,
+    by: Own | None,
+) -> tuple[Positions, dict[str, Floats], Floats | None]:
+    """Return who answered, the rows, and the bins of a classification."""
+    at = torch.from_numpy(asked)
+    each = {"own": own[at], "intercepts": torch.from_numpy(np.stack([one.intercepts[asked] for one in fitted], axis=1))}
+    common = {"theta": torch.from_numpy(np.stack([one.theta for one in fitted]))}
+    if by is not None:
+        each, common = each | by.each(at), common | by.common_of_restart()
+    only = None if by is not None else own[at][:, None]
+    broadcast = Broadcast(round_, clusters, only, each=each, common=common)
+    task = SiteScores(predictor=None if by is None else by.predictor)
+    reply = federation.ask(task, broadcast, asked).reply
+    rows = {name: value.numpy() for name, value in reply.rows.items()}
+    bins = reply.sums.get("bins")
+    return positions_of(federation, reply.clients), rows, None if bins is None else bins.numpy()
+
+
+# ---- figures -------------------------------------------------------------------------------------------------
+
+
+def summarise(
+    clients: Sequence[str],
+    rows: Mapping[str, Floats],
+    bins: Floats | None,
+    *,
+    clustered: bool,
+    mixed: SiteModel,
+    constant: SiteModel,
+) -> Baselines | None:
+    """Return the comparison from the rows of the clients and the bins of their log-odds; None without any row."""
+    classification = bins is not None
+    if not clients:
+        return None
+    held, total = rows["held_out"], float(rows["held_out"].sum())
+    hits = rows["hits"] if classification else rows["squares"]
+    # half the squares are the loss of a regression; their mean square is what its RMSE is made of
+    losses = rows["losses"] if classification else rows["squares"]
+    means = losses.sum(axis=0) / total
+    scores = hits / held[:, None] if classification else np.sqrt(hits / held[:, None])
+    names = _names(clustered)
+    candidates = tuple(
+        Candidate(
+            key=key,
+            name=names[key],
+            loss=finite(means[a]),
+            rmse=None if classification else finite(np.sqrt(means[a])),
+            r2=None if classification or not means[1] > 0 else finite(1 - means[a] / means[1]),
+            accuracy=finite(hits[:, a].sum() / total) if classification else None,
+            auc=area(bins[a]) if bins is not None else None,
+            per_client=finite(scores[:, a].mean()),
+        )
+        for a, key in enumerate(KEYS)
+    )
+    gaps = tuple(difference(key, losses[:, KEYS.index(key)], losses[:, 0], held, classification) for key in KEYS[2:])
+    return Baselines(
+        classification=classification,
+        clustered=clustered,
+        samples=int(total),
+        clients=tuple(clients),
+        held_out=tuple(int(n) for n in held),
+        alone=int(rows["alone"].sum()),
+        candidates=candidates,
+        differences=gaps,
+        scores=tuple(tuple(float(value) for value in row) for row in scores),
+        base_rate=_base_rate(constant) if classification else None,
+        deviation=mixed.deviation,
+    )
+
+
+def _names(clustered: bool) -> dict[str, str]:
+    return {
+        RUN: "clusters (this run)" if clustered else "this run",
+        CONSTANT: "no features",
+        POOLED: "one model for all",
+        SITE: "site intercepts",
+        ALONE: "one model per site",
+        MIXED: "mixed model",
+    }
+
+
+def _base_rate(constant: SiteModel) -> float:
+    """Return the share of the most frequent class, from the log-odds of all classes against the reference."""
+    odds = np.exp(np.append(0.0, constant.theta[-1]))
+    return float(odds.max() / odds.sum())
+
+
+def difference(key: str, other: Floats, mine: Floats, held: Floats, classification: bool) -> Difference:
+    """Return the difference of RMSE or log-loss with its 95 % interval, over all held-out samples.
+
+    Clients are the independent units, weighted by their held-out samples: with sums a_i and b_i of losses over n_i
+    samples, the linearised deviation of client i from the difference of means is (a_i - n_i A - b_i + n_i B) / N, and
+    for roots of mean squares each part is divided by twice its root. Its square is divided by 1 - n_i / N, since a
+    large client pulls the means towards itself. The interval is by Student's t, whose degrees of freedom are those of
+    as many equal clients, (sum of n_i)^2 / sum of n_i^2 - 1.
+    """
+    total, m = held.sum(), len(held)
+    means = np.array([other.sum(), mine.sum()]) / total
+    deviations = [(values - held * mean) / total for values, mean in zip((other, mine), means, strict=True)]
+    if not classification:
+        roots = np.sqrt(np.maximum(means, 0))
+        value = roots[0] - roots[1]
+        influence = sum(
+            sign * each / (2 * root if root > 0 else np.inf)
+            for sign, each, root in zip((1, -1), deviations, roots, strict=True)
+        )
+    else:
+        value, influence = means[0] - means[1], deviations[0] - deviations[1]
+    if m < FEWEST_CLIENTS or not np.isfinite(value):
+        return Difference(key, float(value), None, None)
+    from scipy.special import stdtrit  # slow to import
+
+    shares = held / total
+    variance = float((np.square(influence) / (1 - shares)).sum())
+    freedom = max(1 / float(np.square(shares).sum()) - 1, 1.0)
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
+    return Difference(key, float(value), float(value) - half, float(value) + half)
+
+
+def area(bins: Floats) -> float | None:
+    """Return the area under the ROC curve from counts (C', 2, bins) of samples outside and inside each class.
+
+    It is the share of pairs in which the sample inside has the larger log-odds; equal bins count half. With several
+    classes it is the mean over those that occur; None if there is none.
+    """
+    found = []
+    for outside, inside in bins:
+        if outside.sum() and inside.sum():
+            below = np.cumsum(outside) - outside / 2
+            found.append(float((inside * below).sum() / (inside.sum() * outside.sum())))
+    return float(np.mean(found)) if found else None

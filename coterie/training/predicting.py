@@ -1,0 +1,211 @@
+"""Predictions for the rows of many clients at once: of clients that trained, and of new ones placed by their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coterie.core.readings import number_text
+from coterie.core.schema import Mask, Schema, missing_cells
+from coterie.core.shard import ClientId
+from coterie.data.columns import Columns, open_columns, shown
+from coterie.data.encode import marks_are_missing, refuse_holes, target_of, texts_of
+from coterie.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from coterie.training.result import Result
+
+MOST_NAMED = 5
+"""Clients that an error names."""
+TRAINED, PLACED, SHARED = "training", "labelled rows", "one model"
+"""How a client got its model, in the column `placed_by`."""
+OWN_COLUMNS = ("client", "cluster", "certainty", "placed_by", "prediction")
+"""Columns of the predictions, before the probabilities of classes."""
+
+
+@dataclass(frozen=True)
+class EncodedSamples:
+    """Samples that are encoded as the models see them."""
+
+    values: torch.Tensor
+
+
+@dataclass
+class Predictions:
+    """Predictions for the rows of a table, one value a row in each column, in the order of the table."""
+
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    """Values of each column by its name; the column of ids first, if there is one."""
+    labels: npt.NDArray[Any] | None = None
+    """Labels of the rows (n,), if all rows have one."""
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield the values of each row, in the order of the columns."""
+        yield from map(list, zip(*self.columns.values(), strict=True))
+
+    def to_frame(self) -> Any:
+        """Return the predictions as a pandas DataFrame."""
+        return data_frame(self.columns)
+
+
+def predict_rows(result: Result, source: object, client: str, id_column: str | None = None) -> Predictions:
+    """Return predictions for rows of many clients; see `Result.predict_frame`."""
+    if not result.schema.is_table:
+        raise InputError(
+            "the run was not made from a table, so that columns of a table have no meaning for it: call predict for "
+            "the samples of each client"
+        )
+    columns = open_columns(source, {client, *texts_of(result.schema), *([] if id_column is None else [id_column])})
+    for what, name in (("client column", client), ("id column", id_column)):
+        if name is not None and name not in columns.names:
+            raise unknown_name(what, name, columns.names)
+    if id_column in OWN_COLUMNS:
+        raise InputError(f"the predictions have a column {id_column!r}, too: rename the id column of the table")
+    owners, targets = _owners(columns, client), _Targets(columns, result.schema)
+    encoded = torch.from_numpy(result.encode(source))
+    rows_of: dict[ClientId, list[int]] = {}
+    for row, owner in enumerate(owners):
+        rows_of.setdefault(owner, []).append(row)
+    found = _Found(result, len(owners))
+    known = {row.id: row for row in result.clients}
+    strangers = []
+    for owner, positions in rows_of.items():
+        rows = np.array(positions, dtype=np.int64)
+        labelled = rows[targets.there[rows]]
+        samples = EncodedSamples(encoded[torch.from_numpy(rows)])
+        if owner in known:
+            figures = known[owner]
+            found.add(rows, samples, {"client": owner}, figures.cluster, figures.get("certainty"), TRAINED)
+        elif len(labelled):
+            support = (EncodedSamples(encoded[torch.from_numpy(labelled)]), targets.labels(labelled))
+            cluster = int(result.weigh(*support).argmax())
+            certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
+            found.add(rows, samples, {"support": support}, cluster, certainty, PLACED)
+        elif result.serves_strangers:
+            found.add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
+        else:
+            strangers.append(owner)
+    if strangers:
+        raise InputError(_refusal(strangers, result.schema.target))
+    ids = {} if id_column is None else {id_column: columns.values(id_column).tolist()}
+    every = np.arange(len(owners))
+    labels = targets.labels(every) if targets.there.all() else None
+    return Predictions(ids | {"client": owners} | found.columns(), labels)
+
+
+def labels_if_complete(result: Result, source: object) -> npt.NDArray[Any] | None:
+    """Return the labels (n,) in the target column of a table; None if it is absent or has missing values."""
+    schema = result.schema
+    columns = open_columns(source, texts_of(schema))
+    targets = _Targets(columns, schema)
+    return targets.labels(np.arange(len(targets.there))) if targets.there.all() else None
+
+
+class _Found:
+    """Predictions as they come, client by client, in the order of the rows."""
+
+    def __init__(self, result: Result, rows: int) -> None:
+        self.result = result
+        self.clusters: list[Any] = [None] * rows
+        self.certainties: list[Any] = [None] * rows
+        self.placed: list[Any] = [None] * rows
+        self.predicted: list[Any] = [None] * rows
+        self.probabilities: npt.NDArray[np.float64] | None = None
+
+    def add(
+        self,
+        rows: npt.NDArray[np.int64],
+        samples: EncodedSamples,
+        whose: Mapping[str, Any],
+        cluster: int | None,
+        certainty: float | None,
+        placed: str,
+    ) -> None:
+        if self.result.learner.classes is None:
+            predicted = self.result.predict(samples, **whose)
+        else:
+            shares = self.result.predict_proba(samples, **whose)
+            if self.probabilities is None:
+                self.probabilities = np.full((len(self.predicted), shares.shape[1]), np.nan)
+            self.probabilities[rows] = shares
+            predicted = self.result.schema.class_labels(shares.argmax(axis=1))
+        for row, value in zip(rows.tolist(), predicted.tolist(), strict=True):
+            self.predicted[row] = value
+            self.clusters[row], self.certainties[row], self.placed[row] = cluster, certainty, placed
+
+    def columns(self) -> dict[str, list[Any]]:
+        found = {
+            "cluster": self.clusters,
+            "certainty": self.certainties,
+            "placed_by": self.placed,
+            "prediction": self.predicted,
+        }
+        if self.probabilities is not None:
+            names = self.result.schema.class_labels(np.arange(self.probabilities.shape[1])).tolist()
+            columns = self.probabilities.T.tolist()
+            found |= {f"probability {name}": shares for name, shares in zip(names, columns, strict=True)}
+        return found
+
+
+class _Targets:
+    """The target column of a table, which may be absent or have missing values."""
+
+    def __init__(self, columns: Columns, schema: Schema) -> None:
+        self.schema = schema
+        self.values = columns.values(schema.target) if schema.target in columns.names else None
+        rows = len(columns.values(columns.names[0]))
+        self.there: Mask = np.zeros(rows, dtype=bool)
+        """Which rows have a target, (n,)."""
+        if self.values is not None:
+            self.there = ~missing_cells(self.values, marks_are_missing(schema))
+
+    def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Return the labels or numbers of rows that have a target."""
+        assert self.values is not None, "only rows with a target are asked for"
+        numbers = target_of(self.values[rows], self.schema)
+        return self.schema.class_labels(numbers.astype(np.int64)) if self.schema.classes else numbers
+
+
+def _owners(columns: Columns, client: str) -> list[ClientId]:
+    values = columns.values(client)
+    if not len(values):
+        raise InputError("the table has no rows: give at least one")
+    refuse_holes(missing_cells(values, marks=False), client)
+    return [number_text(value) if isinstance(value, float) else str(value) for value in values.tolist()]
+
+
+def _refusal(strangers: Sequence[ClientId], target: str) -> str:
+    named = ", ".join(map(shown, strangers[:MOST_NAMED]))
+    more = f" and {len(strangers) - MOST_NAMED} more" if len(strangers) > MOST_NAMED else ""
+    count = "1 client was" if len(strangers) == 1 else f"{len(strangers)} clients were"
+    return (
+        f"{count} not in the training and cannot be placed without labelled rows ({named}{more}): give a few of their "
+        f"rows with a value in column {target!r}, or leave these clients out"
+    )
+
+
+def client_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the single figures of clients as columns: id, cluster, certainty, samples, score, loss, and all others."""
+    first = ("id", "cluster", "certainty", "n", "score", "loss")
+    single = [name for row in rows for name, value in row.items() if not isinstance(value, list | dict)]
+    names = [name for name in first if name in single] + [n for n in dict.fromkeys(single) if n not in first]
+    return {"samples" if name == "n" else name: [row.get(name) for row in rows] for name in names}
+
+
+def data_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
+    """Return columns as a pandas DataFrame.
+
+    Raises:
+        InputError: if pandas is not installed.
+    """
+    try:
+        pandas: Any = import_module("pandas")
+    except ImportError:
+        raise InputError("a frame needs pandas: pip install pandas") from None
+    return pandas.DataFrame(dict(columns))

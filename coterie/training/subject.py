@@ -1,0 +1,82 @@
+"""What a run is about: the data, the target, rows, clients and features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core.schema import Schema
+from coterie.errors import InputError
+from coterie.training.records import ClientResult
+
+MOST_NAMED = 3
+TABLES = ("table", "own-table")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Facts about the data of a run, from its result.json."""
+
+    features: tuple[int, ...] = ()
+    """Shape of one sample."""
+    classes: int | None = None
+    """Number of classes; None for a regression."""
+    labels: tuple[str, ...] = ()
+    """Labels of the classes."""
+    target: str = ""
+    names: tuple[str, ...] = ()
+    """Names of the features of a table."""
+    columns: tuple[tuple[str, str, str], ...] = ()
+    """Notes about the columns of a table: name, action, detail."""
+
+
+def subject_of(summary: Mapping[str, Any]) -> Subject:
+    """Return the subject that a result.json describes; runs of earlier versions say less."""
+    try:
+        schema = Schema.of_plain(summary["schema"]) if "schema" in summary else Schema()
+    except InputError:
+        schema = Schema()
+    notes = summary.get("columns") or ()
+    return Subject(
+        tuple(summary.get("features") or ()),
+        summary.get("classes"),
+        tuple(map(str, schema.classes)),
+        schema.target,
+        schema.feature_names,
+        tuple((note["column"], note["action"], note["detail"]) for note in notes),
+    )
+
+
+def title(config: Mapping[str, Any]) -> str:
+    """Return the data in two or three words: `table pupils.csv`, `scenario school`."""
+    scenario = str(config.get("scenario", "arrays"))
+    if scenario in TABLES:
+        return f"table {Path(str(config['table'])).name}" if "table" in config else "a table"
+    return "arrays" if scenario == "arrays" else scenario
+
+
+def sentence(config: Mapping[str, Any], subject: Subject, clients: Sequence[ClientResult]) -> str:
+    """`Predict score, a number, from 27 features: 11,529 training rows of 139 clients (16 to 188 each).`"""
+    sizes = sorted(client.n for client in clients)
+    each = f" ({sizes[0]:,} to {sizes[-1]:,} each)" if sizes and sizes[0] < sizes[-1] else ""
+    who = f"{len(sizes)} client{'s' * (len(sizes) != 1)}"
+    column = config.get("client")
+    by = f", one for each {column}" if isinstance(column, str) else ""
+    return f"{_task(subject)}: {sum(sizes):,} training samples of {who}{each}{by}."
+
+
+def _task(subject: Subject) -> str:
+    what = subject.target or "the target"
+    count = math.prod(subject.features) if subject.features else 0
+    shape = " x ".join(map(str, subject.features))
+    inputs = f"samples of shape {shape}" if len(subject.features) > 1 else f"{count} feature{'s' * (count != 1)}"
+    if subject.names and len(subject.names) <= MOST_NAMED:
+        inputs = ", ".join(subject.names)
+    source = f" from {inputs}" if count else ""
+    if subject.classes is None:
+        return f"Regression of {what}{source}"
+    labels = f" ({', '.join(subject.labels)})" if 0 < len(subject.labels) <= MOST_NAMED else ""
+    return f"Classification of {subject.target or 'samples'} in {subject.classes} classes{labels}{source}"

@@ -1,0 +1,158 @@
+"""The pairs of a diagnosis against loops over samples, with and without random signs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.client.aspects import ASPECTS, Aspect, Profiled, Samples, aspect_of, samples_of, signed
+from coterie.core.blocks import cut
+from coterie.core.clusters import Clusters
+from coterie.core.messages import Broadcast
+from coterie.data import from_arrays
+
+
+def data(classes: int | None, sizes=(1, 2, 3, 5)):
+    random = np.random.default_rng(0)
+
+    def targets(n):
+        return random.standard_normal(n) if classes is None else np.arange(n) % classes
+
+    return from_arrays([(random.standard_normal((n, 2)), targets(n)) for n in sizes])
+
+
+def broadcast(classes: int | None) -> Broadcast:
+    random = np.random.default_rng(1)
+    c = 1 if classes is None else classes - 1
+
+    def drawn(*shape):
+        return torch.from_numpy(random.standard_normal(shape))
+
+    common = {"center": drawn(2), "basis": drawn(2, 2), "model": drawn(3, c) / 2, "slopes": drawn(2, c) / 2}
+    common |= {"moment_mean": drawn(4), "moment_map": drawn(4, 4)}
+    if classes is None:
+        common |= {"edges": torch.tensor([0.0]).double(), "label_rows": drawn(2, 1), "conditional": drawn(4, 4)}
+    else:
+        common |= {"contrast": drawn(c, classes), "absent": torch.zeros(classes).double()}
+        common |= {"label_rows": drawn(classes, c), "conditional": drawn(classes, 4)}
+    scalars = {"y_center": 0.1, "y_scale": 0.8, "y_spread": 1.0, "moment_features": 2.0}
+    return Broadcast(-1, Clusters({}, K=1), common=common, scalars=scalars)
+
+
+def one_block(classes: int | None) -> tuple[Samples, Broadcast]:
+    shard, sent = data(classes).train, broadcast(classes)
+    (block,) = cut(shard, shard.hashes, 0)
+    return samples_of(block, sent), sent
+
+
+def pairs_by_loops(aspect: Aspect, client: int, size: int, signs, refit) -> float:
+    """The sum over pairs of different samples of the products of their scores, each score computed alone."""
+    scores = []
+    for j in range(size):
+        design, residual = aspect.design[client, j], aspect.residual[client, j]
+        spread = torch.eye(len(residual)).double() if aspect.spread is None else aspect.spread[client, j]
+        moved = signs[j] * residual - spread @ (design @ refit)
+        scores.append(torch.outer(design, moved))
+    return sum(float((scores[j] * scores[k]).sum()) for j in range(size) for k in range(size) if j != k)
+
+
+@pytest.mark.parametrize("classes", [None, 2, 3])
+@pytest.mark.parametrize("name", ["model", "features", "labels", "conditional"])
+def test_pairs_against_loops(name, classes):
+    samples, sent = one_block(classes)
+    aspect = aspect_of(name, samples, sent)
+    random = np.random.default_rng(2)
+    b, n, k = aspect.design.shape
+    c = aspect.residual.shape[2]
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], (b, 3, n)))
+    refit = torch.from_numpy(random.standard_normal((3, k * c)))
+    fast = aspect.pairs(signs, refit)
+    both = aspect.square_and_diagonal()
+    for client, size in enumerate(samples.block.sizes.tolist()):
+        for draw in range(3):
+            slow = pairs_by_loops(aspect, client, size, signs[client, draw], refit[draw].reshape(k, c))
+            assert float(fast[client, draw]) == pytest.approx(slow, abs=1e-9)
+        still = pairs_by_loops(aspect, client, size, torch.ones(n), torch.zeros(k, c).double())
+        assert float(both[client, 0] - both[client, 1]) == pytest.approx(still, abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [None, 2, 3])
+def test_a_client_of_one_sample_has_no_pairs(classes):
+    samples, sent = one_block(classes)
+    alone = int((samples.block.sizes == 1).nonzero()[0])
+    for name in ASPECTS:
+        both = aspect_of(name, samples, sent).square_and_diagonal()[alone]
+        assert float(both[0]) == pytest.approx(float(both[1]), abs=1e-9)
+
+
+def test_slopes_with_own_intercepts_against_least_squares():
+    """r = y - z b - a with a the client's mean; two samples leave the slopes open, so that U is 0 for every sign."""
+    samples, sent = one_block(None)
+    aspect = aspect_of("relation", samples, sent)
+    assert isinstance(aspect, Profiled)
+    y = (samples.block.y - 0.1) / 0.8
+    for client, size in enumerate(samples.block.sizes.tolist()):
+        z = samples.z[client, :size]
+        r = y[client, :size] - z @ sent.common["slopes"][:, 0]
+        score = (z - z.mean(dim=0)).T @ (r - r.mean())
+        assert torch.allclose(aspect.scores[client].sum(dim=0), score)
+        if size == 2:
+            signs = torch.tensor([[[1.0, 1], [1, -1]]]).double()
+            padded = torch.zeros(len(samples.z), 2, samples.z.shape[1]).double()
+            padded[client, :, :2] = signs
+            found = aspect.pairs(padded, torch.zeros(2, 2).double())[client]
+            assert torch.allclose(found, torch.zeros(2).double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_own_intercepts_of_classes_leave_no_residual_on_average(classes):
+    samples, sent = one_block(classes)
+    aspect = aspect_of("relation", samples, sent)
+    assert isinstance(aspect, Profiled)
+    whole = samples.block.sizes >= classes  # such clients have every class
+    assert float(aspect.inner.residual[whole].sum(dim=1).abs().max()) < 0.02
+
+
+def test_signs_depend_on_the_client_alone():
+    shard, sent = data(None, sizes=(4, 7, 2, 30)).train, broadcast(None)
+
+    def drawn(part):
+        found = {}
+        for samples, signs in signed(part, sent, seed=3, draws=5):
+            for row, (place, size) in enumerate(zip(samples.block.positions, samples.block.sizes, strict=True)):
+                found[part.ids[place]] = signs[row, :, : int(size)]
+                assert set(found[part.ids[place]].flatten().tolist()) == {-1.0, 1.0}
+        return found
+
+    whole = drawn(shard)
+    assert len(whole) == 4
+    for client in range(4):
+        for name, signs in drawn(shard.take(np.array([client]))).items():
+            assert torch.equal(signs, whole[name])
+
+
+@pytest.mark.parametrize("classes", [None, 2, 3])
+def test_pairs_of_slopes_against_loops(classes):
+    """Residuals e r - V (a + z g) with the intercept a for which they add up to zero, each sample computed alone."""
+    samples, sent = one_block(classes)
+    aspect = aspect_of("relation", samples, sent)
+    assert isinstance(aspect, Profiled)
+    inner, random = aspect.inner, np.random.default_rng(2)
+    assert inner.spread is not None
+    b, n, k = inner.design.shape
+    c = inner.residual.shape[2]
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], (b, 1, n)))
+    refit = torch.from_numpy(random.standard_normal((1, k * c)))
+    fast = aspect.pairs(signs, refit)[:, 0]
+    for client, size in enumerate(samples.block.sizes.tolist()):
+        if size < 3:
+            continue
+        z, r, spread = inner.design[client, :size], inner.residual[client, :size], inner.spread[client, :size]
+        moved = r * signs[client, 0, :size, None] - (spread @ (z @ refit.reshape(k, c))[..., None])[..., 0]
+        intercept = torch.linalg.inv(spread.sum(dim=0) + 1e-6 * torch.eye(c)) @ moved.sum(dim=0)
+        left = moved - spread @ intercept
+        square = float((z.T @ left).pow(2).sum())
+        centred = z - z.mean(dim=0)
+        diagonal = sum(float(centred[j].pow(2).sum() * left[j].pow(2).sum()) for j in range(size)) * size / (size - 1)
+        assert float(fast[client]) == pytest.approx(square - diagonal, rel=1e-4, abs=1e-6)

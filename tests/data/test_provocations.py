@@ -1,0 +1,262 @@
+"""Attempts to provoke a silent wrong answer: each ends in an error, or in a note that names what was done."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie import from_table
+from coterie.errors import ColumnWarning, CoterieError
+
+N = 120
+RANDOM = np.random.default_rng(0)
+SITES = [f"s{i % 6}" for i in range(N)]
+X = RANDOM.normal(50, 9, N).round(2).tolist()
+Y = RANDOM.normal(size=N).round(3).tolist()
+
+
+def cycle(*values: object) -> list[object]:
+    return [values[i // 6 % len(values)] for i in range(N)]
+
+
+def with_one(values: list, odd: object, at: int = 7) -> list:
+    return [odd if i == at else value for i, value in enumerate(values)]
+
+
+def texts(values: list) -> list[str]:
+    return [str(value) for value in values]
+
+
+FIVE, TWO = cycle("1", "2", "3", "4", "5"), cycle("a", "b")
+DATES = [f"2024-{1 + i % 12:02d}-{1 + i % 28:02d}" for i in range(N)]
+COLUMNS: dict[str, tuple[list, str]] = {
+    # ---- identifiers and codes
+    "patient_id": (list(range(1000, 1000 + N)), "dropped: .*looks like an identifier"),
+    "row": (list(range(N)), "dropped: .*looks like an identifier"),
+    "scattered id": (RANDOM.choice(10**6, N, replace=False).tolist(), "dropped: .*looks like an identifier"),
+    "sequence": (RANDOM.choice(10**6, N, replace=False).tolist(), "used: .*drop it if it is an identifier"),
+    "name": ([f"person {i}" for i in range(N)], "dropped: .*looks like an identifier"),
+    "zip": (cycle("01234", "04567", "09999"), "used: category: reference"),
+    "site code": ([int(site[1:]) for site in SITES], "dropped: .*code of the client"),
+    "site name": ([f"Hospital {site}" for site in SITES], "dropped: another|dropped: .*another name of the client"),
+    "beds": ([100 + 17 * int(site[1:]) for site in SITES], "used: .*same in all rows of each client"),
+    "code": (cycle(1, 2, 3), "used: .*identifier or code; drop it"),
+    # ---- constant and empty
+    "constant": ([3.5] * N, "dropped: constant: 3.5"),
+    "constant text": (["yes"] * N, "dropped: constant: yes"),
+    "constant date": (["2024-01-01"] * N, "dropped: constant: 2024-01-01"),
+    "empty": ([None] * N, "dropped: all values are missing"),
+    "only NA": (["NA"] * N, "dropped: all values are missing|dropped: constant"),
+    "flag": (cycle("yes", None), "used: 'yes' or missing: used as an indicator"),
+    # ---- missing values
+    "holes": (with_one(X, None), "used: .*1 missing values replaced by the mean"),
+    "nan": (with_one(X, float("nan")), "used: .*1 missing values replaced by the mean"),
+    "NA": (with_one(texts(X), "NA"), "used: number.*1 missing values replaced by the mean"),
+    "question mark": (with_one(texts(X), "?"), "dropped: holds 119 numbers and 1 texts such as '\\?'"),
+    "unknown": (with_one(texts(X), "unknown"), "dropped: holds 119 numbers and 1 texts such as 'unknown'"),
+    "-999": (with_one(X, -999), "used: .*holds -999, which often marks a missing value"),
+    "9999": (with_one(X, 9999.0), "used: .*holds 9999, which often marks a missing value"),
+    "infinite": (with_one(X, float("inf")), "error: column 'infinite' has 1 infinite values"),
+    "inf text": (with_one(texts(X), "inf"), "error: column 'inf text' has 1 infinite values"),
+    "huge": (with_one(X, 1e200), "error: column 'huge' holds 1e\\+200"),
+    "text holes": (with_one(TWO, None), "used: category.*1 missing values counted as the reference"),
+    # ---- how numbers are written
+    "comma": ([f"{x:.1f}".replace(".", ",") for x in X], "used: number: mean 5.*decimal comma"),
+    "thousands": ([f"{1000 * x:,.1f}" for x in X], "used: number: mean 5.*decimal point"),
+    "grouped comma": ([f"{x * 1e3:,.1f}".translate(str.maketrans(",.", ".,")) for x in X], "used: .*decimal comma"),
+    "ambiguous": (cycle("1,234", "2,345", "3,456"), "error: .*'ambiguous' may have a decimal comma, or a comma"),
+    "both marks": (with_one(texts(X), "1,5"), "error: column 'both marks' writes numbers in two ways"),
+    "percent": ([f"{x}%" for x in X], "dropped: nearly every row has another text"),
+    "currency": (cycle("$1,200", "$900"), "used: category"),
+    "spaced": (cycle("1 234", "2 345"), "used: category"),
+    # ---- dates
+    "iso": (DATES, "used: date \\(year-month-day\\), as days since 2024-01-01"),
+    "german": ([".".join(reversed(d.split("-"))) for d in DATES], "used: date \\(day.month.year\\)"),
+    "american": ([f"{d[5:7]}/{d[8:]}/{d[:4]}" for d in DATES], "used: date \\(month/day/year\\)"),
+    "either": (cycle("03/04/2024", "05/06/2024", "07/08/2024"), "error: .*'either' may be read as day/month/year or"),
+    "two ways": (cycle("2024-12-31", "31.12.2024"), "error: .*'two ways' are written in different ways"),
+    "no date": (with_one(DATES, "2024-02-31"), "dropped: holds 119 dates and 1 texts such as '2024-02-31'"),
+    "compact": (cycle(20240131, 20240215, 20231224), "used: .*looks like dates written as numbers"),
+    # ---- categories
+    "case": (cycle("Red", "red", "blue"), "used: .*'Red' and 'red' differ only in case or spaces"),
+    "rare": (with_one(TWO, "zebra"), "used: .*1 rare values pooled as 'other'"),
+    "other": (with_one(cycle("a", "b", "other"), "zebra"), "used: .*pooled as 'other'"),
+    "many levels": ([f"l{i % 50}" for i in range(N)], "dropped: text with 50 different values.*none is in"),
+    "notes": ([f"note {i} about {i * 7 % 113}" for i in range(N)], "dropped: nearly every row has another text"),
+    "yes": (cycle("yes", "no"), "used: category: reference 'no', features for yes"),
+    "truth": (cycle("TRUE", "false"), "used: true or false"),
+    "mixed": (with_one(list(range(N)), "none at all"), "dropped: .*texts such as 'none at all'"),
+    "ages": (with_one([18 + i % 60 for i in range(N)], "?"), "dropped: holds 119 numbers and 1 texts such as '\\?'"),
+    "lists": ([[1, 2]] * N, "dropped: holds list"),
+    "bytes": ([b"a"] * N, "dropped: holds bytes"),
+}  # fmt: skip
+
+
+def outcome(table: dict, name: str, **options: object) -> str:
+    """`used: ...`, `dropped: ...` or `error: ...`: what a user learns about a column."""
+    cells = {key: np.empty(len(values), dtype=object) for key, values in table.items()}
+    for key, values in table.items():
+        cells[key][:] = values
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)
+        try:
+            data = from_table(cells, client="site", target="y", **options)
+        except CoterieError as error:
+            return f"error: {error}"
+    note = next(note for note in data.column_notes if note.column == name)
+    return f"{note.action}: {note.detail}"
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_no_column_is_read_in_silence(name):
+    values, expected = COLUMNS[name]
+    found = outcome({"site": SITES, "x": X, name: values, "y": Y}, name)
+    assert re.match(expected, found), found
+
+
+TARGETS: dict[str, tuple[dict, dict, str]] = {
+    "0/1": ({"y": cycle(0, 1)}, {}, "target: classification: 2 classes \\(0, 1\\); choose --task regression"),
+    "1/2": ({"y": cycle("1", "2")}, {}, "target: classification: 2 classes \\(1, 2\\)"),
+    "few whole numbers": ({"y": cycle(1, 2, 3, 4, 5)}, {}, "target: regression.*choose --task classification"),
+    "classes asked for": ({"y": FIVE}, {"task": "classification"}, "target: classification: 5 classes \\(1, 2, 3"),
+    "texts regressed": ({"y": TWO}, {"task": "regression"}, "error: .*cannot be regressed"),
+    "measurements as classes": ({"y": Y}, {"task": "classification"}, "error: .*so it has no classes"),
+    "holes": ({"y": with_one(Y, None)}, {}, "target: regression.*; 1 rows without a target are left out"),
+    "NA among numbers": ({"y": with_one(texts(Y), "NA")}, {}, "target: regression.*1 rows without a target"),
+    "None as a class": ({"y": cycle("None", "mild")}, {}, "target: classification: 2 classes \\(None, mild\\)"),
+    "constant": ({"y": [1.5] * N}, {}, "error: target 'y' is 1.5 in every row"),
+    "dates": ({"y": DATES}, {}, "error: target 'y' holds dates"),
+    "infinite": ({"y": with_one(Y, float("inf"))}, {}, "error: target 'y' has 1 infinite"),
+    "decimal commas": ({"y": [str(y).replace(".", ",") for y in Y]}, {}, "target: regression|error: .*decimal comma"),
+    "case": ({"y": cycle("Yes", "yes", "no")}, {}, "target: classification: 3 .*differ only in case"),
+    "missing client": ({"site": with_one(SITES, None), "y": Y}, {}, "error: column 'site' has 1 missing values"),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_target_is_read_in_silence(name):
+    changed, options, expected = TARGETS[name]
+    found = outcome({"site": SITES, "x": X, "y": Y} | changed, "y", **options)
+    assert re.match(expected, found), found
+
+
+def test_a_point_between_thousands_is_not_taken_for_a_decimal_point():
+    """1.234 is ambiguous in a table whose other numbers have decimal commas."""
+    table = {"site": SITES, "x": [str(x).replace(".", ",") for x in X], "n": cycle("1.234", "5.678"), "y": Y}
+    assert "'n' may have a decimal point, or a point between thousands" in outcome(table, "n")
+    plain = {"site": SITES, "x": X, "n": cycle("1.234", "5.678"), "y": Y}
+    assert outcome(plain, "n").startswith("used: number: mean 3.")
+
+
+def test_clients_that_differ_only_in_case_are_named():
+    found = outcome({"site": with_one(SITES, "S1"), "x": X, "y": Y}, "site")
+    assert "'s1' and 'S1' differ only in case or spaces" in found
+
+
+def test_clients_without_a_target_are_counted():
+    y = [None if site == "s3" else value for site, value in zip(SITES, Y, strict=True)]
+    found = outcome({"site": SITES, "x": X, "y": y}, "site")
+    assert "5 clients, 100 rows; 1 clients have no row with a target" in found
+
+
+def test_python_users_are_warned_of_what_is_left_out():
+    table = {"site": SITES, "x": X, "patient_id": list(range(N)), "y": Y}
+    with pytest.warns(ColumnWarning, match="left out: patient_id") as found:
+        from_table(table, client="site", target="y")
+    assert Path(found[0].filename) == Path(__file__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_table(table, client="site", target="y", drop="patient_id")
+        from_table(table, client="site", target="y", features="x")
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result() -> coterie.Result:
+    table = {
+        "site": SITES,
+        "x": with_one(X, None),
+        "full": X,
+        "day": DATES,
+        "ok": cycle("true", "false"),
+        "kind": with_one(TWO, "zebra"),
+        "place": cycle("u", "v", "w"),
+        "y": Y,
+    }
+    table = {name: np.array(values, dtype=object) for name, values in table.items()}
+    return coterie.fit(from_table(table, client="site", target="y"), "fedavg", rounds=2)
+
+
+ROW = {"x": 55.0, "full": 55.0, "day": "2024-03-01", "ok": "true", "kind": "a", "place": "u"}
+
+
+def one_row(changed: dict[str, object]) -> dict[str, np.ndarray]:
+    return {
+        name: np.array([value], dtype=None if isinstance(value, np.datetime64) else object)
+        for name, value in (ROW | changed).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"day": np.datetime64("2024-03-01")}, {}),
+        ({"day": "2024-03-01T00:00:00Z"}, {}),
+        ({"ok": True}, {}),
+        ({"ok": "TRUE"}, {}),
+        ({"ok": 1}, {}),
+        ({"x": "55"}, {}),
+        ({"x": "55,0"}, {}),
+        ({"x": " 55.0 "}, {}),
+        ({"x": "NA"}, {"x": None}),
+        ({"kind": "unheard of"}, {"kind": "zebra"}),
+        ({"kind": " a "}, {}),
+    ],
+)
+def test_the_same_value_written_otherwise_predicts_the_same(result, changed, same):
+    one, other = (float(result.predict(one_row(change), client="s1")[0]) for change in (changed, same))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": "much"}, "column 'x' must hold numbers"),
+        ({"x": "1,234"}, "column 'x' holds '1,234', which may have a decimal comma"),
+        ({"x": np.datetime64("2024-03-01")}, "column 'x' must hold numbers"),
+        ({"x": float("inf")}, "column 'x' must hold finite numbers"),
+        ({"day": "03/04/2024"}, "column 'day' must hold dates such as 2024-12-31"),
+        ({"day": 45000}, "column 'day' must hold dates"),
+        ({"ok": "yes"}, "column 'ok' must hold true or false"),
+        ({"ok": 2}, "column 'ok' must hold true or false"),
+        ({"place": "x"}, "column 'place' holds 'x', which the table of the run did not; it knows 'u', 'v', 'w'"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_refused_with_its_column(result, changed, message):
+    with pytest.raises(coterie.InputError, match=message):
+        result.predict(one_row(changed), client="s1")
+
+
+def test_a_missing_value_in_a_column_that_had_none_is_warned_of(result):
+    with pytest.warns(ColumnWarning, match="column 'full' has 1 missing values, but training rows had none"):
+        result.predict(one_row({"full": None}), client="s1")
+
+
+def test_an_array_is_no_table(result):
+    with pytest.raises(coterie.InputError, match="the run was made from a table"):
+        result.predict(np.zeros((1, len(result.schema.feature_names))), client="s1")
+
+
+def test_notes_are_kept_with_the_result(result, tmp_path):
+    result.save(tmp_path / "run")
+    again = coterie.load(tmp_path / "run")
+    assert again.column_notes == result.column_notes
+    assert again.schema == result.schema
+    assert {note.action for note in result.column_notes} == {"client", "used", "target"}
