@@ -365,14 +365,19 @@ def _likeliest(federation: Federation, start: Tensor, own: Tensor, round_: int) 
         step = newton_steps(designs, kept)
         pace = np.where(better[:, None], 1.0, pace / 2)
         settled = (step * kept.score).sum(axis=1) <= SETTLED * (1 + least)
-        if settled.all():
+        if (settled | _separated(best, kept)).all():
             break
     assert kept is not None
     best = np.where(settled[:, None], best + step, best)  # the last step is too small to be worth an exchange
-    sizes = np.abs(best) * np.sqrt(_mean_squares(kept))
-    unbounded = (~settled | (sizes.max(axis=1) > SEPARATED)) & (kept.clients > 0)
+    unbounded = (~settled | _separated(best, kept)) & (kept.clients > 0)
     samples, loss = max(int(kept.samples.sum()), 1), float(kept.loss.sum())
     return Maximum(answered, best, designs, kept, unbounded.tolist(), (first - loss) / samples, loss / samples)
+
+
+def _separated(estimate: Floats, moments: Moments) -> npt.NDArray[np.bool_]:
+    """Return where coefficients grow without bound, because features tell the classes apart without error, (K,)."""
+    sizes = np.abs(estimate) * np.sqrt(_mean_squares(moments))
+    return np.asarray(sizes.max(axis=1) > SEPARATED)
 
 
 def _joined(new: npt.NDArray[np.bool_], one: Moments, other: Moments) -> Moments:

@@ -77,6 +77,15 @@ class Diagnostics:
                 labels=self.labels,
             )
 
+    @property
+    def affords_coefficients(self) -> bool:
+        """Whether intervals of coefficients are worth their exchanges without being asked for.
+
+        Least squares take two exchanges, a logistic model a dozen. Remote clients are asked so often only if the
+        features have names, so that somebody will read the coefficients.
+        """
+        return not self.remote or isinstance(self.learner, Linear) or self.labels.features is not None
+
     @cached_property
     def baselines(self) -> Baselines | None:
         """The held-out error beside that of alternatives; None where there is none or it costs too much."""

@@ -208,11 +208,15 @@ class Result:
         return "calibration" in self.metrics
 
     def with_diagnostics(self) -> Result:
-        """Return the result as a run folder stores it: all figures that are computed on demand are part of it."""
+        """Return the result as a run folder stores it: figures that are computed on demand are part of it.
+
+        With clients on other machines, where an exchange takes seconds, those that take many are left out.
+        """
         if self.diagnostics is None:
             return self
         metrics = self.metrics
-        if (coefficients := self.diagnostics.coefficients) is not None:
+        coefficients = self.diagnostics.coefficients if self.diagnostics.affords_coefficients else None
+        if coefficients is not None:
             metrics = metrics | {REGRESSION: coefficients}
         baselines = None if self.diagnostics.remote else self.diagnostics.baselines  # some thirty exchanges
         if baselines is not None:

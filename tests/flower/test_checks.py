@@ -170,11 +170,10 @@ class Answer42(Task):
 
 
 def test_every_task_but_those_of_a_user_declares_the_form_of_its_reply():
-    shipped = {name: task for name, task in Task.members.items() if task.__module__.startswith("coterie.")}
+    shipped = {name: task for name, task in Task.members.items() if task.__module__.startswith("coterie.client.")}
     declaring = {name for name, task in shipped.items() if task.expected_reply is not Task.expected_reply}
     assert {"local-round", "score", "evaluate", "summary"} <= declaring
     assert declaring == set(shipped)
-    assert "answer-42" not in shipped
 
 
 @pytest.mark.parametrize(("value", "answered"), [(42.0, 9), (float("nan"), 0)])
