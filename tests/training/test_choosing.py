@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.core.keys import Purpose, key_for
 from coterie.data.arrays import from_arrays
 from coterie.errors import ConfigError
 from coterie.methods import Method
@@ -26,6 +27,8 @@ CHOOSERS = [name for name, method in Method.members.items() if method.tries_coun
 TRIALS = {"clusters": "auto", "max_clusters": 3, "choose_seeds": 2}
 LOCAL = {"local_steps": 5, "lr": 0.1, "restarts": 3}
 QUICK = {**TRIALS, **LOCAL, "rounds": 20}
+WHOLE = {**QUICK, "seed": 5, "checkpoint_every": 2}
+FEW = {"choose_rounds": 3, "restarts": 2}
 
 
 def lines(slopes, clients: int = 12, samples: int = 20, noise: float = 0.3, seed: int = 0):
@@ -46,6 +49,43 @@ def classes(turns, clients: int = 12, samples: int = 24):
         x = random.standard_normal((samples, 2))
         data[f"c{i:02d}"] = (x, ((x[:, 0] > 0) ^ bool(turns[i % len(turns)])).astype(int))
     return from_arrays(data)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Two groups of clients."""
+    return lines((3.0, -3.0))
+
+
+@pytest.fixture(scope="module")
+def trials() -> list[tuple[int, int]]:
+    """What the whole run told of its trials."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of the whole run, which tests leave as it is."""
+    return tmp_path_factory.mktemp("whole") / "run"
+
+
+@pytest.fixture(scope="module")
+def whole(data, trials, folder):
+    """A run that chose its number of clusters and was never interrupted."""
+    return coterie.fit(data, "ifca", out=folder, on_trial=lambda *at: trials.append(at), **WHOLE)
+
+
+@pytest.fixture(scope="module")
+def by_hand(data):
+    """Every trial of the whole run as a run of its own, on the samples and with the seed that a trial has."""
+    alone = replace(data, truth=None)
+    options = {**LOCAL, "rounds": 10, "validation": 0.2}
+    seeds = [key_for(WHOLE["seed"], Purpose.TRIAL, s) >> 1 for s in (0, 1)]
+    return {
+        (K, s): coterie.fit(alone, "ifca", clusters=K, seed=seed, **options)
+        for K in (1, 2, 3)
+        for s, seed in enumerate(seeds)
+    }
 
 
 # ---- agreement -----------------------------------------------------------------------------------------------------
@@ -72,7 +112,7 @@ def test_the_methods_that_can():
 @pytest.mark.parametrize("method", ["ifca", "fedem"])
 @pytest.mark.parametrize("slopes", [(1.0,), (4.0, -4.0)], ids=["one group", "two groups"])
 def test_numbers(method: str, slopes):
-    options = QUICK if method == "ifca" else {**QUICK, "rounds": 60, "averaging": "responsibility"}
+    options = QUICK if method == "ifca" else {**QUICK, "rounds": 30, "averaging": "responsibility"}
     result = coterie.fit(lines(slopes), method, **options)
     assert len(result.models) == result.config["clusters"] == result.metrics["chosen"]["clusters"] == len(slopes)
     assert result.metrics["ari"] == 1.0
@@ -82,7 +122,7 @@ def test_numbers(method: str, slopes):
 @pytest.mark.parametrize("method", CHOOSERS)
 @pytest.mark.parametrize("turns", [(0,), (0, 1)], ids=["one group", "two groups"])
 def test_classes(method: str, turns):
-    options = {**QUICK, "rounds": 20, "lr": 1.0, "averaging": "responsibility"}
+    options = {**QUICK, "rounds": 10, "restarts": 2, "lr": 1.0, "averaging": "responsibility"}
     result = coterie.fit(classes(turns), method, learner="logistic:l2=0.01", **options)
     assert result.metrics["chosen"]["clusters"] == len(turns)
 
@@ -91,45 +131,36 @@ def table_of(data, **options: Any) -> Mapping[str, Any]:
     return initialize_run(prepare(data, "ifca", None, {**QUICK, **options})).found["chosen"]
 
 
-def test_the_table_against_runs_by_hand():
-    """Every trial as a run of its own, on the samples and with the seed that a trial has."""
-    from coterie.core.keys import Purpose, key_for
-
-    data = lines((3.0, -3.0))
-    told = table_of(data, seed=5)
-    alone = replace(data, truth=None)
+def test_the_table_against_runs_by_hand(whole, by_hand):
+    told = whole.metrics["chosen"]
     tables = np.empty((3, 2, 12))
-    for K in (1, 2, 3):
-        for s in (0, 1):
-            seed = key_for(5, Purpose.TRIAL, s) >> 1
-            run = coterie.fit(alone, "ifca", clusters=K, rounds=10, seed=seed, validation=0.2, **LOCAL)
-            assert run.metrics["evaluated_on"] == "validation samples"
-            tables[K - 1, s] = [row["loss"] for row in run.clients]
+    for (K, s), run in by_hand.items():
+        assert run.metrics["evaluated_on"] == "validation samples"
+        tables[K - 1, s] = [row["loss"] for row in run.clients]
     # all clients have 20 samples and hold out 4, so that the mean over samples is the mean over clients
     assert [row["loss"] for row in told["table"]] == pytest.approx(tables.mean(axis=(1, 2)), rel=1e-9)
     assert [row["clusters"] for row in told["table"]] == [1, 2, 3]
     assert (told["rounds"], told["seeds"], told["judged"], told["share"]) == (10, 2, 12, 0.2)
 
 
-def test_neither_truth_nor_test_data_nor_validation_samples_are_seen():
-    data = lines((3.0, -3.0))
+@pytest.mark.filterwarnings("ignore:clusters=auto")  # three rounds are too few to trust
+def test_neither_truth_nor_test_data_nor_validation_samples_are_seen(data):
     mixed = replace(data, truth=np.zeros(12, dtype=np.int64), group_names=("all",), test=data.train)
-    assert table_of(mixed) == table_of(data)
-    spared = table_of(data, validation=0.25)
+    assert table_of(mixed, **FEW) == table_of(data, **FEW)
+    spared = table_of(data, validation=0.25, **FEW)
     spoilt = data.train.y.clone()
     kept = coterie.core.validation.hold_out(data, 0.25, 0)
     gone = ~np.isin(data.train.y.numpy(), kept.train.y.numpy())
     assert gone.sum() == 12 * 5
     spoilt[gone] = 1e6
-    assert table_of(replace(data, train=replace(data.train, y=spoilt)), validation=0.25) == spared
+    assert table_of(replace(data, train=replace(data.train, y=spoilt)), validation=0.25, **FEW) == spared
 
 
-@pytest.mark.filterwarnings("ignore:clusters=auto")  # three rounds are too few to trust
-def test_order_and_engine_do_not_matter():
-    data, few = lines((3.0, -3.0)), {"rounds": 6}
+@pytest.mark.filterwarnings("ignore:clusters=auto")
+def test_order_and_engine_do_not_matter(data):
     backwards = data.train.take(np.arange(12)[::-1].copy())
-    told = table_of(data, **few)
-    others = (table_of(replace(data, train=backwards, truth=None), **few), table_of(data, engine="sequential", **few))
+    told = table_of(data, **FEW)
+    others = (table_of(replace(data, train=backwards, truth=None), **FEW), table_of(data, engine="sequential", **FEW))
     for other in others:
         assert other["clusters"] == told["clusters"]
         for name in ("loss", "se", "agreement"):
@@ -138,18 +169,13 @@ def test_order_and_engine_do_not_matter():
         assert (other["bytes_up"], other["bytes_down"]) == (told["bytes_up"], told["bytes_down"])
 
 
-def test_what_the_choice_costs():
+def test_what_the_choice_costs(whole, by_hand):
     """The rounds of the trials as in runs by hand, and one exchange more in each; a model has 16 bytes."""
-    data, told = lines((3.0, -3.0)), table_of(lines((3.0, -3.0)), restarts=2)
-    up = down = 0
-    for K in (1, 2, 3):
-        run = coterie.fit(data, "ifca", clusters=K, rounds=10, validation=0.2, local_steps=5, lr=0.1, restarts=2)
-        starts = 2
-        up += 2 * (run.metrics["bytes_up"] + 12 * starts * 3 * 8)
-        down += 2 * (run.metrics["bytes_down"] + 12 * starts * K * 16)
+    told, starts = whole.metrics["chosen"], LOCAL["restarts"]
+    up = sum(run.metrics["bytes_up"] + 12 * starts * 3 * 8 for run in by_hand.values())
+    down = sum(run.metrics["bytes_down"] + 12 * starts * K * 16 for (K, _), run in by_hand.items())
     assert (told["bytes_up"], told["bytes_down"]) == (up, down)
     assert told["exchanges"] == 3 * 2 * 11
-    whole = coterie.fit(data, "ifca", **{**QUICK, "restarts": 2})
     rounds = {name: sum(record[name] for record in whole.records) for name in ("bytes_up", "bytes_down")}
     assert whole.metrics["bytes_up"] == rounds["bytes_up"] + up
     assert whole.metrics["bytes_down"] == rounds["bytes_down"] + down
@@ -176,10 +202,17 @@ def with_a_single_sample(data):
     )
 
 
-def test_a_client_with_one_sample_trains_and_is_not_judged():
-    result = coterie.fit(with_a_single_sample(lines((3.0, -3.0))), "ifca", **QUICK)
+def test_a_client_with_one_sample_trains_is_not_judged_and_comes_back_from_the_log(tmp_path, data):
+    """Its losses are no numbers."""
+    fewer = with_a_single_sample(data)
+    result = coterie.fit(fewer, "ifca", out=tmp_path / "run", **QUICK)
     assert result.metrics["chosen"]["judged"] == 11
     assert len(result.assignments) == 12
+    assert '"nan"' in (tmp_path / "run" / "trials.jsonl").read_text()
+    (tmp_path / "run" / "result.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    again = coterie.resume(tmp_path / "run", fewer)
+    assert again.metrics["chosen"] == result.metrics["chosen"]
 
 
 # ---- interruptions, mistakes, words --------------------------------------------------------------------------------
@@ -194,12 +227,9 @@ def stop_in_round_three(record):
         raise StopError
 
 
-def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch):
-    data = lines((3.0, -3.0))
-    options = {**QUICK, "checkpoint_every": 2}
-    whole = coterie.fit(data, "ifca", out=tmp_path / "whole", **options)
+def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch, data, whole):
     with pytest.raises(StopError):
-        coterie.fit(data, "ifca", out=tmp_path / "cut", callbacks=[stop_in_round_three], **options)
+        coterie.fit(data, "ifca", out=tmp_path / "cut", callbacks=[stop_in_round_three], **WHOLE)
     kept = json.loads((tmp_path / "cut" / "beginning.json").read_text())["chosen"]
     assert kept == whole.metrics["chosen"]
 
@@ -215,39 +245,35 @@ def test_a_resumed_run_does_not_choose_again(tmp_path, monkeypatch):
     assert all((a["weight"] == b["weight"]).all() for a, b in zip(result.models, whole.models, strict=True))
 
 
-@pytest.mark.parametrize("done", [0, 4])
-def test_an_interrupted_choice_goes_on_with_the_next_trial(tmp_path, monkeypatch, done):
-    data, options = lines((3.0, -3.0)), QUICK
+def test_an_interrupted_choice_goes_on_with_the_next_trial(tmp_path, monkeypatch, data, whole, folder, trials):
+    """Interrupted before the first trial, and again after the fourth."""
+    assert trials == [(number, 6) for number in range(7)]
     seen: list[tuple[int, int]] = []
-    whole = coterie.fit(data, "ifca", out=tmp_path / "whole", on_trial=lambda *at: seen.append(at), **options)
-    assert seen == [(number, 6) for number in range(7)]
+    tried: list[tuple[int, int]] = []
 
-    def interrupt(finished: int, total: int) -> None:
-        if finished == done:
-            raise KeyboardInterrupt
+    def interrupt_after(done: int):
+        def interrupt(finished: int, total: int) -> None:
+            seen.append((finished, total))
+            if finished == done:
+                raise KeyboardInterrupt
+
+        return interrupt
 
     with pytest.raises(KeyboardInterrupt):
-        coterie.fit(data, "ifca", out=tmp_path / "cut", on_trial=interrupt, **options)
-    trial, tried = choosing._trial, []
+        coterie.fit(data, "ifca", out=tmp_path / "cut", on_trial=interrupt_after(0), **WHOLE)
+    trial, numbers = choosing._trial, [(k, s) for k in (1, 2, 3) for s in (0, 1)]
     monkeypatch.setattr(choosing, "_trial", lambda *given: tried.append(given[2:4]) or trial(*given))
-    seen.clear()
-    result = coterie.resume(tmp_path / "cut", data, on_trial=lambda *at: seen.append(at))
-    assert seen == [(number, 6) for number in range(done, 7)]
-    assert tried == [(k, s) for k in (1, 2, 3) for s in (0, 1)][done:]
+    for begin, end in ((0, 4), (4, 6)):
+        seen.clear()
+        tried.clear()
+        with nullcontext() if end == 6 else pytest.raises(KeyboardInterrupt):
+            result = coterie.resume(tmp_path / "cut", data, on_trial=interrupt_after(end if end < 6 else 7))
+        assert seen == [(number, 6) for number in range(begin, end + 1)]
+        assert tried == numbers[begin:end]
     assert result.metrics["chosen"] == whole.metrics["chosen"]
     assert result.config == whole.config
     for name in ("models.safetensors", "trials.jsonl", "config.toml"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-def test_losses_that_are_no_numbers_come_back_from_the_log(tmp_path):
-    data = with_a_single_sample(lines((3.0, -3.0)))
-    whole = coterie.fit(data, "ifca", out=tmp_path / "run", **QUICK)
-    assert '"nan"' in (tmp_path / "run" / "trials.jsonl").read_text()
-    (tmp_path / "run" / "result.json").unlink()
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    again = coterie.resume(tmp_path / "run", data)
-    assert again.metrics["chosen"] == whole.metrics["chosen"]
+        assert (tmp_path / "cut" / name).read_bytes() == (folder / name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -345,7 +371,7 @@ def uneven(groups: int, seed: int = 0):
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_clients_of_very_different_sizes(groups: int):
-    options = {"local_steps": 10, "lr": 0.05, "restarts": 5, "client_weight": "samples", "rounds": 100}
+    options = {"local_steps": 10, "lr": 0.05, "restarts": 3, "client_weight": "samples", "rounds": 40}
     told = initialize_run(
         prepare(uneven(groups), "ifca", None, {**options, "clusters": "auto", "max_clusters": 4, "choose_seeds": 2})
     ).found["chosen"]
@@ -353,15 +379,12 @@ def test_clients_of_very_different_sizes(groups: int):
     assert told["clusters"] == groups
 
 
-def test_the_page_shows_the_choice(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = coterie.fit(lines((4.0, -4.0)), "ifca", **QUICK)
-    page = coterie.write_report(result, tmp_path / "report.html").read_text()
+def test_the_page_shows_the_choice(tmp_path, data, whole):
+    page = coterie.write_report(whole, tmp_path / "report.html").read_text()
     section = page.partition('id="choice"')[2].partition("</section>")[0]
     assert "Cluster, K = 2: the RMSE on held-out samples falls from" in section
     assert section.count("<tr") == 4  # the head and three numbers
     assert section.count('class="mark"') == 3
-    plain = coterie.fit(lines((4.0, -4.0)), "ifca", clusters=2, rounds=2)
+    plain = coterie.fit(data, "ifca", clusters=2, rounds=2)
     without = coterie.write_report(plain, tmp_path / "plain.html").read_text()
     assert 'id="choice"' not in without
