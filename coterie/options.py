@@ -242,7 +242,7 @@ def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> A
     for each, hint in _fields_of(kind):
         before = _default(each) if default is None else getattr(default, each.name)
         if _OPTION in each.metadata:
-            one = _option(each, hint, before)
+            one = _declared(each, hint)
             given[each.name] = one.check(values[one.name]) if values.get(one.name) is not None else before
         elif _is_group(hint):
             given[each.name] = hint.from_group(values, before, _default(each))
@@ -258,7 +258,7 @@ def to_options(value: Any) -> dict[str, Any]:
         own = getattr(value, each.name)
         if _OPTION in each.metadata:
             if own is not None:
-                found[_option(each, hint, own).name] = own
+                found[_declared(each, hint).name] = own
         elif _is_group(hint):
             found |= own.to_group(_default(each))
     return found
@@ -273,7 +273,7 @@ def check_fields(value: Any) -> None:
     for each, hint in _fields_of(type(value)):
         own = getattr(value, each.name)
         if _OPTION in each.metadata:
-            checked = _option(each, hint, own).check(own)
+            checked = _declared(each, hint).check(own)
         elif _is_group(hint):
             checked = _checked_group(each.name, hint, own)
         else:
@@ -320,6 +320,12 @@ def _is_group(hint: Any) -> bool:
 
 
 def _option(each: Field[Any], hint: Any, default: Any) -> Option:
+    return replace(_declared(each, hint), default=default)
+
+
+@cache
+def _declared(each: Field[Any], hint: Any) -> Option:
+    """Return the option that a field declares, without a default."""
     facts = each.metadata[_OPTION]
     several = get_origin(hint) is tuple
     kind, choices, words = _kind(get_args(hint)[0] if several else hint)
@@ -327,7 +333,7 @@ def _option(each: Field[Any], hint: Any, default: Any) -> Option:
         facts["name"] or each.name,
         kind,
         facts["help"],
-        default,
+        None,
         facts["choices"] or choices,
         facts["low"],
         facts["above"],

@@ -20,7 +20,7 @@ their samples get no certainty. docs/certainty.md has the measured calibration.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,8 @@ LEAST_WEIGHT = math.exp(-4)
 TRIED_WEIGHTS = np.exp(np.linspace(math.log(LEAST_WEIGHT), 0, 45))
 WEIGHT_DEVIATION = 2.0
 """Standard deviation of the prior of the logarithm of a weight, whose mode is 1."""
+CLIENTS_AT_ONCE = 1000
+"""Clients whose scores are computed at once for all weights, which bounds the memory."""
 MOST_NATS = 1e12
 """Evidence of a model whose loss is not finite."""
 NATS_NEEDED = 5.8
@@ -197,11 +199,11 @@ def calibrate(evidence: Evidence, squared_error: bool, parameters: int) -> Calib
         return known
     effective = _effective_parameters(evidence, scale)
     first, second = _halves(evidence, scale)
-    held_out = _mean_weight(lambda weight: _predicted(first, second, weight, prior) / 2)
+    held_out = _mean_weight((_log_scores(first, second, prior) + _log_scores(second, first, prior)) / 2)
     corrected = _training_nats(evidence, scale, effective)
     tested = evidence.held_out > 0
     later = held_out * _nats(evidence.losses * evidence.held_out[:, None] * scale)[tested]
-    training = _mean_weight(lambda weight: _log_score(corrected[tested], later, weight, prior))
+    training = _mean_weight(_log_scores(corrected[tested], later, prior))
     return Calibration(known.prior, scale, held_out, training, effective)
 
 
@@ -279,28 +281,26 @@ def _halves(evidence: Evidence, scale: float) -> tuple[Floats, Floats]:
     return _nats(first * scale), _nats((evidence.losses[rows] * count - first) * scale)
 
 
-def _predicted(first: Floats, second: Floats, weight: float, prior: Floats) -> float:
-    return _log_score(first, second, weight, prior) + _log_score(second, first, weight, prior)
-
-
-def _log_score(seen: Floats, later: Floats, weight: float, prior: Floats) -> float:
-    """Return how probable later samples are, given the clusters' probabilities after samples that were seen.
+def _log_scores(seen: Floats, later: Floats, prior: Floats) -> Floats:
+    """Return for each tried weight how probable later samples are, given what samples that were seen say, (w,).
 
     Args:
-        seen: (a, K) nats of the samples that were seen.
+        seen: (a, K) nats of the samples that were seen, which count by the weight.
         later: (a, K) nats of the later samples.
-        weight: Weight of the samples that were seen.
         prior: (K,) probability of each cluster.
     """
-    believed = -weight * seen + np.log(prior)
-    return float((_log_sum(believed - later) - _log_sum(believed)).sum())
+    scores = np.zeros(len(TRIED_WEIGHTS))
+    for first in range(0, len(seen), CLIENTS_AT_ONCE):
+        rows = slice(first, first + CLIENTS_AT_ONCE)
+        believed = -TRIED_WEIGHTS[:, None, None] * seen[rows] + np.log(prior)
+        scores += (_log_sum(believed - later[rows]) - _log_sum(believed)).sum(axis=1)
+    return scores
 
 
-def _mean_weight(log_score: Callable[[float], float]) -> float:
+def _mean_weight(scores: Floats) -> float:
     """Return the geometric mean of the weights, each counting by how well it predicts and by a prior with mode 1."""
     logs = np.log(TRIED_WEIGHTS)
-    scores = np.array([log_score(weight) for weight in TRIED_WEIGHTS.tolist()]) - (logs / WEIGHT_DEVIATION) ** 2 / 2
-    return float(np.exp(_normalised(scores) @ logs))
+    return float(np.exp(_normalised(scores - (logs / WEIGHT_DEVIATION) ** 2 / 2) @ logs))
 
 
 def _log_sum(values: Floats) -> Floats:

@@ -115,6 +115,7 @@ class Case:
             "dtype": "float64",
             "seed": 3,
             "evaluate_every": 2,
+            "pretrain_steps": 5,
         }
         if "patience" in self.options:
             wanted["evaluate_every"] = 1

@@ -211,17 +211,16 @@ def label(case: Case) -> str:
 
 CHEAP = ("finite", "weights", "config")
 """Checks that need no run, or only the plain run: every case is put to them."""
-PERIOD = 3
-"""Any other check is run with every third learner of a method, and with other learners for the next method."""
-ROTATING = ("seed", "client_order", "shards", "twin", "silent_client", "replies", "resume")
+ROTATING = ("seed", "client_order", "shards", "engines", "twin", "silent_client", "replies", "resume")
 """Checks of which a case with options runs three, in turn: every option meets some, and every check some options."""
 
 
 def due(place: int, case: Case) -> list[str]:
     """Return the checks of the case at this place of the list; `make fuzz` runs all checks of all cases.
 
-    All triples of method, learner and check would take long, and a fault that shows in one triple only is rare. All
-    pairs are covered: every method meets every check and every learner, and every learner meets every check.
+    A check that needs another run meets one learner of each method, and other learners with the next method. All
+    triples of method, learner and check would take long, and a fault that shows in one triple only is rare. All pairs are
+    covered: every method meets every check and every learner, and every learner meets every check.
     """
     if SCALE > 1:
         return list(CHECKS)
@@ -233,14 +232,14 @@ def _due_without_options(case: Case) -> list[str]:
     shift = list(METHODS).index(case.method) + learners.index(case.learner)
     found = []
     for number, check in enumerate(CHECKS):
-        period = 1 if check in CHEAP else min(PERIOD, len(learners))
+        period = 1 if check in CHEAP else len(learners)
         if (number + shift) % period == 0:
             found.append(check)
     return found
 
 
 def _due_with_options(place: int) -> list[str]:
-    turn = {ROTATING[(place + step) % len(ROTATING)] for step in (0, 2, 5)}
+    turn = {ROTATING[(place + step) % len(ROTATING)] for step in (0, 3, 6)}
     return [check for check in CHECKS if check not in ROTATING or check in turn]
 
 
