@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,32 +17,40 @@ COUNTED = [name for name in CLUSTERINGS if name != "convex"]
 BLOBS, TRUTH = blobs([8, 7, 9], [[0, 3, 0], [3, 0, 0], [-2, -2, 4]])
 
 
+@cache
+def of_blobs(name, clusters):
+    """The clusters of the blobs; to be read only."""
+    return cluster_points(BLOBS, ClusterSettings(name, clusters), 0)
+
+
 @pytest.mark.parametrize("name", CLUSTERINGS)
 @pytest.mark.parametrize("clusters", [None, 3])
 def test_every_clustering_finds_clear_clusters(name, clusters):
-    found = cluster_points(BLOBS, ClusterSettings(name, clusters), 0)
+    found = of_blobs(name, clusters)
     assert found.labels.tolist() == TRUTH.tolist()
     assert found.labels.dtype == np.int64
     assert found.K == 3
     assert found.told["warnings"] == []
 
 
-@pytest.mark.parametrize("name", CLUSTERINGS)
-def test_the_papers_models_are_found_without_their_number(name):
+@pytest.mark.parametrize(
+    ("name", "clusters"), [("kmeans++", None), ("spectral", 10), ("convex", None), ("gradient", 10)]
+)
+def test_the_papers_models_are_found(name, clusters):
     points, truth = solutions(FIGURE_2, 400, 0)
-    found = cluster_points(points, ClusterSettings(name), 0)
+    found = cluster_points(points, ClusterSettings(name, clusters), 0)
     assert found.labels.tolist() == truth.tolist()
 
 
-def between_one_and_all(points):
-    """A K of the path other than its ends and the clear clusters."""
-    offered = cluster_points(points, ClusterSettings("convex"), 0).told["convex"]["path"]["K"]
-    return next(K for K in offered if 3 < K < len(points) - 1)
+def between_one_and_all():
+    """A K of the blobs' path other than its ends and the clear clusters."""
+    offered = of_blobs("convex", None).told["convex"]["path"]["K"]
+    return next(K for K in offered if 3 < K < len(BLOBS) - 1)
 
 
 @pytest.mark.parametrize("name", CLUSTERINGS)
 def test_the_partition_does_not_depend_on_the_order_of_clients(name):
-    points, K = (BLOBS, between_one_and_all(BLOBS)) if name == "convex" else (gaussian(60, 3, 0), 6)
+    points, K = (BLOBS, between_one_and_all()) if name == "convex" else (gaussian(60, 3, 0), 6)
     shuffle = np.random.default_rng(1).permutation(len(points))
     settings = ClusterSettings(name, K)
     one = cluster_points(points, settings, 0)
@@ -102,10 +111,12 @@ def test_more_clusters_than_clients_or_distinct_solutions_are_refused(name):
         cluster_points(np.ones((6, 3)), ClusterSettings(name, 2), 0)
 
 
-@pytest.mark.parametrize("name", CLUSTERINGS)
-def test_duplicates_stay_together(name):
+@pytest.mark.parametrize(
+    ("name", "clusters"), [("kmeans++", None), ("convex", None), *((name, 3) for name in CLUSTERINGS)]
+)
+def test_duplicates_stay_together(name, clusters):
     points = np.repeat(BLOBS, 3, axis=0)
-    found = cluster_points(points, ClusterSettings(name), 0)
+    found = cluster_points(points, ClusterSettings(name, clusters), 0)
     assert found.labels.tolist() == np.repeat(TRUTH, 3).tolist()
 
 
@@ -139,8 +150,7 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 
 def test_a_fixed_lambda_is_used_as_it_is():
-    clear = cluster_points(BLOBS, ClusterSettings("convex"), 0)
-    lam = clear.told["convex"]["lam"]
+    lam = of_blobs("convex", None).told["convex"]["lam"]
     fixed = cluster_points(BLOBS, ClusterSettings("convex", lam=lam), 0)
     assert fixed.labels.tolist() == TRUTH.tolist()
     assert fixed.told["convex"]["lam"] == lam
@@ -150,7 +160,7 @@ def test_a_fixed_lambda_is_used_as_it_is():
 
 
 def test_a_number_of_clusters_is_looked_for_on_the_path():
-    auto = cluster_points(BLOBS, ClusterSettings("convex"), 0).told["convex"]["path"]
+    auto = of_blobs("convex", None).told["convex"]["path"]
     offered = sorted(set(auto["K"]))
     assert len(offered) > 2
     for K in offered:
@@ -168,8 +178,9 @@ def test_a_number_of_clusters_is_looked_for_on_the_path():
 
 
 def test_weights_of_neighbours_give_no_tree_and_no_condition():
-    found = cluster_points(BLOBS, ClusterSettings("convex", convex_weights="knn"), 0)
-    assert found.labels.tolist() == TRUTH.tolist()
+    points, truth = blobs([6, 6, 6], [[0, 3, 0], [3, 0, 0], [-2, -2, 4]])
+    found = cluster_points(points, ClusterSettings("convex", convex_weights="knn"), 0)
+    assert found.labels.tolist() == truth.tolist()
     assert found.told["convex"]["satisfies_13"] is None
     assert found.told["convex"]["path"]["tree"] is None
 
@@ -203,7 +214,7 @@ def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
 
 @pytest.mark.parametrize("name", CLUSTERINGS)
 def test_what_is_told_is_ready_for_json(name):
-    found = cluster_points(BLOBS, ClusterSettings(name), 0)
+    found = of_blobs(name, None)
     told = json.loads(json.dumps(found.told, allow_nan=False))
     assert set(told) == {"clustering", "K", "counted", "convex", "separation", "warnings"}
     assert told["clustering"] == name

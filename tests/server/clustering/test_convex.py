@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_clustering,
+    check_dict_unchanged,
+    check_estimators_pickle,
+    check_fit_idempotent,
+    parametrize_with_checks,
+)
 
 from coterie.clustering import ConvexClustering, recovery_interval
 from coterie.errors import ConfigError
@@ -61,7 +67,7 @@ def test_two_points_by_hand():
     assert fused.objective_ == pytest.approx(4.0, rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(2, 14), st.integers(1, 4), st.floats(0.02, 1.2), st.integers(0, 10**6))
 def test_the_objective_is_that_of_a_plain_solver_and_the_gap_is_honest(m, d, share, seed):
     points = gaussian(m, d, seed)
@@ -91,8 +97,8 @@ def _same_partition_as(plain, found):
         assert apart[~same].min() > 1e-9
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10**6), st.integers(8, 30))
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6), st.integers(8, 20))
 def test_the_number_of_clusters_never_grows_with_lambda(seed, m):
     points = gaussian(m, 3, seed)
     found = [fitted(lam, points) for lam in np.geomspace(0.005, 0.6, 9)]
@@ -254,8 +260,17 @@ def test_the_path_finds_the_clusters_of_the_papers_models(intervals, n, K):
     assert (found.labels_ == truth).all()
 
 
-@parametrize_with_checks([ConvexClustering(weights="knn", n_neighbors=3, grid_size=2)])
+@parametrize_with_checks([ConvexClustering(0.5, weights="knn", n_neighbors=3)])
 def test_scikit_learns_checks(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn's checks warn about each other
         check(estimator)
+
+
+@pytest.mark.parametrize(
+    "check", [check_clustering, check_dict_unchanged, check_estimators_pickle, check_fit_idempotent]
+)
+def test_scikit_learns_checks_of_what_a_path_leaves(check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check("ConvexClustering", ConvexClustering(weights="knn", n_neighbors=3, grid_size=2))
