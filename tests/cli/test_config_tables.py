@@ -62,7 +62,7 @@ def test_the_config_of_a_typed_run_takes_no_recommendations_of_the_scenario(cote
     import coterie as library
     from coterie.methods import IFCA
 
-    data = library.scenario("diverse-shift")
+    data = library.scenario("diverse-shift", clients=6, samples=30, test_samples=10)
     library.fit(data, IFCA(clusters=2), rounds=2, learner="logistic", out=tmp_path / "typed")
     assert "batch_size" not in (tmp_path / "typed" / "config.toml").read_text()
     assert coterie("run", "--config", "typed/config.toml", "--out", "again")[0] == 0

@@ -85,7 +85,7 @@ def test_the_settings_of_a_plugin_decide_the_result(coterie, plugin, tmp_path):
 
 def test_a_plugin_is_compared_in_worker_processes(coterie, plugin, tmp_path):
     call = ["compare", *DATA, "--methods", "mine,fedavg", "--seeds", "1", "--plugin", plugin, "--out", "both"]
-    code, out, err = coterie(*call)
+    code, out, err = coterie(*call, "--jobs", 1)
     assert code == 0, err
     assert {line.split()[0] for line in out.splitlines() if line.startswith(("mine", "fedavg"))} == {"mine", "fedavg"}
     assert "one global model, boosted" in (tmp_path / "both" / "report.html").read_text()
@@ -93,7 +93,7 @@ def test_a_plugin_is_compared_in_worker_processes(coterie, plugin, tmp_path):
 
 def test_an_option_of_a_plugin_is_swept_in_worker_processes(coterie, plugin):
     call = ["sweep", *DATA, "--method", "mine", "--over", "boost=0.001,1", "--plugin", plugin, "--out", "swept"]
-    code, out, err = coterie(*call)
+    code, out, err = coterie(*call, "--jobs", 1)
     assert code == 0, err
     assert "--boost 1" in out
 

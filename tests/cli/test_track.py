@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from coterie.experiments.compare import jobs_of, plan_comparison, run_job
 from coterie.training.runs.folder import RunFolder
 
 DATA = ("rotated-digits", "--clients", "4", "--method", "fedavg", "--learner", "logistic", "--rounds", "3")
@@ -68,7 +69,8 @@ def test_a_wrong_tracker_is_refused_before_anything_is_written(coterie, tmp_path
 
 
 def test_comparisons_have_no_tracker_of_their_own(coterie, tmp_path):
-    coterie("compare", *DATA[:3], "--methods", "fedavg", "--seeds", 1, "--rounds", 1, "--out", "both", "--jobs", 1)
+    plan_comparison("rotated-digits", ["fedavg"], [0], {"clients": 4, "rounds": 1}, tmp_path / "both")
+    run_job(jobs_of(tmp_path / "both")[0])
     code, _, err = coterie("resume", "both", "--track", "csv:path=a.csv")
     assert code == 2
     assert "--track is for a single run" in err

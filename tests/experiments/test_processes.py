@@ -71,7 +71,7 @@ def test_processes_are_used_again_and_end_when_the_caller_stops(monkeypatch):
 
 
 def test_a_comparison_whose_worker_is_killed_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
-    options = {"clients": 12, "rounds": 400, "checkpoint_every": 20}
+    options = {"clients": 12, "rounds": 200, "checkpoint_every": 20}
     for name in ("whole", "killed"):
         plan_comparison("mixed-regression", ["fedavg"], [0], options, tmp_path / name)
     run_job(jobs_of(tmp_path / "whole")[0])
@@ -79,7 +79,7 @@ def test_a_comparison_whose_worker_is_killed_ends_as_if_it_had_not_been(tmp_path
     killed = []
 
     def kill_once(job, done):
-        if not killed and 30 < done < 380:
+        if not killed and 30 < done < 180:
             [worker] = [child for child in children(os.getpid()) if "spawn_main" in command(child)]
             os.kill(worker, signal.SIGKILL)
             killed.append(done)
@@ -111,7 +111,7 @@ def command(pid: int) -> str:
 
 
 CALLS = {
-    "compare": "coterie.compare('mixed-regression', ['fedavg'], seeds=2, out='out', rounds=1, clients=6)",
+    "compare": "coterie.compare('mixed-regression', ['fedavg'], seeds=1, out='out', rounds=1, clients=6)",
     "pool": "list(in_processes(abs, [1], 1, print))",
 }
 HEAD = "import coterie\nfrom coterie.experiments.processes import in_processes\nprint('imported', flush=True)\n"

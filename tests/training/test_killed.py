@@ -1,25 +1,22 @@
 """A run that is killed without warning goes on from its folder and ends bit-identical."""
 
 import json
+import os
 import re
+import shutil
 import signal
-import subprocess
-import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from click.testing import CliRunner
 
 import coterie
 from coterie.cli.main import cli
+from tests.io_faults import begun_child, exit_code
 
-RUN = ["run", "mixed-regression", "--clients", "30", "--rounds", "300", "--checkpoint-every", "7", "--restarts", "2"]
+RUN = ["run", "mixed-regression", "--clients", "30", "--rounds", "200", "--checkpoint-every", "7", "--restarts", "2"]
 PATIENT = [*RUN, "--samples", "1-40", "--local-steps", "1", "--lr", "0.1", "--validation", "0.3", "--patience", "5"]
-
-
-def program(*arguments):
-    """The program in a process of its own, which can be killed."""
-    return [sys.executable, "-c", "from coterie.cli.main import main; main()", *map(str, arguments)]
 
 
 def call(*arguments):
@@ -39,24 +36,37 @@ def whole(tmp_path_factory):
     return folder
 
 
+def run_quietly(*arguments):
+    """The program in a forked process, which prints nothing."""
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+        cli.main(list(map(str, arguments)), standalone_mode=False)
+
+
 def kill_after(folder, rounds, run=RUN):
     """Start the run and kill it once so many records are there."""
-    process = subprocess.Popen(program(*run, "--out", folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = begun_child(lambda: run_quietly(*run, "--out", folder))
     path = folder / "records.jsonl"
     deadline = time.monotonic() + 120
     while not path.is_file() or path.read_bytes().count(b"\n") < rounds:
-        assert process.poll() is None, "the run ended before it could be killed"
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "the run ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    os.kill(child, signal.SIGKILL)
+    assert exit_code(child) == -signal.SIGKILL
     assert not (folder / "result.json").exists()
 
 
-def test_a_killed_run_ends_as_if_it_had_never_stopped(whole, tmp_path):
-    """A real process and a real signal; tests/fuzz/test_io_faults.py kills at every step of input and output."""
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """The folder of a killed run; tests go on with a copy of it."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
     kill_after(folder, 90)
+    return folder
+
+
+def test_a_killed_run_ends_as_if_it_had_never_stopped(whole, killed, tmp_path):
+    """A real process and a real signal; tests/fuzz/test_io_faults.py kills at every step of input and output."""
+    folder = shutil.copytree(killed, tmp_path / "run")
     assert call("resume", folder).exit_code == 0
     assert (folder / "models.safetensors").read_bytes() == (whole / "models.safetensors").read_bytes()
     assert records(folder) == records(whole)
@@ -71,19 +81,18 @@ def test_a_killed_run_that_would_have_stopped_early_stops_in_the_same_round(tmp_
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert call(*PATIENT, "--out", whole).exit_code == 0
     stopped = coterie.load(whole)
-    assert 100 < stopped.metrics["rounds"] < 300
+    assert 100 < stopped.metrics["rounds"] < 200
     kill_after(cut, 95, PATIENT)
     done = call("resume", cut)
     assert done.exit_code == 0
-    assert re.search(rf"stopped +after {stopped.metrics['rounds']} of 300 rounds", done.stdout)
+    assert re.search(rf"stopped +after {stopped.metrics['rounds']} of 200 rounds", done.stdout)
     assert (cut / "models.safetensors").read_bytes() == (whole / "models.safetensors").read_bytes()
     assert records(cut) == records(whole)
     assert coterie.load(cut).metrics["best_rounds"] == stopped.metrics["best_rounds"]
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_message(whole, tmp_path):
-    folder = tmp_path / "run"
-    kill_after(folder, 60)
+def test_a_damaged_checkpoint_is_passed_over_with_a_message(whole, killed, tmp_path):
+    folder = shutil.copytree(killed, tmp_path / "run")
     newest = sorted((folder / "checkpoints").glob("*.safetensors"))[-1]
     newest.write_bytes(newest.read_bytes()[:-20])
     done = call("resume", folder)
