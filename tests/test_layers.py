@@ -56,6 +56,23 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in FILES}
 
 
+@cache
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Return all nodes of a source, the module first."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
+@cache
+def calls_in(source: str) -> tuple[tuple[ast.Call, str], ...]:
+    """Return every call in a source and the text of what is called."""
+    return tuple((node, ast.unparse(node.func)) for node in nodes_of(source) if isinstance(node, ast.Call))
+
+
+@cache
+def source_of(module: str) -> str:
+    return MODULES[module].read_text()
+
+
 def imports(source: str, package: str, modules: Iterable[str] = ()) -> set[str]:
     """Return every module that the source imports anywhere, also inside functions and for type checking only.
 
@@ -65,7 +82,7 @@ def imports(source: str, package: str, modules: Iterable[str] = ()) -> set[str]:
         modules: Names of our modules; `from a import b` counts as `a.b` if that is one of them, otherwise as `a`.
     """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -76,8 +93,9 @@ def imports(source: str, package: str, modules: Iterable[str] = ()) -> set[str]:
             full = {f"{base}.{alias.name}" for alias in node.names}
             inner = full & set(modules)
             found |= inner if inner == full else inner | {base}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("__import__", "import_module")):
-            found |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
+    for call, name in calls_in(source):
+        if name.endswith(("__import__", "import_module")):
+            found |= {a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
     return found
 
 
@@ -85,7 +103,7 @@ def imports(source: str, package: str, modules: Iterable[str] = ()) -> set[str]:
 def imports_of(module: str) -> frozenset[str]:
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    return frozenset(imports(path.read_text(), package, MODULES))
+    return frozenset(imports(source_of(module), package, MODULES))
 
 
 def package_of(module: str) -> str:
@@ -171,8 +189,8 @@ def test_algorithms_open_no_file(package):
     calls = {
         f"{module}:{node.lineno}"
         for module in in_packages(package)
-        for node in ast.walk(ast.parse(MODULES[module].read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in doors
+        for node, name in calls_in(source_of(module))
+        if name in doors
     }
     assert calls == set()
 
@@ -197,30 +215,26 @@ def test_trackers_are_imported_only_by_callbacks():
 def test_only_the_export_to_joblib_pickles_and_nothing_unpickles():
     assert importers_of("pickle", "cloudpickle", "dill", "joblib", "shelve") == {"coterie.training.export"}
     assert "load" not in {
-        node.attr
-        for node in ast.walk(ast.parse(MODULES["coterie.training.export"].read_text()))
-        if isinstance(node, ast.Attribute)
+        node.attr for node in nodes_of(source_of("coterie.training.export")) if isinstance(node, ast.Attribute)
     }
 
 
 def test_no_global_seed_is_set():
     """`torch.manual_seed` is allowed only inside a fork of the random state; NumPy's global generator never."""
     odd = set()
-    for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                name = ast.unparse(node.func)
-                if name in ("np.random.seed", "random.seed") or name.startswith(("np.random.rand", "np.random.normal")):
-                    odd.add(f"{module}:{node.lineno} {name}")
-                if name == "torch.manual_seed" and "fork_rng" not in path.read_text():
-                    odd.add(f"{module}:{node.lineno} {name}")
+    for module in MODULES:
+        for node, name in calls_in(source_of(module)):
+            if name in ("np.random.seed", "random.seed") or name.startswith(("np.random.rand", "np.random.normal")):
+                odd.add(f"{module}:{node.lineno} {name}")
+            if name == "torch.manual_seed" and "fork_rng" not in source_of(module):
+                odd.add(f"{module}:{node.lineno} {name}")
     assert odd == set()
 
 
 def test_every_package_and_module_says_what_it_is_for():
     for folder in {p.parent for p in FILES}:
         assert (folder / "__init__.py").is_file(), folder
-    silent = {module for module, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text()))}
+    silent = {module for module in MODULES if not ast.get_docstring(nodes_of(source_of(module))[0])}
     assert silent == set()
 
 
@@ -233,7 +247,7 @@ def test_tier_methods_start_with_their_side(tier):
     name = f"coterie.tiers.{tier}"
     odd, seen = set(), 0
     for module in [m for m in MODULES if m == name or m.startswith(f"{name}.")]:
-        for node in ast.parse(MODULES[module].read_text()).body:
+        for node in nodes_of(source_of(module))[0].body:
             for method in node.body if isinstance(node, ast.ClassDef) else []:
                 if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or method.name.startswith("_"):
                     continue

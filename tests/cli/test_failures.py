@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -21,14 +20,6 @@ from coterie.training.runs.outputs import check_output, write_output
 
 QUICK = ["mixed-regression", "--clients", "6", "--dimension", "2", "--rounds", "2", "--clusters", "2"]
 PROGRAM = "import sys; from coterie.cli.main import main; main()"
-
-
-def program(folder, *arguments, **options):
-    """The program in a process of its own."""
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)], cwd=folder, check=False, timeout=120, **options
-    )
 
 
 def one_sentence(text):
@@ -193,42 +184,84 @@ def test_json_goes_to_standard_output_alone_and_only_if_all_is_well(coterie):
 # ---- the streams ---------------------------------------------------------------------------------------------
 
 
-def test_a_limit_on_the_size_of_files_is_a_sentence(tmp_path):
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # noqa: E731
-    ended = program(tmp_path, "run", *QUICK, "--out", "run", preexec_fn=limit)
-    assert ended.returncode == 2, ended
-    assert "File too large" in one_sentence(ended.stderr.decode())
+FORKS = """
+import json, os, resource, sys
+import coterie.report.page, coterie.training.fitting  # once for all of them
+from coterie.cli.main import main
+
+def limited():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+def unread():
+    reading, writing = os.pipe()
+    os.close(reading)
+    os.dup2(writing, 1)
+
+def full():
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+cases = json.loads(sys.argv[1])
+for name, arguments in cases.items():
+    child = os.fork()
+    if child == 0:
+        for number, stream in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{name}.{stream}", os.O_WRONLY | os.O_CREAT), number)
+        {"limited": limited, "unread": unread, "full": full, "ascii": lambda: None}[name]()
+        sys.argv = ["coterie", *arguments]
+        main()
+    cases[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(json.dumps(cases))
+"""
+"""The program in forked processes, each with streams or limits of its own; they end as every Python program does."""
+
+CASES = {
+    "limited": ["run", *QUICK, "--out", "limited"],
+    "unread": ["methods"],
+    "full": ["methods"],
+    "ascii": ["run", *QUICK, "--out", "run ±"],
+}
 
 
-def test_a_reader_that_stops_reading_is_a_sentence_and_no_traceback(tmp_path):
-    ends, begins = os.pipe()
-    os.close(ends)
-    ended = program(tmp_path, "methods", stdout=begins)
-    os.close(begins)
-    assert ended.returncode == 2
-    assert one_sentence(ended.stderr.decode()) == "the output could not be printed to its end (Broken pipe)"
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Gives exit code, output and errors of each case, at a terminal that knows ASCII only and is very narrow."""
+    folder = tmp_path_factory.mktemp("streams")
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "1", "NO_COLOR": "1", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, json.dumps(CASES)],
+        cwd=folder, env=environment, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    texts = {name: [(folder / f"{name}.{stream}").read_bytes() for stream in ("out", "err")] for name in CASES}
+    return {name: (code, *texts[name]) for name, code in json.loads(done.stdout).items()}
 
 
-@pytest.mark.parametrize("closed", ["full", "both"])
-def test_closed_and_full_streams(tmp_path, closed):
-    command = {"full": "> /dev/full", "both": ">&- 2>&-"}[closed]
-    line = f'exec "$0" -c "{PROGRAM}" methods {command}'
+def test_a_limit_on_the_size_of_files_is_a_sentence(ended):
+    code, _, err = ended["limited"]
+    assert code == 2, err
+    assert "File too large" in one_sentence(err.decode())
+
+
+@pytest.mark.parametrize(("case", "reason"), [("unread", "Broken pipe"), ("full", "No space left on device")])
+def test_a_stream_that_takes_no_more_is_a_sentence_and_no_traceback(ended, case, reason):
+    code, _, err = ended[case]
+    assert code == 2
+    assert one_sentence(err.decode()) == f"the output could not be printed to its end ({reason})"
+
+
+def test_a_terminal_that_knows_ascii_only_and_is_very_narrow(ended):
+    code, out, err = ended["ascii"]
+    assert (code, err) == (0, b"")
+    assert out
+    out.decode("ascii")
+
+
+def test_closed_streams(tmp_path):
+    line = f'exec "$0" -c "{PROGRAM}" methods >&- 2>&-'
     ended = subprocess.run(
         ["sh", "-c", line, sys.executable], cwd=tmp_path, capture_output=True, timeout=120, check=False
     )
-    text = ended.stderr.decode()
-    if closed == "full":
-        assert ended.returncode == 2
-        assert one_sentence(text) == "the output could not be printed to its end (No space left on device)"
-    else:
-        assert (ended.returncode, text) == (0, "")
-
-
-def test_a_terminal_that_knows_ascii_only_and_is_very_narrow(tmp_path):
-    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "1", "NO_COLOR": "1", "LC_ALL": "C"}
-    ended = program(tmp_path, "run", *QUICK, "--out", "run ±", env=environment)
     assert (ended.returncode, ended.stderr) == (0, b"")
-    ended.stdout.decode("ascii")
 
 
 def test_a_reader_that_stops_reading_json_is_a_sentence(coterie, monkeypatch):

@@ -69,9 +69,10 @@ def test_methods_that_cannot_be_filed_are_refused(methods, message, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_variants_of_one_method_are_compared_on_a_scenario(tmp_path):
+def test_variants_of_one_method_are_compared_on_a_scenario(tmp_path, monkeypatch):
     methods = {"ifca-2": IFCA(clusters=2), "ifca-3": IFCA(clusters=3), "fedavg": "fedavg", "mean": FedAvg()}
     options = {"clients": 12, "dimension": 3, "rounds": 3}
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # one worker
     folder = coterie.compare("mixed-regression", methods, seeds=[0, 1], out=tmp_path / "c", **options).folder
     assert {path.name for path in (folder / "jobs").iterdir()} == {f"{m}-seed{s}" for m in methods for s in (0, 1)}
     runs = read_runs(folder)
@@ -132,8 +133,9 @@ def test_a_typed_method_is_swept_and_keeps_its_other_fields(tmp_path):
     assert [cell.score for cell in again.cells] == [cell.score for cell in found.cells]
 
 
-def test_a_typed_method_is_swept_on_a_scenario_in_worker_processes(tmp_path):
+def test_a_typed_method_is_swept_on_a_scenario_in_a_worker_process(tmp_path, monkeypatch):
     options = {"clients": 12, "dimension": 3, "rounds": 2, "out": tmp_path / "s"}
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # one worker
     found = coterie.sweep("mixed-regression", IFCA(), over={"clusters": [2, 3]}, **options)
     assert {cell.options["clusters"] for cell in found.cells} == {2, 3}
     assert not any(cell.failed for cell in found.cells)
