@@ -268,31 +268,24 @@ def test_a_new_client_is_assigned_by_its_loss():
 
 
 def test_the_true_models_are_found_as_well_as_by_the_oracle():
-    """Where the labels are recovered, the error to the true models is the oracle's to 1 %, over five seeds."""
+    """Where the labels are recovered, the error to the true models is the oracle's to 1 %, over three seeds."""
     recovered = 0
-    for seed in range(5):
+    for seed in range(3):
         data = coterie.scenario("mixed-regression", clients=60, seed=seed)
-        found = coterie.fit(data, "ifca", seed=seed, rounds=150, evaluate_every=150)
-        oracle = coterie.fit(data, "oracle", seed=seed, rounds=150, evaluate_every=150)
+        found = coterie.fit(data, "ifca", seed=seed, rounds=60, evaluate_every=60)
+        oracle = coterie.fit(data, "oracle", seed=seed, rounds=60, evaluate_every=60)
         if found.metrics["ari"] == 1.0:
             recovered += 1
             ratio = found.metrics["parameter_error"] / oracle.metrics["parameter_error"]
             assert ratio == pytest.approx(1, abs=0.01)
-    assert recovered >= 4
+    assert recovered == 3
 
 
 def test_rotated_digits_are_told_apart_and_beat_global_and_local_models():
-    """Two seeds with five starts each: ARI 1 in both; within a point of the oracle in the mean; with the first seed at
-    least five points above the global and the local models."""
-    scores, perfect = {"ifca": [], "oracle": []}, 0
-    for seed in range(2):
-        data = coterie.scenario("rotated-digits", seed=seed)
-        done = {name: coterie.fit(data, name, seed=seed, evaluate_every=40) for name in scores}
-        perfect += done["ifca"].metrics["ari"] == 1.0
-        for name, result in done.items():
-            scores[name].append(result.metrics["accuracy"])
-        for name in ("fedavg", "local") if seed == 0 else ():
-            other = coterie.fit(data, name, seed=seed, evaluate_every=40)
-            assert scores["ifca"][-1] >= other.metrics["accuracy"] + 0.05
-    assert perfect == 2
-    assert np.mean(scores["ifca"]) >= np.mean(scores["oracle"]) - 0.01
+    """Five starts: ARI 1, within a point of the oracle, at least five points above the global and the local models."""
+    data = coterie.scenario("rotated-digits")
+    done = {name: coterie.fit(data, name, evaluate_every=40).metrics for name in ("ifca", "oracle", "fedavg", "local")}
+    accuracy = {name: metrics["accuracy"] for name, metrics in done.items()}
+    assert done["ifca"]["ari"] == 1.0
+    assert accuracy["ifca"] >= accuracy["oracle"] - 0.01
+    assert accuracy["ifca"] >= max(accuracy["fedavg"], accuracy["local"]) + 0.05

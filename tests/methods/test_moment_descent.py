@@ -80,7 +80,7 @@ def test_the_moment_matrix_is_free_of_noise_in_the_mean():
 
 @pytest.mark.parametrize("norm", [0.0, 1.0, 5.0])
 def test_the_same_centres_from_any_start(norm):
-    for seed in range(3):
+    for seed in range(2):
         data = population(seed=seed)
         found = descend(data, seed, start_norm=norm)
         assert covered(data, found), "choose another seed: the test is about covered ones"
@@ -89,11 +89,11 @@ def test_the_same_centres_from_any_start(norm):
 
 @pytest.mark.parametrize("options", [{"covariance": "different"}, {"features": "rademacher"}, {"samples": "4-60"}])
 def test_other_features_and_unbalanced_sizes(options):
-    for seed in range(3):
+    for seed in range(2):
         data = population(seed=seed, clients=300, **options)
         found = descend(data, seed)
-        if covered(data, found):
-            assert parameter_error(data.true_models, found.centres.numpy()) < 0.5
+        assert covered(data, found), "choose another seed: the test is about covered ones"
+        assert parameter_error(data.true_models, found.centres.numpy()) < 0.5
 
 
 def test_without_the_sign_the_anchors_lose_their_way(monkeypatch):

@@ -21,7 +21,7 @@ from coterie.testing.checks import small_federation
 HARD = {"clients": 150, "samples": "5-60", "dimension": 15, "noise": "0.2", "separation": 1.2, "test_samples": 20}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_groups_and_models_are_found_without_being_told_how_many(seed):
     data = coterie.scenario("mixed-regression", seed=seed, **HARD)
     result = coterie.fit(data, "two-phase", clusters="auto", rounds=60, seed=seed)
