@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from coterie.flower.node import make_client_app
 from coterie.testing.checks import small_federation
 from tests.flower.attacks import ATTACKS, attacking
 
-NODES: Mapping[int, Sequence[int]] = {11: (0, 3), 5: (1, 2), 7: (4, 5, 6)}
+NODES: Mapping[int, Sequence[int]] = {11: (0, 3, 6), 5: (1, 2, 4, 5)}
 HOSTILE, ITS_CLIENTS = 3, (7, 8)
 OPTIONS: Mapping[str, Any] = {
     "clusters": 2, "rounds": 1, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "init": "random"
@@ -23,9 +24,9 @@ DATA = {learner: small_federation(learner) for learner in ("linear", "logistic")
 
 
 def run(
-    attack: str | None, method: str = "ifca", learner: str = "linear", options: Mapping[str, Any] = OPTIONS
+    attack: str | None, method: str = "ifca", learner: str = "logistic", options: Mapping[str, Any] = OPTIONS
 ) -> coterie.Result:
-    """A run with three honest nodes and, where there is an attack, a hostile one."""
+    """A run with two honest nodes and, where there is an attack, a hostile one."""
     data, places = DATA[learner], dict(NODES) | ({} if attack is None else {HOSTILE: ITS_CLIENTS})
     parts = {node: data.take(at) for node, at in places.items()}
     apps = {node: make_client_app(lambda context, part=part: part) for node, part in parts.items() if node != HOSTILE}
@@ -33,18 +34,15 @@ def run(
         apps[HOSTILE] = make_client_app(lambda context: parts[HOSTILE], mods=[attacking(attack)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        clients = clients_of(InProcessGrid(apps), nodes=3, wait=60, deadline=60)
+        clients = clients_of(InProcessGrid(apps), nodes=len(NODES), wait=60, deadline=60)
         return coterie.fit(clients, method, **options)
-
-
-HONEST = run(None)
 
 
 def reasons(result: coterie.Result) -> list[str]:
     return [note["reason"] for record in result.records for note in record.get("notes", ()) if note["node"] == "3"]
 
 
-def assert_as_without_it(attacked: coterie.Result, honest: coterie.Result = HONEST) -> None:
+def assert_as_without_it(attacked: coterie.Result, honest: coterie.Result) -> None:
     for ours, theirs in zip(attacked.models, honest.models, strict=True):
         for name in ours:
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-12, atol=1e-12)
@@ -58,9 +56,14 @@ def assert_as_without_it(attacked: coterie.Result, honest: coterie.Result = HONE
     assert all(reason.endswith(": refused") and reason.isprintable() and len(reason) < 600 for reason in told), told
 
 
+@pytest.fixture(scope="module")
+def honest() -> coterie.Result:
+    return run(None)
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_hostile_node_is_refused_and_the_run_goes_on(attack):
-    assert_as_without_it(run(attack))
+def test_a_hostile_node_is_refused_and_the_run_goes_on(attack, honest):
+    assert_as_without_it(run(attack), honest)
 
 
 OTHERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
@@ -71,11 +74,15 @@ OTHERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 }
 
 
+@cache
+def honest_run(case: str) -> coterie.Result:
+    return run(None, *OTHERS[case])
+
+
 @pytest.mark.parametrize("attack", ["NaN everywhere", "infinity everywhere", "1e308 everywhere", "npz", "nothing"])
 @pytest.mark.parametrize("case", OTHERS)
 def test_so_it_is_with_other_methods(case, attack):
-    method, learner, options = OTHERS[case]
-    honest, attacked = run(None, method, learner, options), run(attack, method, learner, options)
-    for ours, theirs in zip(attacked.models, honest.models, strict=True):
+    attacked = run(attack, *OTHERS[case])
+    for ours, theirs in zip(attacked.models, honest_run(case).models, strict=True):
         for name in ours:
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6 if case == "uniform" else 1e-9, atol=1e-12)

@@ -17,8 +17,8 @@ from coterie.core.federation import Federation
 from coterie.testing.checks import CHECKS, Case
 from coterie.training.planning import Plan
 from coterie.training.result import Result
-from tests.flower.make import clients_behind_a_grid
-from tests.flower.test_every_method import CASES, TWO, label, quick
+from tests.flower.make import TWO, clients_behind_a_grid
+from tests.flower.test_every_method import CASES, label, quick
 
 OVER_A_GRID = ("finite", "seed", "client_order", "weights", "config")
 
@@ -46,7 +46,7 @@ class GridCase(Case):
 @pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-shot", "ignore:.*it may split by chance")
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_check_suite_over_a_grid(case, tmp_path):
-    case = quick(case)
+    case = quick(case, rounds=3 if case.plan().tiers.adapts else 2)
     behind = GridCase(case.method, case.learner, case.options, case.sizes, tmp_path)
     for check in OVER_A_GRID:
         CHECKS[check](behind)

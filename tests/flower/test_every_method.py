@@ -15,10 +15,8 @@ from coterie.training.fitting import carry_out, go_on, initialize_run
 from coterie.training.planning import Plan
 from coterie.training.result import Result
 from coterie.training.runs.folder import RunFolder
-from tests.flower.make import clients_behind_a_grid, federation_of, with_federation
+from tests.flower.make import TWO, clients_behind_a_grid, federation_of, with_federation
 
-TWO = {11: (0, 3, 7, 8), 5: (1, 2, 4, 5, 6)}
-"""Fewer nodes, fewer messages."""
 POOLED = "cluster-oracle"
 """Puts the data in one place, which nobody can do elsewhere."""
 FEW = {"two-phase": {"init": "random"}, "moment-descent": {"moments": "two-points", "iterations": 2, "anchors": 4}}
@@ -93,7 +91,8 @@ def test_a_run_that_is_killed_and_goes_on_equals_a_simulated_one(case, tmp_path)
 def test_some_of_the_clients_asked_equals_simulated(case, tmp_path):
     case = quick(case, rounds=2)
     plan = case.plan(participation=0.6)
-    same(case.run(plan), case.run(plan, lambda side: federation_of(plan, tmp_path)))
+    elsewhere = case.plan(clients_behind_a_grid(plan, tmp_path, nodes=TWO), participation=0.6)
+    same(case.run(plan), case.run(elsewhere))
 
 
 def test_pooling_the_data_is_refused():
@@ -113,11 +112,11 @@ def test_a_server_that_falls_back_to_an_older_checkpoint_finds_the_states_of_the
             raise KilledError
 
     with pytest.raises(KilledError):
-        carry_out(with_federation(plan, federation_of(plan, states)), out, [kill_late])
+        carry_out(with_federation(plan, federation_of(plan, states, nodes=TWO)), out, [kill_late])
     for newest in sorted(out.glob("checkpoints/round-*"))[-4:]:  # two checkpoints, of two files each
         newest.write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="is damaged"):
-        ended = go_on(with_federation(plan, federation_of(plan, states)), RunFolder.open(out))
+        ended = go_on(with_federation(plan, federation_of(plan, states, nodes=TWO)), RunFolder.open(out))
     same(case.run(plan), ended)
     assert "notes" not in {key for record in ended.records for key in record}
 
@@ -125,7 +124,7 @@ def test_a_server_that_falls_back_to_an_older_checkpoint_finds_the_states_of_the
 def test_states_that_no_checkpoint_needs_are_deleted(tmp_path):
     case = Case("fedem", "linear", {"evaluate_every": 9, "rounds": 6, "checkpoint_every": 1})
     plan = case.plan()
-    carry_out(with_federation(plan, federation_of(plan, tmp_path / "states")), tmp_path / "run")
+    carry_out(with_federation(plan, federation_of(plan, tmp_path / "states", nodes=TWO)), tmp_path / "run")
     # checkpoints after 4, 5 and 6 rounds are there; when the last messages went, those after 3, 4 and 5 were
     assert rounds_kept(tmp_path / "states") == {"000003", "000004", "000005"}
 

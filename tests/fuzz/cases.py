@@ -1,7 +1,7 @@
 """Fixed-seed random cases, and the one rule that every fuzz test checks.
 
-`make test` runs the number of cases that a test names; `make fuzz` multiplies it. Two environment variables change
-this: COTERIE_FUZZ_SCALE (a factor, default 1) and COTERIE_FUZZ_SEED (default 0).
+`make test` runs the number of cases that a test names, or fewer if the test says so; `make fuzz` multiplies it. Two
+environment variables change this: COTERIE_FUZZ_SCALE (a factor, default 1) and COTERIE_FUZZ_SEED (default 0).
 """
 
 import os
@@ -20,10 +20,14 @@ SEED = int(os.environ.get("COTERIE_FUZZ_SEED", "0"))
 T = TypeVar("T")
 
 
-def cases(name: str, count: int) -> Iterator[tuple[str, np.random.Generator]]:
-    """Yield a label and a random generator for each case; the label names everything needed to repeat the case."""
+def cases(name: str, count: int, few: int | None = None) -> Iterator[tuple[str, np.random.Generator]]:
+    """Yield a label and a random generator for each case; the label names everything needed to repeat the case.
+
+    `few` is the number of cases in `make test`, if it is not `count`.
+    """
     words = list(name.encode())
-    for number in range(max(1, round(count * SCALE))):
+    wanted = few if few is not None and SCALE <= 1 else round(count * SCALE)
+    for number in range(max(1, wanted)):
         yield f"{name}, seed {SEED}, case {number}", np.random.default_rng([SEED, number, *words])
 
 

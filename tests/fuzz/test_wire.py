@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,18 +22,19 @@ pytest.importorskip("flwr", reason="messages through Flower need coterie[flower]
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from safetensors.torch import load, save
 
-from coterie.core.messages import merge
+from coterie.core.messages import Reply, merge
 from coterie.core.task import Task
 from coterie.diagnosis.diagnose import diagnose_clients
 from coterie.evaluate.groups import ask_profiles
 from coterie.evaluate.regression import Labels
 from coterie.flower.admission import Admission
 from coterie.flower.checks import Asked, Memory, sort_out
-from coterie.flower.in_process import at_once
+from coterie.flower.in_process import Deliver, at_once
 from coterie.flower.limits import Limits
 from coterie.flower.wire import ARRAYS, CONFIG, HELLO, SMALL, read_hosted, read_request, task_of
 from coterie.testing.checks import Case
-from tests.flower.make import federation_of
+from coterie.training.planning import Plan
+from tests.flower.make import TWO, clients_behind_a_grid, federation_of
 from tests.fuzz.cases import cases, refusal
 
 RUNS = (
@@ -51,6 +53,10 @@ RUNS = (
     Case("fedavg", "linear", {"lr": "auto", "rounds": 1}),
 )
 """Together they ask for every task."""
+COMPARED = (RUNS[0], RUNS[10])
+"""Runs of a server that is told the data: it also asks for models of single clients and for coefficients."""
+FEW_THERE = {11: (0, 3, 4, 5, 6, 7, 8), 5: (1, 2)}
+"""Node 5 has few of the clients: the others are enough for every run."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,19 @@ class Heard:
     def task(self) -> str:
         return next(iter(self.asked.values())).task
 
+    @cached_property
+    def clean(self) -> Reply:
+        """All answers together, as they were before anything was changed."""
+        return merge([answer.reply for answer in sort_out(self.contents, self.asked)[0].values()])
+
+
+def elsewhere(case: Case, folder: Path, deliver: Deliver, nodes: Mapping[int, Sequence[int]] = TWO) -> Plan:
+    """The plan of a server that has no data."""
+    return case.plan(clients_behind_a_grid(case.plan(), folder, deliver, nodes))
+
 
 @cache
-def exchanges(folder: str) -> tuple[list[Heard], list[RecordDict], list[RecordDict]]:
+def exchanges(folder: Path) -> tuple[list[Heard], list[RecordDict], list[RecordDict]]:
     """Real exchanges of all runs, one of each form; the requests of these; and answers to the first onboarding."""
     found: dict[tuple[str, ...], Heard] = {}
     requests: dict[str, RecordDict] = {}
@@ -91,14 +107,17 @@ def exchanges(folder: str) -> tuple[list[Heard], list[RecordDict], list[RecordDi
         warnings.simplefilter("ignore")
         patch.setattr("coterie.flower.engine.sort_out", remember)
         for case in RUNS:
+            case.run(elsewhere(case, folder, listen))
+        for case in COMPARED:
             plan = case.plan()
-            case.run(plan, lambda side, plan=plan: federation_of(plan, folder, listen))
+            case.run(plan, lambda side, plan=plan: federation_of(plan, folder, listen, nodes=TWO))
         for learner in ("linear", "logistic"):
             plan = Case("fedavg", learner).plan()
-            diagnose_clients(federation_of(plan, folder, listen), plan.data, seed=0)
+            federation = federation_of(plan, folder, listen, nodes=TWO)
+            diagnose_clients(federation, plan.data, seed=0)
             names = Labels(features=tuple(f"x{j}" for j in range(16)), scales=((0.0, 1.0),) * 16)
             own = torch.zeros(len(plan.data.clients), dtype=torch.int64)
-            ask_profiles(federation_of(plan, folder, listen), own, 1, plan.learner.classes, names)
+            ask_profiles(federation, own, 1, plan.learner.classes, names)
     return list(found.values()), list(requests.values()), hello[:3]
 
 
@@ -240,7 +259,7 @@ def test_a_mutated_answer_is_refused_or_leaves_finite_sums(heard):
         if refused:
             assert refused[victim].isprintable(), label
             assert len(refused[victim]) < 700, label
-        clean = merge([answer.reply for answer in sort_out(exchange.contents, exchange.asked)[0].values()])
+        clean = exchange.clean
         total = merge([answer.reply for answer in sound.values()])
         assert total.nbytes >= 0, label
         for arrays, honest in ((total.sums, clean.sums), (total.rows, clean.rows)):
@@ -283,17 +302,16 @@ WHOLE = [RUNS[0], RUNS[1], RUNS[3], RUNS[4], RUNS[5], RUNS[7], RUNS[8], RUNS[10]
 
 
 def test_a_run_with_a_node_that_mutates_all_its_answers_ends_with_finite_models(tmp_path):
-    for number, (label, random) in enumerate(cases("runs", 32)):
+    for number, (label, random) in enumerate(cases("runs", 32, few=2 * len(WHOLE))):
         case = WHOLE[number % len(WHOLE)]
-        plan = case.plan()
 
         def deliver(message: Message, answer: Message, random=random) -> Sequence[tuple[float, Message]]:
             if message.metadata.dst_node_id != 5 or task_of(message.content) == HELLO or answer.has_error():
                 return at_once(message, answer)
             return at_once(message, Message(mutated(answer.content, random), reply_to=message))
 
-        def run(plan=plan, case=case, deliver=deliver, number=number):
-            return case.run(plan, lambda side: federation_of(plan, tmp_path / str(number), deliver))
+        def run(case=case, deliver=deliver, number=number):
+            return case.run(elsewhere(case, tmp_path / str(number), deliver, FEW_THERE))
 
         result, error = refusal(label, run)
         assert error is None, f"{label}: the run was ended by one node: {error}"
