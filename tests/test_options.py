@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -263,9 +264,15 @@ def values_of(one: Option) -> st.SearchStrategy[Any]:
     return st.sampled_from(TEXTS[one.name])
 
 
+@cache
+def own_of(kind: type[Method]) -> list[Option]:
+    names = kind.own_names()
+    return [one for one in kind.options() if one.name in names]
+
+
 def drawn(data: st.DataObject, kind: type[Method]) -> tuple[dict[str, Any], Method]:
     """Some options of a method and the method that they give."""
-    own = [one for one in kind.options() if one.name in kind.own_names()]
+    own = own_of(kind)
     chosen = data.draw(st.lists(st.sampled_from(own), unique_by=lambda one: one.name)) if own else []
     options = {one.name: data.draw(values_of(one), one.name) for one in chosen}
     try:
@@ -366,7 +373,7 @@ def test_options_of_a_method_do_not_reach_into_an_initializer_of_another_type():
 
 
 def test_members_of_every_family_named_here_exist():
+    known = {one.name: one for kind in Method.members.values() for one in kind.options()}
     for name, texts in MEMBERS.items():
-        known = {one.name: one for kind in Method.members.values() for one in kind.options()}
         for text in texts:
             known[name].check(text)

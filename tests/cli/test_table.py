@@ -12,6 +12,8 @@ import pytest
 from coterie.cli.table import print_columns
 from coterie.cli.terminal import Terminal
 from coterie.core.schema import ColumnNote
+from coterie.experiments.compare import run_job
+from coterie.experiments.sweep import Asked, plan_sweep
 from coterie.training.runs.folder import read_toml
 
 FLAGS = ["--table", "pupils.csv", "--client", "school", "--target", "score"]
@@ -75,6 +77,11 @@ def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
     assert code == 0
     assert "fedavg" in out
     assert len(list((tmp_path / "both" / "jobs").iterdir())) == 4
+    table = {"table": "pupils.csv", "client": "school", "target": "score"}
+    asked = Asked("table", "ifca", {"clusters": [1, 2]}, [0], 0.2, {**table, "rounds": 2})
+    plan_sweep(asked, tmp_path / "swept")
+    for job in asked.all_jobs(tmp_path / "swept"):
+        run_job(job)
     code, out, _ = coterie("sweep", *FLAGS, "--over", "clusters=1,2", *one, "--out", "swept")
     assert code == 0
     assert "--table pupils.csv" in out or f"--table {tmp_path / 'pupils.csv'}" in out
