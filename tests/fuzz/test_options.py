@@ -188,7 +188,7 @@ SMALL = {
 
 def test_random_arguments_are_planned_or_refused(stop_after_planning, capsys):
     seen: set[str] = set()
-    for label, random in cases("arguments", 500):
+    for label, random in cases("arguments", 500, few=200):
         command = pick(random, ["run", "run", "run", "compare", "sweep", "describe", "predict"])
         name = pick(random, list(SMALL))
         method = pick(random, list(METHODS))
@@ -262,7 +262,7 @@ def test_random_toml_files_are_planned_or_refused(stop_after_planning, capsys):
         *({"a": {"b": 1}}, date(2020, 1, 1), datetime(2020, 1, 1, 1), time(1, 2), [[1]], [{"a": 1}], "mlp:hidden=1e9"),
     ]
     names = [*(option.name for option in every_option()), "scenario", "method", "out", "zzz", "", "a b", "a.x", "é"]
-    for label, random in cases("toml", 300):
+    for label, random in cases("toml", 300, few=100):
         content = {"scenario": "mixed-regression", "clients": 6, "dimension": 2, "samples": "8"}
         content |= {pick(random, names): pick(random, values) for _ in range(random.integers(0, 4))}
         data = tomli_w.dumps(content).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import shutil
 import warnings
 from collections.abc import Callable
@@ -114,11 +116,11 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-def damaged(folder: Path, random: np.random.Generator) -> tuple[str, str]:
-    """Damage one file; its name and what was done to it."""
+def damaged(folder: Path, random: np.random.Generator, kind: str | None = None) -> tuple[str, str]:
+    """Damage one file, in this way or in any; its name and what was done to it."""
     files = files_of(folder)
     path = files[random.integers(len(files))]
-    kind = list(DAMAGES)[random.integers(len(DAMAGES))]
+    kind = kind or list(DAMAGES)[random.integers(len(DAMAGES))]
     DAMAGES[kind](path, random, folder)
     return path.relative_to(folder).as_posix(), kind
 
@@ -146,17 +148,39 @@ ACTIONS: dict[str, Callable[[Path], object]] = {
 }
 
 
+PLACES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in KINDS if RUNS[kind][0] != "odcl"]
+ROUND = math.lcm(len(PLACES), len(DAMAGES))
+"""After so many cases every damage has met every folder."""
+
+
+def nth(number: int) -> tuple[str, bool, str, str]:
+    """Kind of a run, whether it is finished, damage and action of a case."""
+    place, damage = number % len(PLACES), number % len(DAMAGES)
+    kind, finished = PLACES[place]
+    action = list(ACTIONS)[(place + damage + number // ROUND) % len(ACTIONS)] if finished else "resume"
+    return kind, finished, list(DAMAGES)[damage], action
+
+
+def test_every_two_of_folder_damage_and_action_meet():
+    found = {nth(number) for number in range(ROUND)}
+    assert {(kind, finished, damage) for kind, finished, damage, _ in found} == {
+        (*place, damage) for place in PLACES for damage in DAMAGES
+    }
+    ended = [(kind, damage, action) for kind, finished, damage, action in found if finished]
+    assert {(kind, action) for kind, _, action in ended} == set(itertools.product(KINDS, ACTIONS))
+    assert {(damage, action) for _, damage, action in ended} == set(itertools.product(DAMAGES, ACTIONS))
+
+
 def test_damage_is_named_or_changes_nothing(folders, tmp_path):
     expected: dict[tuple[str, str], object] = {}
     refused = 0
-    for label, random in cases("run folders", 400):
-        kind, finished = list(folders)[random.integers(len(folders))]
-        action = list(ACTIONS)[random.integers(len(ACTIONS))] if finished else "resume"
+    for number, (label, random) in enumerate(cases("run folders", 400, few=ROUND)):
+        kind, finished, how, action = nth(number)
         folder = tmp_path / "copy"
         shutil.copytree(folders[kind, finished], folder)
         if (kind, action) not in expected:
             expected[kind, action] = ACTIONS[action](folders[kind, True])
-        name, damage = damaged(folder, random)
+        name, damage = damaged(folder, random, how)
         label = f"{label}: {damage} {name} of a {kind} run, finished: {finished}, {action}"
         found, error = refusal(label, lambda action=action, folder=folder: ACTIONS[action](folder))
         if error is None:
@@ -218,7 +242,7 @@ def remote_plan(checkpoint_every: int):
 def test_what_was_spent_is_never_reported_as_less_whatever_happens_to_the_folder(tmp_path):
     pytest.importorskip("dp_accounting", reason="private runs need coterie[privacy]")
     counts = {"refused": 0, "resumed": 0, "more": 0}
-    for label, random in cases("privacy ledger", 120):
+    for label, random in cases("privacy ledger", 120, few=50):
         plan, out = remote_plan(int(random.integers(1, 4))), tmp_path / "run"
         last = int(random.integers(4))
 
