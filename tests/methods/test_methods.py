@@ -219,8 +219,8 @@ def due(place: int, case: Case) -> list[str]:
     """Return the checks of the case at this place of the list; `make fuzz` runs all checks of all cases.
 
     A check that needs another run meets one learner of each method, and other learners with the next method. All
-    triples of method, learner and check would take long, and a fault that shows in one triple only is rare. All pairs are
-    covered: every method meets every check and every learner, and every learner meets every check.
+    triples of method, learner and check would take long, and a fault that shows in one triple only is rare. All pairs
+    are covered: every method meets every check and every learner, and every learner meets every check.
     """
     if SCALE > 1:
         return list(CHECKS)
