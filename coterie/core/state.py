@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.client_state import NEVER
-from coterie.core.clusters import Clusters, Params
+from coterie.core.clusters import Clusters, Params, plain_layout
 from coterie.core.regroup import Changes
 from coterie.core.state_array import Axis, ClusterNumber, RegroupEvent, Reset, ShareByMember, StateArray
 from coterie.errors import ConfigError
@@ -172,6 +172,11 @@ class ServerState:
         """Return the state of one restart only."""
         arrays = {name: array.keep_restart(index) for name, array in self.arrays.items()}
         return replace(self, clusters=self.clusters.keep_restart(index), arrays=arrays)
+
+    def in_plain_layout(self) -> ServerState:
+        """Return the same state in arrays that are contiguous and aligned, as a checkpoint would give it back."""
+        arrays = {name: array.with_value(plain_layout(array.value)) for name, array in self.arrays.items()}
+        return replace(self, clusters=self.clusters.in_plain_layout(), arrays=arrays)
 
     def regrouped(self, event: RegroupEvent, changes: Changes | None = None) -> ServerState:
         """Return the state after a regroup: the models and every array.

@@ -36,6 +36,7 @@ def train(
             arithmetic fails.
     """
     silent = 0
+    state = state.in_plain_layout()
     while state.round < run.rounds:
         before_round(state.round)
         with overflow_refused():  # only the round: a mistake in a callback is not one of the data
@@ -43,7 +44,8 @@ def train(
         silent = 0 if step.answered or step.diverged else silent + 1
         if silent:
             _refuse_silence(step, silent)
-        state = step.state
+        state = step.state.in_plain_layout()
+        step = replace(step, state=state)
         yield step if method.exchanges else replace(step, bytes_up=0, bytes_down=0)
         if step.diverged:
             return

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.client_state import NEVER
-from coterie.core.clusters import Clusters
+from coterie.core.clusters import ALIGNMENT, Clusters
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.state import UNKNOWN, ServerState, best_restart
 from coterie.core.state_array import (
@@ -252,3 +252,28 @@ def test_rounding_never_changes_the_winner(data):
         moved = [level * 0.02 * (1 + by) for level, by in zip(levels, data.draw(noise), strict=True)]
         winners.add(best_restart(torch.tensor(moved, dtype=torch.float64)))
     assert winners == {levels.index(min(levels))}
+
+
+# ---- layout in memory ----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_state_in_plain_layout_has_the_same_values_in_contiguous_aligned_arrays(data):
+    state = data.draw(states())
+    event = data.draw(events(state))
+    # a regroup and the choice of a restart leave arrays that are transposed or start anywhere
+    last = state.keep_restart(state.clusters.restarts - 1)
+    for odd in (state, last, last.regrouped(event)):
+        plain = odd.in_plain_layout()
+        for before, after in zip(tensors_of(odd), tensors_of(plain), strict=True):
+            assert torch.equal(before, after)
+            assert after.is_contiguous()
+            assert after.data_ptr() % ALIGNMENT == 0
+        assert all(a is b for a, b in zip(tensors_of(plain), tensors_of(plain.in_plain_layout()), strict=True))
+
+
+def tensors_of(state: ServerState) -> list[torch.Tensor]:
+    clusters = state.clusters
+    parts = (clusters.params, clusters.body or {}, clusters.overall or {}, state.under(""))
+    return [tensor for part in parts for tensor in part.values()]
