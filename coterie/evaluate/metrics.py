@@ -36,14 +36,44 @@ def agreement(truth: Ints, found: Ints) -> dict[str, float]:
 
 
 def _adjusted_rand(counts: Ints) -> float:
-    """From counts by group and cluster (G, K): pairs together in both, beyond chance, of all there could be."""
-    both, in_groups, in_clusters, everywhere = (
-        int((n * (n - 1) // 2).sum()) for n in (counts, counts.sum(axis=1), counts.sum(axis=0), counts.sum())
+    """Return the adjusted Rand index, from counts by group and cluster (G, K)."""
+    return _beyond_chance(
+        *(int((n * (n - 1) // 2).sum()) for n in (counts, counts.sum(axis=1), counts.sum(axis=0), counts.sum()))
     )
-    if both == in_groups == in_clusters:
+
+
+def weighted_rand_index(one: Ints, other: Ints, weights: Floats) -> float:
+    """Return the adjusted Rand index of two clusterings in which a pair of clients counts by the product of weights.
+
+    With equal weights it is the ordinary index. Clients with little information, whose clusters are nearly random,
+    lower the index only a little if they have small weights.
+
+    Args:
+        one: (n,) the cluster of each client.
+        other: (n,) the cluster of each client in the other clustering.
+        weights: (n,) the weight of each client, at least 0.
+    """
+    shape = (int(one.max()) + 1, int(other.max()) + 1)
+    sums, squares = np.zeros(shape), np.zeros(shape)
+    np.add.at(sums, (one, other), weights)
+    np.add.at(squares, (one, other), weights**2)
+    axes: tuple[int | tuple[int, ...], ...] = ((), 1, 0, (0, 1))
+    return _beyond_chance(*(float((sums.sum(axis=a) ** 2 - squares.sum(axis=a)).sum()) for a in axes))
+
+
+def _beyond_chance(both: float, in_one: float, in_other: float, everywhere: float) -> float:
+    """Return how many pairs are together in both clusterings, beyond chance, of all that could be.
+
+    Args:
+        both: Pairs that are together in both clusterings.
+        in_one: Pairs that are together in the first one.
+        in_other: Pairs that are together in the second one.
+        everywhere: All pairs.
+    """
+    if both == in_one == in_other:
         return 1.0
-    by_chance = in_groups * in_clusters / everywhere
-    return (both - by_chance) / ((in_groups + in_clusters) / 2 - by_chance)
+    by_chance = in_one * in_other / everywhere
+    return (both - by_chance) / ((in_one + in_other) / 2 - by_chance)
 
 
 def _normalised_information(counts: Ints) -> float:

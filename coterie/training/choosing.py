@@ -23,6 +23,7 @@ from coterie.core.numbers import finite
 from coterie.core.plain import to_plain
 from coterie.core.validation import hold_out
 from coterie.errors import ConfigError, DivergenceWarning
+from coterie.evaluate.metrics import weighted_rand_index
 from coterie.learners.base import Learner
 from coterie.methods.base import TrialSettings
 from coterie.training.callbacks.base import Callback, TrainingRun
@@ -98,7 +99,8 @@ def choose(
         on_trial: Called after each trial run.
     """
     trials = _trials(plan, train, log, on_trial)
-    agreements, in_use = [agreement(row) for row in trials.clusters], [_in_use(row) for row in trials.clusters]
+    agreements = [agreement(row, trials.sizes) for row in trials.clusters]
+    in_use = [_in_use(row) for row in trials.clusters]
     # spare clusters only help a random start: where all clients are in one, there is one
     single = np.array(in_use)[:, None, None] == 1
     losses = np.where(single, trials.losses[0], trials.losses)
@@ -169,14 +171,20 @@ def _unit_loss(learner: Learner) -> float | None:
 # ---- agreement -----------------------------------------------------------------------------------------------------
 
 
-def agreement(clusters: Ints) -> float | None:
-    """The mean adjusted Rand index of all pairs of rows of (S, m), over the clients known in both; None for one row."""
-    from sklearn.metrics import adjusted_rand_score  # slow to import
+def agreement(clusters: Ints, sizes: Ints) -> float | None:
+    """Return the mean adjusted Rand index of all pairs of trial runs; None for a single trial run.
 
+    Clients are weighted by their numbers of samples: which cluster a client with one sample is in is chance, and says
+    nothing about the clusters.
+
+    Args:
+        clusters: (S, m) the cluster of each client in each trial run, or `ABSENT`, which leaves it out.
+        sizes: (m,) number of training samples of each client.
+    """
     pairs = []
     for one, other in combinations(clusters, 2):
         known = (one != ABSENT) & (other != ABSENT)
-        pairs.append(adjusted_rand_score(one[known], other[known]))
+        pairs.append(weighted_rand_index(one[known], other[known], sizes[known].astype(np.float64)))
     return float(np.mean(pairs)) if pairs else None
 
 

@@ -92,13 +92,26 @@ def by_hand(data):
 
 
 def test_agreement_of_known_partitions():
-    one, renamed, other = [0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]
-    assert agreement(np.array([one, renamed])) == pytest.approx(1)
+    one, renamed, other, equal = [0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], np.full(4, 10)
+    assert agreement(np.array([one, renamed]), equal) == pytest.approx(1)
     # four pairs together by chance: ARI = (0 - 2*2/6) / (2 - 2*2/6) = -0.5
-    assert agreement(np.array([one, other])) == pytest.approx(-0.5)
-    assert agreement(np.array([one, renamed, other])) == pytest.approx((1 - 0.5 - 0.5) / 3)
-    assert agreement(np.array([one])) is None
-    assert agreement(np.array([[0, 0, 1, 1, -1], [1, 1, 0, 0, 2]])) == pytest.approx(1)  # who is absent does not count
+    assert agreement(np.array([one, other]), equal) == pytest.approx(-0.5)
+    assert agreement(np.array([one, renamed, other]), equal) == pytest.approx((1 - 0.5 - 0.5) / 3)
+    assert agreement(np.array([one]), equal) is None
+    absent = np.array([[0, 0, 1, 1, -1], [1, 1, 0, 0, 2]])
+    assert agreement(absent, np.full(5, 10)) == pytest.approx(1), "who is absent does not count"
+
+
+def test_clients_with_one_sample_do_not_hide_the_agreement_of_the_others():
+    random = np.random.default_rng(0)
+    sizes = np.r_[np.full(40, 100), np.full(60, 1)]
+    runs = np.array([np.r_[np.arange(40) % 3, random.integers(0, 3, 60)] for _ in range(3)])
+    found = agreement(runs, sizes)
+    assert found is not None
+    assert found > 0.95
+    together = agreement(runs, np.ones(100, dtype=np.int64))
+    assert together is not None
+    assert together < 0.3
 
 
 # ---- whole runs ----------------------------------------------------------------------------------------------------
