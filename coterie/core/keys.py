@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     POISON = 16
     NOISE = 17
     DIAGNOSIS = 18
+    HALVES = 19
 
 
 def _scramble(words: Words) -> Words:

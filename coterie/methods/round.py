@@ -20,6 +20,7 @@ from coterie.core.state_array import StateArray
 from coterie.core.threads import one_thread
 from coterie.methods.onboarding import Onboarded, onboard
 from coterie.methods.run import Run
+from coterie.methods.trials import RoundTrials
 from coterie.privacy.server import with_noise
 from coterie.server.aggregate import RoundReplies
 from coterie.server.optimizers import move_models
@@ -54,6 +55,8 @@ class Step:
     """(R, K) each cluster's share of the clients' weight, where clients belong to several."""
     events: tuple[Mapping[str, object], ...] = ()
     """Changes of the number of clusters, with their reasons."""
+    tests: tuple[Mapping[str, object], ...] = ()
+    """Tests of whether clusters are to be split, with their figures."""
     notes: tuple[Note, ...] = ()
     """Problems with clients, or with what could not be done as requested."""
     diverged: bool = False
@@ -180,7 +183,8 @@ def _updated(run: Run, exchange: _Exchange) -> Step:
     received = _received(run, exchange, answered)
     learned, moved = _remember(run, exchange, answered)
     averaged = _averaged(run, learned, received)
-    after = regroup(tiers.procedure, _view(run, averaged, received))
+    trials = RoundTrials(run)
+    after = regroup(tiers.procedure, _view(run, averaged, received, trials))
     done = _step(run, exchange, replace(after.view.state, round=exchange.state.round + 1), moved)
     return replace(
         done,
@@ -190,6 +194,9 @@ def _updated(run: Run, exchange: _Exchange) -> Step:
         likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
         shares=_shares(tiers, exchange.state.clusters, reply),
         events=(*done.events, *after.events),
+        tests=tuple(test.plain() for test in trials.tests),
+        bytes_up=done.bytes_up + trials.cost.bytes_up,
+        bytes_down=done.bytes_down + trials.cost.bytes_down,
         notes=(*done.notes, *too_few(tiers.averaging.combine, averaged.clusters, reply)),
     )
 
@@ -295,7 +302,7 @@ def _kept(tiers: Tiers, tables: Params, reply: Reply, answered: Positions, clien
     return objective.server_keep(tables, counts, torch.from_numpy(answered), clients) if counts else {}
 
 
-def _view(run: Run, state: ServerState, received: RoundReplies) -> View:
+def _view(run: Run, state: ServerState, received: RoundReplies, trials: RoundTrials) -> View:
     """The server's knowledge after averaging; replies are in it only if the procedure may use them."""
     tiers, federation, rows = run.tiers, run.federation, received.reply.rows
     view = View(state, federation.clients, received.answered, federation.hashes)
@@ -307,6 +314,7 @@ def _view(run: Run, state: ServerState, received: RoundReplies) -> View:
         weights=rows["weights"][:, 0] if "weights" in rows else None,
         changes=tiers.assignment.server_changes(received) if tiers.sends_each_change else None,
         distance=tiers.distance,
+        trials=trials,
         records_splits=tiers.tree,
     )
 

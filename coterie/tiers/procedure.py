@@ -194,6 +194,11 @@ def two_means(points: Floats) -> tuple[Positions, Positions]:
     return np.flatnonzero(first), np.flatnonzero(~first)
 
 
+def spectral_parts(apart: Floats) -> tuple[Positions, Positions]:
+    """Two parts by 2-means on the two leading eigenvectors of the cosines 1 - apart."""
+    return two_means(np.linalg.eigh(1 - apart)[1][:, -2:])  # orthonormal columns, so the rows are not all equal
+
+
 @register("split-by-spectrum")
 @dataclass(frozen=True)
 class SplitBySpectrum(ProcedureStep):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from coterie.core.state_array import RegroupEvent
 from coterie.core.tree import with_splits
 from coterie.tiers.distance import Distance
 from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
+
+if TYPE_CHECKING:
+    from coterie.tiers.split_test import Trials
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class View:
     """Changes that single clients made, if they send them."""
     distance: Distance | None = None
     """Distance between clients, tier 4."""
+    trials: Trials | None = None
+    """Carries out tests with the clients; None where they cannot be asked."""
     records_splits: bool = False
     """Whether splits are added to the tree in the state (`core/tree.py`)."""
 

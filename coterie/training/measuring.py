@@ -44,6 +44,7 @@ def record_of(
         stopped=DIVERGED if done.diverged else None,
         notes=_notes(now),
         events=finite_numbers(done.events),
+        tests=finite_numbers(done.tests),
         measures=measured(now, "round"),
     )
 

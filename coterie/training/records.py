@@ -120,7 +120,10 @@ class RoundRecord(Figures):
     events: list[Mapping[str, Plain]] = field(default_factory=list)
     """Changes of the number of clusters."""
 
-    omitted_if_empty: ClassVar[frozenset[str]] = frozenset({"stopped", "notes", "events"})
+    tests: list[Mapping[str, Plain]] = field(default_factory=list)
+    """Tests of whether clusters are to be split: `cluster`, `gain`, `p`, `level` and more of each."""
+
+    omitted_if_empty: ClassVar[frozenset[str]] = frozenset({"stopped", "notes", "events", "tests"})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -9,6 +9,8 @@ from coterie.client.tasks.feature_means import FeatureMeans
 from coterie.client.tasks.feature_spread import FeatureSpread
 from coterie.client.tasks.fine_tune import FineTune
 from coterie.client.tasks.group_sums import GroupSums
+from coterie.client.tasks.half_losses import HalfLosses
+from coterie.client.tasks.half_update import HalfUpdate
 from coterie.client.tasks.introduce import Introduce
 from coterie.client.tasks.local_round import LocalRound
 from coterie.client.tasks.local_solve import LocalSolve
@@ -35,6 +37,8 @@ __all__ = [
     "FeatureSpread",
     "FineTune",
     "GroupSums",
+    "HalfLosses",
+    "HalfUpdate",
     "Introduce",
     "LocalRound",
     "LocalSolve",

@@ -1,0 +1,45 @@
+"""Losses of assigned models on the half of a client's samples that did not train them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from coterie.client.group import ClientGroup
+from coterie.client.resample import halves
+from coterie.core.blocks import cut
+from coterie.core.clusters import row_bytes
+from coterie.core.expected import Expected, RunFacts, Spec
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.registry import register
+from coterie.core.task import Task
+
+
+@register("half-losses")
+@dataclass(frozen=True)
+class HalfLosses(Task):
+    """Row `losses` (R,): the mean loss of each assigned model on the second half of the client's samples.
+
+    The halves are those of `HalfUpdate` in the same round.
+    """
+
+    seed: int
+    evaluates: ClassVar[bool] = True
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        assert broadcast.only is not None, "every client is sent the models that it compares"
+        learner, clusters, count = clients.learner, broadcast.clusters, broadcast.clusters.restarts
+        _, shard = halves(clients.train, self.seed, broadcast.round)
+        losses = torch.zeros(len(shard), count, dtype=torch.float64)
+        for block in cut(shard, shard.hashes, count * row_bytes(clusters.params)):  # nothing is drawn
+            places = torch.from_numpy(block.positions)
+            theta = clusters.at(broadcast.only[places])
+            for column in range(count):
+                one = {name: p[:, column] for name, p in theta.items()}
+                losses[places, column] = block.mean(learner.losses(one, block.x, block.y)).double().cpu()
+        return Reply(clients=shard.ids, rows={"losses": losses}).only(losses.isfinite().all(dim=1))
+
+    def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
+        return Expected(rows={"losses": Spec((broadcast.clusters.restarts,), low=-1.0)})

@@ -1,0 +1,69 @@
+"""What one half of a client's samples makes of its cluster's model, for a test on the other half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from coterie.client.group import ClientGroup
+from coterie.client.interfaces import Distance
+from coterie.client.kept import as_vectors
+from coterie.client.resample import halves
+from coterie.client.shared_body import with_features
+from coterie.core.blocks import Block, cut
+from coterie.core.clusters import Params, row_bytes
+from coterie.core.expected import Expected, RunFacts, Spec
+from coterie.core.keys import Purpose, keys_for_clients
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.registry import register
+from coterie.core.task import Task
+from coterie.learners.base import Learner
+from coterie.learners.local_training import LocalTraining
+
+
+@register("half-update")
+@dataclass(frozen=True)
+class HalfUpdate(Task):
+    """Row `change`: the change of the client's assigned model by local training on the first half of its samples.
+
+    If a distance is given, its rows are those of the same half. A client needs at least two samples. Nothing is kept.
+    """
+
+    work: LocalTraining
+    seed: int
+    distance: Distance | None = None
+    trains: ClassVar[bool] = True
+
+    @property
+    def send_each(self) -> bool:
+        return True
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        assert broadcast.only is not None, "every client is sent the model of its cluster"
+        learner, clusters = clients.learner, broadcast.clusters
+        shard, _ = halves(clients.train, self.seed, broadcast.round)
+        keys = keys_for_clients(self.seed, Purpose.HALVES, broadcast.round, shard.hashes)
+        rows: Params = {}
+        for block in cut(shard, keys, 2 * row_bytes(clusters.params)):
+            places = torch.from_numpy(block.positions)
+            theta = clusters.at(broadcast.only[places])
+            change = learner.descend(theta, block, self.work, broadcast.scalars["lr"])
+            found = {"change": as_vectors(change)[:, 0], **self._summary(learner, theta, block)}
+            for name, value in found.items():
+                rows.setdefault(name, value.new_zeros(len(shard), *value.shape[1:]).cpu())[places] = value.cpu()
+        return Reply(clients=shard.ids, rows=rows).only(rows["change"].isfinite().all(dim=1))
+
+    def _summary(self, learner: Learner, theta: Params, block: Block) -> Params:
+        """The rows of the distance, under the body of each client's model where it looks at features."""
+        if self.distance is None:
+            return {}
+        features = None
+        if self.distance.needs == "features":
+            features = with_features(learner).features({name: p[:, 0] for name, p in theta.items()}, block.x)
+        return self.distance.client_summary(features, block, learner.classes)
+
+    def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
+        own = {} if self.distance is None else self.distance.server_expects(run)
+        return Expected(rows={"change": Spec((run.model_width,), run.torch_dtype), **own})

@@ -1,0 +1,147 @@
+"""Splits that calibrate themselves: a cluster is split if that lowers the loss on samples that took no part in it.
+
+Every `every` rounds each client trains its cluster's model on a random half of its samples. The members of a cluster are
+parted by these updates (or by what the method compares), and each part makes a model. On the other half of every
+client's samples the model of its part is compared with the model of the whole cluster. The gain of client i is
+
+    g_i = loss of the cluster's model - loss of the part's model,    on the half that has trained neither.
+
+If all members follow one distribution, the parts are chance, and a part's model is the cluster's with more noise: the
+mean gain is not above zero. So a one-sided t-test over clients has at most the stated rate of false splits. The tests
+of a run share its rate: the j-th trial of a run with K clusters tests each at 6 / (pi^2 j^2) times rate / K, which adds
+up to less than the rate over any number of trials.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+
+from coterie.core.registry import register
+from coterie.core.regroup import Regroup
+from coterie.core.shard import Positions
+from coterie.tiers.landmarks import MOST, Floats
+from coterie.tiers.procedure import Cut, ProcedureStep, bipartition, split, spectral_parts
+from coterie.tiers.view import View
+
+RATE = 0.05
+"""Probability that a run without groups splits a cluster, at most."""
+FEWEST = 2
+"""Least number of members of a part."""
+
+
+@dataclass(frozen=True)
+class SplitTest:
+    """The test of one cluster."""
+
+    cluster: int
+    clients: int
+    """Number of members that took part."""
+    gain: float
+    """Mean gain on held-out samples by a split, weighted by samples."""
+    error: float
+    """Standard error of the gain."""
+    loss: float
+    """Mean loss of the cluster's model on the same samples."""
+    p: float
+    """Probability of such a gain if the members do not differ."""
+    level: float
+    """A split is accepted below this probability."""
+    parts: tuple[Positions, Positions]
+    """Members of both parts, as places in `View.answered`."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the cluster is to be split."""
+        return self.p < self.level
+
+    @property
+    def sentence(self) -> str:
+        """The figures in words."""
+        return (
+            f"held-out loss {self.loss:.3g}, gain by a split {self.gain:.3g} (standard error {self.error:.2g}), "
+            f"p {self.p:.2g}, level {self.level:.2g}"
+        )
+
+    def plain(self) -> dict[str, object]:
+        """For JSON."""
+        sizes = [len(part) for part in self.parts]
+        figures = {"gain": self.gain, "error": self.error, "loss": self.loss, "p": self.p, "level": self.level}
+        return {"cluster": self.cluster, "clients": self.clients, "parts": sizes, **figures, "split": self.accepted}
+
+
+def tested(cluster: int, parts: tuple[Positions, Positions], losses: Floats, samples: Floats, level: float) -> SplitTest:
+    """Return the test of one cluster.
+
+    Args:
+        cluster: Number of the cluster.
+        parts: Members of both parts, as places in `View.answered`.
+        losses: (n, 2) held-out loss of each member under the cluster's model and under that of its part, in the order
+            of the parts, one after the other.
+        samples: (n,) number of samples of each member.
+        level: Level of the test.
+    """
+    from scipy.stats import t as student  # slow to import
+
+    gains = losses[:, 0] - losses[:, 1]
+    share = samples / samples.sum()
+    mean = float(share @ gains)
+    effective = 1 / float((share**2).sum())
+    error = math.sqrt(float(share**2 @ (gains - mean) ** 2) * effective / max(effective - 1, 1e-9))
+    p = float(student.sf(mean / error, effective - 1)) if error > 0 and effective > 1 else 1.0
+    return SplitTest(cluster, len(gains), mean, error, float(share @ losses[:, 0]), p, level, parts)
+
+
+class Trials(Protocol):
+    """Carries out tests with the clients; `methods/trials.py`."""
+
+    @abstractmethod
+    def split_tests(self, view: View, parting: Parting, least: int, rate: float) -> Sequence[SplitTest]:
+        """Return the test of every cluster that has enough members."""
+        ...
+
+
+Parting = Literal["complete-linkage", "spectrum"]
+
+
+def parted(parting: Parting, apart: Floats) -> tuple[Positions, Positions]:
+    """Return two parts of clients from the distances (n, n) between them."""
+    return bipartition(apart) if parting == "complete-linkage" else spectral_parts(apart)
+
+
+@register("split-by-test")
+@dataclass(frozen=True)
+class SplitByTest(ProcedureStep):
+    """A cluster is split if that lowers the loss on held-out halves of its members' samples, by a t-test."""
+
+    parting: Parting = "complete-linkage"
+    every: int = 5
+    """Number of rounds between trials."""
+    warmup: int = 0
+    """No trial before this round."""
+    least: int = 2 * FEWEST
+    """No cluster with fewer members is tested."""
+    rate: float = RATE
+    """Probability that a run without groups splits a cluster, at most."""
+    max_clusters: int | None = None
+    hard: bool = True
+    """Whether the parts are written into the clients' weights; else everybody's are halved and the data decides."""
+    most: int = MOST
+    splits: ClassVar[bool] = True
+
+    def server_propose(self, view: View) -> Regroup | None:
+        if view.trials is None or view.round + 1 < self.warmup or (view.round + 1) % self.every:
+            return None
+        room = math.inf if self.max_clusters is None else self.max_clusters - view.K
+        if room <= 0:
+            return None
+        level = self.rate * 6 / (math.pi * ((view.round + 1) // self.every)) ** 2 / view.K
+        tests = view.trials.split_tests(view, self.parting, max(self.least, 2 * FEWEST), level)
+        accepted = sorted((test for test in tests if test.accepted), key=lambda test: test.p)
+        chosen = sorted(accepted[: int(min(room, len(accepted)))], key=lambda test: test.cluster)
+        return split(view, [Cut(test.cluster, test.parts, test.sentence) for test in chosen], self.hard)
