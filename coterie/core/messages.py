@@ -34,7 +34,7 @@ class Broadcast:
     round: int
     clusters: Clusters
     only: Tensor | None = None
-    """(m, R) the one slot that a client is sent in each restart, or `ALL`; None: all clients get every model."""
+    """(m, L) the slots that a client is sent, in a round one for each restart, or `ALL`; None: all get every model."""
     scalars: Mapping[str, float] = field(default_factory=dict)
     each: Params = field(default_factory=dict)
     """Arrays with one row per client, of which each client gets its own: {name: (m, ...)}."""
@@ -60,7 +60,7 @@ class Broadcast:
         every = clusters.restarts * clusters.K * clusters.slot_bytes
         if self.only is None:
             return count * (fixed + every)
-        alone = clusters.restarts * (clusters.slot_bytes + 8)
+        alone = self.only.shape[1] * (clusters.slot_bytes + 8)
         sent_all = int((self.only == ALL).any(dim=1).sum())
         return count * fixed + sent_all * every + (count - sent_all) * alone
 

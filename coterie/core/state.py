@@ -21,6 +21,8 @@ OBJECTIVE = "objective/"
 """Prefix of the arrays that the objective keeps."""
 TREE = "tree/"
 """Prefix of the arrays that record all splits (`core/tree.py`)."""
+AGE = "age"
+"""Array of the number of rounds that each cluster has existed for, where clusters are removed."""
 
 TIE = 1e-9
 """Training losses that differ by less than this, relative to the least, are a tie."""

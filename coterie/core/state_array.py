@@ -158,6 +158,26 @@ class ShareByMember(RegroupRule):
         return (by_client @ flows.reshape(len(flows), *between, *flows.shape[1:])).movedim((0, -1), ends)
 
 
+@register("age")
+@dataclass(frozen=True)
+class Age(RegroupRule):
+    """The entries say for how many rounds a cluster has existed: both parts of a split, and a union, start at zero."""
+
+    needs: ClassVar[tuple[Axis, ...]] = ("cluster",)
+    resizes: ClassVar[bool] = True
+
+    def carry_over(self, value: Tensor, axes: Axes, event: RegroupEvent) -> Tensor:
+        at = axes.index("cluster")
+        rows = value.movedim(at, 0)
+        named = [parent for new in event.regroup.clusters for parent in new.parents]
+        same = [len(new.parents) == 1 and named.count(new.parents[0]) == 1 for new in event.regroup.clusters]
+        after = [
+            rows[new.parents[0]] if stays else torch.zeros_like(rows[0])
+            for new, stays in zip(event.regroup.clusters, same, strict=True)
+        ]
+        return torch.stack(after).movedim(0, at)
+
+
 @register("cluster-number")
 @dataclass(frozen=True)
 class ClusterNumber(RegroupRule):

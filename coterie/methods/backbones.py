@@ -1,8 +1,8 @@
 """Tiers 1 and 2 of published methods, whose number of clusters HCFL lets grow.
 
 backbone    a cluster explains by    clients                                   averaging of the clusters' models
-fedem       p(y|x)                   mixtures by EM                            all (or by responsibility)
-fedrc       p(y|x) / P_k(y)          mixtures by EM                            all (or by responsibility)
+fedem       p(y|x)                   mixtures by EM                            by responsibility (the paper: all)
+fedrc       p(y|x) / P_k(y)          mixtures by EM                            by responsibility (the paper: all)
 fesem       p(y|x)                   one cluster, of the nearest parameters    members
 fedsoft     p(y|x)                   a model (head) of their own, held near    by weight
                                      their mixture of the clusters'
@@ -30,8 +30,8 @@ Backbone = Literal["fedem", "fedrc", "fesem", "fedsoft"]
 PULL = 0.1
 NO_TWIN = "but not with order=heads-first, nor with backbone fedsoft, whose clients go on from heads of their own"
 AVERAGING: Mapping[Backbone, Literal["members", "all", "responsibility"]] = {
-    "fedem": "all",
-    "fedrc": "all",
+    "fedem": "responsibility",
+    "fedrc": "responsibility",
     "fesem": "members",
     "fedsoft": "responsibility",
 }
@@ -42,7 +42,7 @@ class BackboneMethod(TieredMethod):
     """Base of methods that let the number of clusters of a published method grow."""
 
     clusters: int | Auto = option(1, "number of clusters at first; they are to be found, so one by default", low=1)
-    backbone: Backbone = option("fedrc", "how a cluster explains a sample and how clients are given to clusters")
+    backbone: Backbone = option("fedem", "how a cluster explains a sample and how clients are given to clusters")
     lam: float | None = option(
         None, f"with backbone fedsoft: strength of the pull to the mixture (lambda), {PULL:g} by default", low=0
     )

@@ -6,6 +6,10 @@ eps_1, eps_2               eps1, eps2: |mean of Delta theta_i| < eps_1 and max |
 alpha_ij                   cosine of two updates; the cut by complete linkage makes the largest one across least
 gamma_max                  gate: a cut counts only if gamma_max < sqrt((1 - alpha_cross) / 2)
 
+The paper's thresholds are lengths that depend on the model, the step size and the data. By default none is needed: a
+cluster is cut if that lowers the loss on held-out halves of its members' samples (`tiers/split_test.py`). With eps1 or
+eps2 the paper's rule decides.
+
 After a cut the model of a part is the mean of what its members made of the cluster's. Nothing is merged or removed.
 
 A new client takes the cluster whose model has the least loss on its samples (newcomers=loss). The paper keeps the tree
@@ -19,38 +23,92 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from coterie.core.registry import register
+from coterie.errors import ConfigError
 from coterie.methods.base import TieredMethod
 from coterie.options import option
 from coterie.tiers.assignment import Assigned
 from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
-from coterie.tiers.procedure import Procedure, SplitByNorm
+from coterie.tiers.procedure import Procedure, ProcedureStep, SplitByNorm
+from coterie.tiers.split_test import RATE, Parting, SplitByTest
+
+PAPER_EPS1, PAPER_EPS2, PAPER_WARMUP = 0.4, 1.6, 20
+"""Thresholds of the authors' code, where only some of them are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormSplit:
-    """Settings of the cut by norms."""
+class HeldOutSplit:
+    """Settings of splits that a test on held-out halves decides."""
 
-    eps1: float = option(0.4, "a cluster may be cut once the norm of its mean update is below this (eps_1)", above=0)
-    eps2: float = option(1.6, "and the norm of some member's update is above this (eps_2)", low=0)
+    false_splits: float = option(
+        RATE,
+        "largest probability that a run without groups splits a cluster, where tests on held-out halves of the "
+        "clients' samples decide",
+        above=0,
+        high=0.5,
+    )
+    test_every: int = option(5, "number of rounds between these tests", low=1)
+    max_clusters: int | None = option(None, "largest number of clusters", low=1)
+
+    def held_out_split(
+        self, hard: bool = True, warmup: int = 0, partings: tuple[Parting, ...] = ("distance", "updates")
+    ) -> SplitByTest:
+        """Return the step of the procedure."""
+        return SplitByTest(
+            partings,
+            every=self.test_every,
+            warmup=warmup,
+            rate=self.false_splits,
+            max_clusters=self.max_clusters,
+            hard=hard,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormSplit(HeldOutSplit):
+    """Settings of the cut by norms, or by tests if no threshold is given."""
+
+    eps1: float | None = option(
+        None,
+        "a cluster may be cut once the norm of its mean update is below this (eps_1); by default a test decides, with "
+        "eps2 alone 0.4",
+        above=0,
+    )
+    eps2: float | None = option(
+        None,
+        "and the norm of some member's update is above this (eps_2); by default a test decides, with eps1 alone 1.6",
+        low=0,
+    )
     thresholds: Literal["absolute", "relative"] = option(
         "absolute", "whether eps1 is a norm, or a share of the longest member's update"
     )
-    warmup: int = option(20, "number of rounds before the first cut", low=0)
-    least: int = option(3, "least number of members of a cluster that is cut", low=2)
-    gate: float | None = option(
-        None, "gamma_max: cut only if updates across the cut differ by that much; by default always", low=0
+    warmup: int | None = option(
+        None, "number of rounds before the first cut; by default 20 with eps1 and eps2, none with tests", low=0
     )
-    max_clusters: int | None = option(None, "largest number of clusters", low=1)
+    least: int = option(3, "with eps1 and eps2: least number of members of a cluster that is cut", low=2)
+    gate: float | None = option(
+        None,
+        "gamma_max, with eps1 and eps2: cut only if updates across the cut differ by that much; by default always",
+        low=0,
+    )
 
-    def norm_split(self) -> SplitByNorm:
-        """Return the step of the procedure."""
+    def norm_split(self) -> ProcedureStep:
+        """Return the step of the procedure.
+
+        Raises:
+            ConfigError: if a setting of the cut by norms is given without its thresholds.
+        """
+        if self.eps1 is None and self.eps2 is None:
+            if self.gate is not None or self.thresholds == "relative":
+                given = "gate" if self.gate is not None else "thresholds=relative"
+                raise ConfigError(f"{given} is for cuts by norms: give eps1 and eps2 too, or leave {given} out")
+            return self.held_out_split(warmup=self.warmup or 0)
         return SplitByNorm(
-            self.eps1,
-            self.eps2,
+            PAPER_EPS1 if self.eps1 is None else self.eps1,
+            PAPER_EPS2 if self.eps2 is None else self.eps2,
             self.thresholds == "relative",
-            self.warmup,
+            PAPER_WARMUP if self.warmup is None else self.warmup,
             self.least,
             self.gate,
             self.max_clusters,

@@ -47,7 +47,7 @@ class MixtureMethod(TrialSettings, TieredMethod):
 
     @property
     def default_averaging(self) -> Averaging:
-        return Averaging(over="all", client_weight="samples")
+        return Averaging(over="responsibility", client_weight="samples")
 
     @property
     def placing(self) -> Placing:

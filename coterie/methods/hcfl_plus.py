@@ -36,13 +36,14 @@ from coterie.errors import ConfigError
 from coterie.learners.base import Learner
 from coterie.methods.backbones import NO_TWIN, BackboneMethod
 from coterie.methods.base import Method
+from coterie.methods.cfl import HeldOutSplit
 from coterie.methods.fedem import ORDER_HELP, Order
 from coterie.options import option
 from coterie.tiers.assignment import AssignmentRule, EMMixture, NearestParameters, PersonalEM
 from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import Prototypes
-from coterie.tiers.procedure import Procedure, RemoveUnclaimed, SplitByGap
+from coterie.tiers.procedure import Procedure, ProcedureStep, RemoveUnclaimed, SplitByGap
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
 """mu-tilde of each backbone that has it, as in the paper's tables."""
@@ -50,11 +51,14 @@ MU = {"fedem": 0.0, "fedrc": 0.4}
 
 @register("hcfl+")
 @dataclass(frozen=True, kw_only=True)
-class HCFLPlus(BackboneMethod):
+class HCFLPlus(HeldOutSplit, BackboneMethod):
     """gamma_jk ~ w_jk L_k; heads, then body, by gamma; split by prototypes, remove what nobody ranks first."""
 
-    rho: float = option(
-        0.3, "split once the largest distance in a cluster is this far above the mean distance there", above=0
+    rho: float | None = option(
+        None,
+        "split once the largest distance in a cluster is this far above the mean distance there (the paper: 0.05 to "
+        "0.3); by default tests on held-out halves decide",
+        above=0,
     )
     mu: float | None = option(
         None,
@@ -68,12 +72,12 @@ class HCFLPlus(BackboneMethod):
     order: Order = option("heads-first", ORDER_HELP)
     split: Literal["soft", "hard"] | None = option(
         None,
-        "whether a split halves the clients' weights (soft), or writes the parts into them (hard); by default soft, "
-        "with backbone fesem hard",
+        "whether a split halves the clients' weights (soft), or writes the parts into them (hard); by default hard, "
+        "with rho soft",
     )
     remove: bool = option(True, "whether clusters that nobody ranks first are removed")
+    grace: int = option(2, "number of rounds in which a cluster that comes from a split is not removed", low=0)
     warmup: int = option(0, "number of rounds before the first split", low=0)
-    max_clusters: int | None = option(None, "largest number of clusters", low=1)
 
     summary: ClassVar[str] = "one body and as many heads as the data calls for, split by what classes look like"
     learners: ClassVar[tuple[str, ...] | None] = ("mlp", "cnn", "module")
@@ -90,14 +94,19 @@ class HCFLPlus(BackboneMethod):
 
     def tiers(self) -> Tiers:
         by_default: Literal["ascp", "cscp"] = "cscp" if self.backbone == "fedrc" else "ascp"
-        split = SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters)
+        removal = (RemoveUnclaimed(self.grace),) if self.remove else ()
         return self.grown(
             self._assignment(),
-            Procedure((RemoveUnclaimed(), split) if self.remove else (split,)),
+            Procedure((*removal, self._splitting())),
             Prototypes(self.principle or by_default),
             ("body",),
             self.order,
         )
+
+    def _splitting(self) -> ProcedureStep:
+        if self.rho is None:
+            return self.held_out_split(self._hard(), self.warmup)
+        return SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters)
 
     def _assignment(self) -> AssignmentRule:
         if self.backbone in MU:
@@ -115,4 +124,5 @@ class HCFLPlus(BackboneMethod):
             raise ConfigError(
                 "hcfl+: split=soft halves weights, but with backbone fesem a client has one cluster: leave split out"
             )
-        return self.backbone == "fesem" or self.split == "hard"
+        by_default = "hard" if self.backbone == "fesem" or self.rho is None else "soft"
+        return (self.split or by_default) == "hard"

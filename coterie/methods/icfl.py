@@ -11,7 +11,9 @@ This follows the implementation by HCFL's authors, but for two points: everybody
 from which clients are placed by their models, and the cut is by rows of eigenvectors (theirs takes the other axis).
 
 alpha*(t) rises to 1, so the number of clusters runs towards the number of clients unless `max_clusters` caps it; in
-Table 1 of HCFL (Guo, Tang, Lin 2025) it ends at 98 to 100 with 100 clients.
+Table 1 of HCFL (Guo, Tang, Lin 2025) it ends at 98 to 100 with 100 clients. So alpha*(t) decides only if alpha0 is
+given. By default a cluster is cut where that lowers the loss on held-out halves of its members' samples
+(`tiers/split_test.py`); the parts are those of the eigenvectors in both cases.
 """
 
 from __future__ import annotations
@@ -23,28 +25,31 @@ from typing import ClassVar
 from coterie.core.registry import register
 from coterie.errors import ConfigError
 from coterie.methods.base import TieredMethod
+from coterie.methods.cfl import HeldOutSplit
 from coterie.options import option
 from coterie.tiers.assignment import Assigned
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
-from coterie.tiers.procedure import Procedure, SplitBySpectrum
+from coterie.tiers.procedure import Procedure, ProcedureStep, SplitBySpectrum
 
 
 @register("icfl")
 @dataclass(frozen=True, kw_only=True)
-class ICFL(TieredMethod):
+class ICFL(HeldOutSplit, TieredMethod):
     """theta_c <- mean over members; cut c in two where alpha_G < alpha*(t)."""
 
-    alpha0: float = option(0.85, "how slowly the threshold on alpha rises, between 0 and 1 (alpha_0)", above=0)
-    eps1: float = option(4.0, "base of the threshold, above e (eps_1)", above=math.e)
-    warmup: int = option(0, "number of rounds before the first cut", low=0)
-    least: int = option(2, "least number of members of a cluster that is cut", low=2)
-    max_clusters: int | None = option(
-        None, "largest number of clusters; without it nearly every client ends alone", low=1
+    alpha0: float | None = option(
+        None,
+        "how slowly the paper's threshold on alpha rises, between 0 and 1 (alpha_0), such as 0.85; by default tests on "
+        "held-out halves decide",
+        above=0,
     )
+    eps1: float = option(4.0, "with alpha0: base of the threshold, above e (eps_1)", above=math.e)
+    warmup: int = option(0, "number of rounds before the first cut", low=0)
+    least: int = option(2, "with alpha0: least number of members of a cluster that is cut", low=2)
 
     summary: ClassVar[str] = (
-        "one model for all, cut in two where updates point apart; the threshold rises, so cap the number"
+        "one model for all, cut in two by the directions of updates where that lowers the held-out loss"
     )
     citation: ClassVar[str] = (
         "Yan, Tong, Wang: Clustered Federated Learning in Heterogeneous Environment, 2023, as in Guo, Tang, Lin: "
@@ -55,9 +60,11 @@ class ICFL(TieredMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.alpha0 < 1:
+        if self.alpha0 is not None and not self.alpha0 < 1:
             raise ConfigError(f"icfl: alpha0 must be below 1, got {self.alpha0:g}: at 1 the threshold would never rise")
 
     def tiers(self) -> Tiers:
-        step = SplitBySpectrum(self.alpha0, self.eps1, self.warmup, self.least, self.max_clusters)
+        step: ProcedureStep = self.held_out_split(warmup=self.warmup, partings=("updates",))
+        if self.alpha0 is not None:
+            step = SplitBySpectrum(self.alpha0, self.eps1, self.warmup, self.least, self.max_clusters)
         return self.compose(assignment=Assigned(), procedure=Procedure((step,)), distance=UpdateCosine(), K=1)

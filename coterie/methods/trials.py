@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.methods.asking import Cost
 from coterie.methods.run import Run
+from coterie.tiers.landmarks import with_the_rest
 from coterie.tiers.split_test import FEWEST, Parting, SplitTest, parted, tested
 from coterie.tiers.view import View
 
@@ -29,60 +30,96 @@ class RoundTrials:
     cost: Cost = field(default_factory=Cost)
     tests: list[SplitTest] = field(default_factory=list)
 
-    def split_tests(self, view: View, parting: Parting, least: int, level: float) -> Sequence[SplitTest]:
+    def split_tests(
+        self, view: View, partings: Sequence[Parting], least: int, most: int, level: float
+    ) -> Sequence[SplitTest]:
         """Return the test of every cluster with at least `least` members that have two samples."""
-        candidates = list(self._candidates(view, parting, least))
+        candidates = list(self._candidates(view, partings, least, most))
         if candidates:
             self.tests.extend(self._compare(view, candidates, level))
         return self.tests
 
-    def _candidates(self, view: View, parting: Parting, least: int) -> Iterator[_Candidate]:
+    def _candidates(self, view: View, partings: Sequence[Parting], least: int, most: int) -> Iterator[_Candidate]:
         """Ask for updates on half of the samples, and part the members of each cluster by them."""
-        run, tiers = self.run, self.run.tiers
-        sizes = run.federation.sizes
-        places = np.concatenate([np.zeros(0, dtype=np.int64), *(view.members(k) for k in range(view.K))])
-        places = places[sizes[view.answered[places]] >= 2]
-        models = Clusters(view.clusters.all_models(), view.K)
-        own = view.choice[torch.from_numpy(view.answered)]
-        task = HalfUpdate(tiers.local.without_prox(), run.seed, tiers.distance)
-        rate = tiers.local.rate(view.round, run.rounds)
-        rows = self._asked(task, view, models, own[:, None], places, {"lr": rate})
+        sizes = self.run.federation.sizes
+        rows = self._updates(view)
         for k in range(view.K):
             members = np.array([place for place in view.members(k) if place in rows.places], dtype=np.int64)
             if len(members) < least:
                 continue
-            at = [rows.places[place] for place in members]
-            change = rows.rows["change"][at].double()
-            summary = {name: value[at] for name, value in rows.rows.items()}
-            assert tiers.distance is not None, "checked when the method is built"
-            apart = tiers.distance.server_pairwise(summary | {"own_change": change})
-            first, second = parted(parting, apart)
-            if min(len(first), len(second)) >= FEWEST:
-                mass = torch.from_numpy(sizes[view.answered[members]]).double()
-                yield _Candidate(k, (members[first], members[second]), _means(change, mass, first, second))
+            own = rows.at(members)
+            mass = torch.from_numpy(sizes[view.answered[members]]).double()
+            found = [self._parted(parting, own, view.round, most) for parting in partings]
+            parts = [pair for pair in found if min(map(len, pair)) >= FEWEST]
+            if parts:
+                changes = [_mean(own["change"], mass, np.arange(len(members)))]
+                changes += [_mean(own["change"], mass, part) for pair in parts for part in pair]
+                yield _Candidate(k, [(members[one], members[other]) for one, other in parts], torch.stack(changes))
+
+    def _updates(self, view: View) -> _Rows:
+        """Ask all members with two samples for their updates on the first half."""
+        run, tiers = self.run, self.run.tiers
+        places = np.flatnonzero(run.federation.sizes[view.answered] >= 2)
+        own = view.choice[torch.from_numpy(view.answered)]
+        places = places[(own[torch.from_numpy(places)] >= 0).numpy()]
+        task = HalfUpdate(tiers.local.without_prox(), run.seed, tiers.distance)
+        scalars = {"lr": tiers.local.rate(view.round, run.rounds)}
+        return self._asked(task, view, Clusters(view.clusters.all_models(), view.K), own[:, None], places, scalars)
+
+    def _parted(self, parting: Parting, rows: Params, round_: int, most: int) -> tuple[Positions, Positions]:
+        """Part the members of one cluster; of more than `most` some are parted, and the others join the nearer part."""
+        distance = self.run.tiers.distance
+        assert distance is not None, "checked when the method is built"
+        named = rows | {"own_change": rows["change"]}
+        everybody = np.arange(len(rows["change"]))
+        if len(everybody) <= most:
+            return parted(parting, distance, named)
+        some = np.linspace(0, len(everybody) - 1, most).astype(np.int64)  # members come in the order of their hashes
+        first, second = parted(parting, distance, _rows_at(named, some))
+        both = with_the_rest(
+            (some[first], some[second]), everybody, lambda places: distance.server_pairwise(_rows_at(named, places))
+        )
+        return both[0], both[1]
 
     def _compare(self, view: View, candidates: Sequence[_Candidate], level: float) -> Iterator[SplitTest]:
-        """Ask for the losses of the cluster's and both parts' models on the other half of the samples."""
-        count = len(candidates)
-        like = view.clusters.all_models()
-        changes = torch.cat([torch.stack([one.changes[part] for one in candidates]) for part in range(3)])
-        start = torch.tensor([one.cluster for one in candidates]).repeat(3)
-        moved = unflat(changes, like)
-        params = {name: (p[start].double() + moved[name]).to(p) for name, p in like.items()}
-        slots = torch.full((len(view.answered), 3), 0)
-        for column, one in enumerate(candidates):
-            for part, places in enumerate(one.parts):
-                slots[torch.from_numpy(places)] = column + count * torch.tensor([0, 1 + part, 2 - part])
-        places = np.concatenate([part for one in candidates for part in one.parts])
-        rows = self._asked(HalfLosses(self.run.seed), view, Clusters(params, count, 3), slots, places, {})
+        """Ask for the losses of the cluster's and both parts' models on the other half of the samples.
+
+        The models of all candidates stand one after the other: for each the cluster's, then two for each parting. A
+        client is sent its cluster's and, for each parting, that of its own part.
+        """
+        ways = max(len(one.parts) for one in candidates)
+        like, slots = view.clusters.all_models(), torch.zeros(len(view.answered), 1 + ways, dtype=torch.int64)
+        first = 0
         for one in candidates:
-            members = [place for part in one.parts for place in part if place in rows.places]
-            losses = rows.rows["losses"][[rows.places[place] for place in members]].numpy()
+            for way in range(ways):
+                for part, places in enumerate(one.parts[min(way, len(one.parts) - 1)]):
+                    at = torch.from_numpy(places)
+                    slots[at, 0] = first
+                    slots[at, 1 + way] = first + 1 + 2 * min(way, len(one.parts) - 1) + part
+            first += len(one.changes)
+        start = torch.tensor([one.cluster for one in candidates for _ in one.changes])
+        moved = unflat(torch.cat([one.changes for one in candidates]), like)
+        params = {name: (p[start].double() + moved[name]).to(p) for name, p in like.items()}
+        places = np.concatenate([part for one in candidates for part in one.parts[0]])
+        rows = self._asked(HalfLosses(self.run.seed), view, Clusters(params, first), slots, places, {})
+        for one in candidates:
+            members = [place for part in one.parts[0] for place in part if place in rows.places]
+            losses = rows.at(members)["losses"].numpy()
             samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
-            yield tested(one.cluster, one.parts, losses[:, :2], samples, level)
+            found = [
+                tested(one.cluster, parts, losses[:, [0, 1 + way]], samples, level)
+                for way, parts in enumerate(one.parts)
+            ]
+            yield min(found, key=lambda test: test.p)
 
     def _asked(
-        self, task: HalfUpdate | HalfLosses, view: View, models: Clusters, slots: Tensor, places: Positions, scalars: dict[str, float]
+        self,
+        task: HalfUpdate | HalfLosses,
+        view: View,
+        models: Clusters,
+        slots: Tensor,
+        places: Positions,
+        scalars: Mapping[str, float],
     ) -> _Rows:
         """Return the rows of the members at these places, by place; `slots` has a row for all that answered."""
         positions = np.sort(view.answered[places])
@@ -97,22 +134,33 @@ class RoundTrials:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A cluster with two parts, and the mean changes (3, P) of all members and of each part."""
+    """A cluster that may be split."""
 
     cluster: int
-    parts: tuple[Positions, Positions]
+    parts: Sequence[tuple[Positions, Positions]]
+    """Both parts in each parting, as places in `View.answered`."""
     changes: Tensor
+    """(1 + 2 partings, P) mean change of all members, then of each part of each parting."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of replies, with the row of each place."""
+    """Rows of replies."""
 
-    places: dict[int, int]
+    places: Mapping[int, int]
+    """The row of each place in `View.answered`."""
     rows: Params
 
+    def at(self, places: Sequence[int] | Positions) -> Params:
+        """Return the rows of clients at these places."""
+        return _rows_at(self.rows, np.array([self.places[int(place)] for place in places], dtype=np.int64))
 
-def _means(change: Tensor, mass: Tensor, *parts: Positions) -> Tensor:
-    """Return weighted means of changes (n, P): of all, then of each part."""
-    groups = [torch.arange(len(change)), *map(torch.from_numpy, parts)]
-    return torch.stack([(change[at] * mass[at, None]).sum(dim=0) / mass[at].sum() for at in groups])
+
+def _rows_at(rows: Params, places: Positions) -> Params:
+    return {name: row[torch.from_numpy(places)] for name, row in rows.items()}
+
+
+def _mean(change: Tensor, mass: Tensor, part: Positions) -> Tensor:
+    """Return the weighted mean (P,) of the changes (n, P) of a part."""
+    at = torch.from_numpy(part)
+    return (change[at].double() * mass[at, None]).sum(dim=0) / mass[at].sum()

@@ -35,6 +35,7 @@ from coterie.tiers.procedure import (
     SplitByNorm,
     SplitBySpectrum,
 )
+from coterie.tiers.split_test import SplitByTest
 
 __all__ = [
     "AnchorCosine",
@@ -64,5 +65,6 @@ __all__ = [
     "SplitByGap",
     "SplitByNorm",
     "SplitBySpectrum",
+    "SplitByTest",
     "UpdateCosine",
 ]

@@ -26,6 +26,9 @@ class ProcedureStep(Registered, ABC, family="procedure step"):
     """Whether it needs what each member made of its cluster's model."""
     onboards: ClassVar[bool] = False
     """Whether clients describe themselves before they first train, and are placed by that."""
+    removes: ClassVar[bool] = False
+    """Whether it removes clusters. Removals are decided with the clients' weights of the round, before any other step,
+    and applied after all of them (algorithm 2 of HCFL+)."""
 
     @abstractmethod
     def server_propose(self, view: View) -> Regroup | None:
@@ -167,11 +170,14 @@ class SplitByGap(ProcedureStep):
 class RemoveUnclaimed(ProcedureStep):
     """A cluster that nobody ranks first is removed; never the last one."""
 
+    grace: int = 2
+    """Number of rounds in which a cluster that comes from a split is not removed."""
     splits: ClassVar[bool] = False
+    removes: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
-        sizes = view.sizes()
-        claimed = [k for k in range(view.K) if sizes[k] > 0 or view.shares_first_rank(k)]
+        sizes, young = view.sizes(), view.ages() < self.grace
+        claimed = [k for k in range(view.K) if sizes[k] > 0 or young[k] or view.shares_first_rank(k)]
         if len(claimed) == view.K or not claimed:
             return None
         gone = sorted(set(range(view.K)) - set(claimed))

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from coterie.core.regroup import Regroup
+import torch
+
+from coterie.core.regroup import NewCluster, Regroup
+from coterie.core.state import AGE, ServerState
+from coterie.core.state_array import Age, StateArray
 from coterie.tiers.procedure import Procedure
 from coterie.tiers.view import View
+
+OLD = 1_000_000
+"""Age in rounds of the clusters that a run starts with."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +28,41 @@ class Regrouped:
 
 
 def regroup(procedure: Procedure, view: View) -> Regrouped:
-    """Run every step of the procedure in turn, each on the result of the steps before it."""
+    """Run every step of the procedure in turn, each on the result of the steps before it; removals come last.
+
+    Which clusters are removed is decided before the other steps, with the clients' weights as they sent them.
+    """
+    if not procedure.steps:
+        return Regrouped(view, ())
+    if any(step.removes for step in procedure.steps):
+        view = replace(view, state=_older(view.state))
+    removals = [
+        (decided, view.K) for step in procedure.steps if step.removes and (decided := step.server_propose(view))
+    ]
     events: list[Mapping[str, object]] = []
+    origins: list[set[int]] = [{k} for k in range(view.K)]
     for step in procedure.steps:
-        decided = step.server_propose(view)
+        decided = None if step.removes else step.server_propose(view)
         if decided is not None:
             events.append(_event(view, decided))
             view = view.after(decided)
+            origins = [set().union(*(origins[parent] for parent in new.parents)) for new in decided.clusters]
+    for decided, K in removals:
+        gone = set(range(K)) - {new.parents[0] for new in decided.clusters}
+        kept = [k for k, before in enumerate(origins) if not before or before - gone]
+        if kept and len(kept) < view.K:
+            applied = replace(decided, clusters=tuple(NewCluster((k,)) for k in kept))
+            events.append(_event(view, applied))
+            view = view.after(applied)
+            origins = [origins[k] for k in kept]
     return Regrouped(view, tuple(events))
+
+
+def _older(state: ServerState) -> ServerState:
+    """Return the state with the age of every cluster one round higher; clusters of the beginning count as old."""
+    known = state.arrays.get(AGE)
+    ages = torch.full((state.clusters.K,), OLD) if known is None else known.value + 1
+    return state.with_arrays({AGE: StateArray(ages, ("cluster",), Age())})
 
 
 def _event(view: View, decided: Regroup) -> dict[str, object]:

@@ -9,7 +9,8 @@ client's samples the model of its part is compared with the model of the whole c
 If all members follow one distribution, the parts are chance, and a part's model is the cluster's with more noise: the
 mean gain is not above zero. So a one-sided t-test over clients has at most the stated rate of false splits. The tests
 of a run share its rate: the j-th trial of a run with K clusters tests each at 6 / (pi^2 j^2) times rate / K, which adds
-up to less than the rate over any number of trials.
+up to the rate over any number of trials. Members are parted in two ways, by the method's own distance and by the cosines
+of their updates; the better one counts, at half the level.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
-import numpy as np
-
+from coterie.core.clusters import Params
 from coterie.core.registry import register
 from coterie.core.regroup import Regroup
 from coterie.core.shard import Positions
+from coterie.tiers.distance import Distance, apart_by_angle
 from coterie.tiers.landmarks import MOST, Floats
-from coterie.tiers.procedure import Cut, ProcedureStep, bipartition, split, spectral_parts
+from coterie.tiers.procedure import Cut, ProcedureStep, bipartition, spectral_parts, split
 from coterie.tiers.view import View
 
-RATE = 0.05
+RATE = 0.01
 """Probability that a run without groups splits a cluster, at most."""
 FEWEST = 2
 """Least number of members of a part."""
@@ -75,7 +76,9 @@ class SplitTest:
         return {"cluster": self.cluster, "clients": self.clients, "parts": sizes, **figures, "split": self.accepted}
 
 
-def tested(cluster: int, parts: tuple[Positions, Positions], losses: Floats, samples: Floats, level: float) -> SplitTest:
+def tested(
+    cluster: int, parts: tuple[Positions, Positions], losses: Floats, samples: Floats, level: float
+) -> SplitTest:
     """Return the test of one cluster.
 
     Args:
@@ -101,17 +104,22 @@ class Trials(Protocol):
     """Carries out tests with the clients; `methods/trials.py`."""
 
     @abstractmethod
-    def split_tests(self, view: View, parting: Parting, least: int, rate: float) -> Sequence[SplitTest]:
-        """Return the test of every cluster that has enough members."""
+    def split_tests(
+        self, view: View, partings: Sequence[Parting], least: int, most: int, level: float
+    ) -> Sequence[SplitTest]:
+        """Return the test of every cluster that has enough members: of the better one of several partings."""
         ...
 
 
-Parting = Literal["complete-linkage", "spectrum"]
+Parting = Literal["distance", "updates"]
+"""Two parts by complete linkage of the method's distance, or by the leading eigenvectors of the cosines of updates."""
 
 
-def parted(parting: Parting, apart: Floats) -> tuple[Positions, Positions]:
-    """Return two parts of clients from the distances (n, n) between them."""
-    return bipartition(apart) if parting == "complete-linkage" else spectral_parts(apart)
+def parted(parting: Parting, distance: Distance, rows: Params) -> tuple[Positions, Positions]:
+    """Return two parts of clients from their rows on the first half of their samples."""
+    if parting == "distance":
+        return bipartition(distance.server_pairwise(rows))
+    return spectral_parts(apart_by_angle(rows["own_change"]))
 
 
 @register("split-by-test")
@@ -119,7 +127,8 @@ def parted(parting: Parting, apart: Floats) -> tuple[Positions, Positions]:
 class SplitByTest(ProcedureStep):
     """A cluster is split if that lowers the loss on held-out halves of its members' samples, by a t-test."""
 
-    parting: Parting = "complete-linkage"
+    partings: tuple[Parting, ...] = ("distance", "updates")
+    """Ways to part the members of a cluster; the one with the larger gain counts, and they share the level."""
     every: int = 5
     """Number of rounds between trials."""
     warmup: int = 0
@@ -132,6 +141,7 @@ class SplitByTest(ProcedureStep):
     hard: bool = True
     """Whether the parts are written into the clients' weights; else everybody's are halved and the data decides."""
     most: int = MOST
+    """Largest number of members of a cluster that are compared; the others join the nearer part."""
     splits: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -140,8 +150,9 @@ class SplitByTest(ProcedureStep):
         room = math.inf if self.max_clusters is None else self.max_clusters - view.K
         if room <= 0:
             return None
-        level = self.rate * 6 / (math.pi * ((view.round + 1) // self.every)) ** 2 / view.K
-        tests = view.trials.split_tests(view, self.parting, max(self.least, 2 * FEWEST), level)
+        trial = (view.round + 1) // self.every
+        level = self.rate * 6 / (math.pi * trial) ** 2 / (view.K * len(self.partings))
+        tests = view.trials.split_tests(view, self.partings, max(self.least, 2 * FEWEST), self.most, level)
         accepted = sorted((test for test in tests if test.accepted), key=lambda test: test.p)
         chosen = sorted(accepted[: int(min(room, len(accepted)))], key=lambda test: test.cluster)
         return split(view, [Cut(test.cluster, test.parts, test.sentence) for test in chosen], self.hard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from coterie.core.clusters import Clusters, Params
 from coterie.core.keys import Words, fold
 from coterie.core.regroup import Changes, Regroup, renormalised
 from coterie.core.shard import ClientId, Positions
-from coterie.core.state import TREE, ServerState
+from coterie.core.state import AGE, TREE, ServerState
 from coterie.core.state_array import RegroupEvent
 from coterie.core.tree import with_splits
 from coterie.tiers.distance import Distance
@@ -80,6 +81,10 @@ class View:
     def sizes(self) -> Tensor:
         """Return the number of clients in each cluster, (K,)."""
         return torch.bincount(self.choice[self.choice >= 0], minlength=self.K)
+
+    def ages(self) -> Tensor:
+        """Return for how many rounds each cluster has existed, (K,); many where nobody counts them."""
+        return self.state.arrays[AGE].value if AGE in self.state.arrays else torch.full((self.K,), sys.maxsize)
 
     def shares_first_rank(self, k: int) -> bool:
         """Return whether a client that answered gives cluster k at least as much weight as any other cluster.

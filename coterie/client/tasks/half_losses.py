@@ -20,7 +20,7 @@ from coterie.core.task import Task
 @register("half-losses")
 @dataclass(frozen=True)
 class HalfLosses(Task):
-    """Row `losses` (R,): the mean loss of each assigned model on the second half of the client's samples.
+    """Row `losses` (L,): the mean loss of each of L assigned models on the second half of the client's samples.
 
     The halves are those of `HalfUpdate` in the same round.
     """
@@ -30,7 +30,7 @@ class HalfLosses(Task):
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         assert broadcast.only is not None, "every client is sent the models that it compares"
-        learner, clusters, count = clients.learner, broadcast.clusters, broadcast.clusters.restarts
+        learner, clusters, count = clients.learner, broadcast.clusters, broadcast.only.shape[1]
         _, shard = halves(clients.train, self.seed, broadcast.round)
         losses = torch.zeros(len(shard), count, dtype=torch.float64)
         for block in cut(shard, shard.hashes, count * row_bytes(clusters.params)):  # nothing is drawn
@@ -42,4 +42,5 @@ class HalfLosses(Task):
         return Reply(clients=shard.ids, rows={"losses": losses}).only(losses.isfinite().all(dim=1))
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
-        return Expected(rows={"losses": Spec((broadcast.clusters.restarts,), low=-1.0)})
+        assert broadcast.only is not None
+        return Expected(rows={"losses": Spec((broadcast.only.shape[1],), low=-1.0)})
