@@ -96,7 +96,7 @@ class Tiered(TieredMethod):
 
     @property
     def default_averaging(self) -> Averaging:
-        over: Any = "all" if self.assignment.mixture else "responsibility" if self.assignment.personal else "members"
+        over: Any = "responsibility" if self.assignment.keeps_weights else "members"
         return Averaging(over=over, client_weight="samples")
 
     @property

@@ -1,6 +1,6 @@
 """Splits that calibrate themselves: a cluster is split if that lowers the loss on samples that took no part in it.
 
-Every `every` rounds each client trains its cluster's model on a random half of its samples. The members of a cluster are
+Every few rounds each client trains its cluster's model on a random half of its samples. The members of a cluster are
 parted by these updates (or by what the method compares), and each part makes a model. On the other half of every
 client's samples the model of its part is compared with the model of the whole cluster. The gain of client i is
 
@@ -9,8 +9,8 @@ client's samples the model of its part is compared with the model of the whole c
 If all members follow one distribution, the parts are chance, and a part's model is the cluster's with more noise: the
 mean gain is not above zero. So a one-sided t-test over clients has at most the stated rate of false splits. The tests
 of a run share its rate: the j-th trial of a run with K clusters tests each at 6 / (pi^2 j^2) times rate / K, which adds
-up to the rate over any number of trials. Members are parted in two ways, by the method's own distance and by the cosines
-of their updates; the better one counts, at half the level.
+up to the rate over any number of trials. Members are parted in two ways, by the method's own distance and by the
+cosines of their updates; the better one counts, at half the level.
 """
 
 from __future__ import annotations

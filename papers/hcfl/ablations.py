@@ -40,7 +40,7 @@ def _by_distance(title: str, distance: str) -> Row:
         {
             "objective": "ratio",
             "assignment": "em-mixture:mu=0.4",
-            "procedure": "remove-unclaimed + split-by-gap:rho=0.3",
+            "procedure": "remove-unclaimed:grace=0 + split-by-gap:rho=0.3",
             "distance": distance,
             "shared": "body",
             "order": "heads-first",

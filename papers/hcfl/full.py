@@ -25,6 +25,7 @@ from coterie.experiments.reproduction import (
     values_of,
 )
 from papers.hcfl.reference import count_range, take
+from papers.hcfl.settings import of_the_paper
 
 SETTING: dict[str, object] = {"dataset": "cifar10", "clients": 100, "concepts": 2, "beta": 0.2}
 TRAINING: dict[str, object] = {"rounds": 200, "local_epochs": 1, "batch_size": 128, "lr": 0.06, "evaluate_every": 10}
@@ -72,7 +73,15 @@ class Network:
             training["device"] = "cuda"
         setting = QUICK_SETTING if quick else SETTING
         return [
-            RunCell(row.title + end, seed, "diverse-shift", setting, row.method, {**training, **row.options}, take)
+            RunCell(
+                row.title + end,
+                seed,
+                "diverse-shift",
+                setting,
+                row.method,
+                of_the_paper(row.method, {**training, **row.options}),
+                take,
+            )
             for seed in range(seeds)
             for row in self.rows
         ]

@@ -34,6 +34,7 @@ from coterie.experiments.reproduction import (
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result
 from papers.hcfl.reference import SHOWN, best_and_last, count_range
+from papers.hcfl.settings import of_the_paper
 
 FAMILY = "hcfl-images"
 PAPER = "Guo, Tang, Lin 2025"
@@ -182,6 +183,7 @@ def cell(setting: Setting, row: Row, seed: int, quick: bool) -> RunCell:
     options = {**length, **WORK, **LEARNING[setting.dataset], **row.options}
     data = {**setting.options, **scale}
     kind = MeteredCell if setting is TWO_CLASSES else ImageCell
+    options = of_the_paper(row.method, options)
     return kind(row.cell(setting), seed, setting.scenario, data, row.method, options, take)
 
 

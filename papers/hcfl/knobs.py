@@ -32,6 +32,7 @@ from papers.hcfl.reference import (
     count_range,
     take,
 )
+from papers.hcfl.settings import of_the_paper
 
 BACKBONES = (PLUS_FEDRC, PLUS_FEDEM)
 Reference = tuple[str, str, str]
@@ -102,6 +103,7 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
 
 def _cell(knob: Knob, row: Row, changed: Mapping[str, object], seed: int, quick: bool) -> RunCell:
     options = {"rounds": QUICK_ROUNDS if quick else ROUNDS, "evaluate_every": EVERY, **row.options, **changed}
+    options = of_the_paper(row.method, options)
     return RunCell(knob.cell(row), seed, *SCENARIOS["A"], row.method, options, take)
 
 

@@ -25,6 +25,7 @@ from coterie.experiments.reproduction import (
     values_of,
 )
 from coterie.training.result import Result
+from papers.hcfl.settings import of_the_paper
 
 RECIPES = {
     "A": "labels from Dir(prior), few classes a client",
@@ -150,6 +151,7 @@ def _cell(recipe: str, row: Row, seed: int, quick: bool) -> RunCell:
     options: dict[str, object] = {"rounds": ROUNDS, "evaluate_every": EVERY, **row.options}
     if quick:
         options["rounds"] = QUICK_ROUNDS
+    options = of_the_paper(row.method, options)
     return RunCell(row.cell(recipe), seed, *SCENARIOS[recipe], row.method, options, take)
 
 

@@ -60,6 +60,18 @@ VARIANTS = (
 
 RENAMED = {"composed": "tiered"}
 """Methods that had another name when the file was written."""
+OF_THE_PAPERS = {
+    "fedem": {"averaging": "all"},
+    "fedrc": {"averaging": "all"},
+    "composed": {"averaging": "all"},
+    "tiered": {"averaging": "all"},
+    "cfl": {"eps1": 0.4, "eps2": 1.6},
+    "icfl": {"alpha0": 0.85},
+    "hcfl": {"backbone": "fedrc", "averaging": "all", "eps1": 0.4, "eps2": 1.6},
+    "hcfl-split": {"backbone": "fedrc", "averaging": "all", "eps1": 0.4, "eps2": 1.6},
+    "hcfl+": {"backbone": "fedrc", "averaging": "all", "rho": 0.3, "grace": 0},
+}
+"""Settings of the papers, which were the defaults when the file was written."""
 CONVOLVED = ("ifca", "fedem", "fedsoft", "hcfl+", "cfl", "odcl")
 """Methods that are run with a convolutional network; all others train it as one of these does."""
 
@@ -77,7 +89,9 @@ def all_cases() -> list[Case]:
 
 def run(method: str, learner: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the final models and the recorded figures of one small run, as JSON."""
-    given = {"init" if name == "start" else name: value for name, value in settings.items()}
+    given = OF_THE_PAPERS.get(method, {}) | {"init" if name == "start" else name: v for name, v in settings.items()}
+    if given.get("backbone") in ("fesem", "fedsoft"):
+        given.pop("averaging", None)  # they have one averaging each
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = coterie.fit(small_federation(learner), RENAMED.get(method, method), learner=LEARNERS[learner], **given)

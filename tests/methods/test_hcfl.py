@@ -98,7 +98,7 @@ def test_cfl_against_a_plain_loop():
 def test_hcfl_plus_against_a_plain_loop(backbone: str, mu: float):
     data = small_federation("mlp")
     rho = 0.1
-    options = {"backbone": backbone, "mu": mu, "rho": rho, "max_clusters": 4}
+    options = {"backbone": backbone, "mu": mu, "rho": rho, "max_clusters": 4, "averaging": "all", "grace": 0}
     first, result = run(data, "hcfl+", "mlp:hidden=6", **options)
     clients = clients_of(data)
     order = np.argsort(hash_ids(data.clients))
@@ -153,14 +153,9 @@ def test_hcfl_plus_against_a_plain_loop(backbone: str, mu: float):
 
         heads = [made(k, range(len(clients))) for k in range(K)]
         main = np.array([w.argmax() for w in wt])
-        alive = [k for k in range(K) if (main == k).any()]
-        heads, tables = [heads[k] for k in alive], tables[:, alive]
-        olds = list(alive)
-        wt = [w[alive] / w[alive].sum() for w in wt]
-        ws = [w[:, alive] / w[:, alive].sum(axis=1, keepdims=True) for w in ws]
-        main = np.array([alive.index(k) for k in main])
+        alive = [k for k in range(K) if (main == k).any()]  # decided now, removed after the split
         found = []
-        for k in range(len(alive)):
+        for k in range(K):
             members = np.array([i for i in order if main[i] == k])
             apart = np.zeros((len(members), len(members)))
             for a, i in enumerate(members):
@@ -175,16 +170,20 @@ def test_hcfl_plus_against_a_plain_loop(backbone: str, mu: float):
             found.append((members, np.clip(apart, 0, 2)))
         k = int(np.argmax([one[1].max() if len(one[0]) > 1 else -1 for one in found]))
         members, apart = found[k]
-        if len(heads) < 4 and len(members) > 1 and apart.max() - apart.mean() >= rho:
+        if K < 4 and len(members) > 1 and apart.max() - apart.mean() >= rho:
             a, b = two_parts(apart)
-            heads.append(made(olds[k], members[b]))
-            heads[k] = made(olds[k], members[a])
+            heads.append(made(k, members[b]))
+            heads[k] = made(k, members[a])
+            alive.append(K)
             wt = [np.append(w, w[k] / 2) * np.where(np.arange(len(w) + 1) == k, 0.5, 1) for w in wt]
             ws = [
                 np.concatenate([w, w[:, k : k + 1] / 2], 1) * np.where(np.arange(w.shape[1] + 1) == k, 0.5, 1)
                 for w in ws
             ]
             tables = np.concatenate([tables, tables[:, k : k + 1]], axis=1)
+        heads, tables = [heads[k] for k in alive], tables[:, alive]
+        wt = [w[alive] / w[alive].sum() for w in wt]
+        ws = [w[:, alive] / w[:, alive].sum(axis=1, keepdims=True) for w in ws]
         totals = np.maximum(tables.sum(axis=0), 1e-8)
         shares = totals / totals.sum(axis=1, keepdims=True)
         grown.append(len(heads))

@@ -108,14 +108,16 @@ class Plain:
         first, second = two_parts(table)
         return k, [members[a] for a in first], [members[b] for b in second]
 
-    def unclaimed(self) -> list[int]:
-        """Those that stay, if some do not."""
-        alive = [k for k in range(len(self.heads)) if (self.main == k).any()]
+    def claimed(self) -> list[int]:
+        """The clusters that somebody is in."""
+        return [k for k in range(len(self.heads)) if (self.main == k).any()]
+
+    def keep(self, alive: list[int]) -> None:
+        """Remove all other clusters."""
         if len(alive) < len(self.heads):
             self.kinds.append("remove")
-            self.main = np.array([alive.index(k) if k >= 0 else -1 for k in self.main])
+            self.main = np.array([alive.index(k) if k in alive else -1 for k in self.main])
             self.heads = [self.heads[k] for k in alive]
-        return alive
 
     def agrees_with(self, result, grown: list[int]) -> None:
         assert [record["K"] for record in result.records] == grown
@@ -132,7 +134,15 @@ class Plain:
 def test_hard_clients_against_a_plain_loop(share: float):
     """With long steps, since after short ones everybody is nearest to where it began."""
     data, lr = small_federation("mlp"), 8.0
-    options = {"backbone": "fesem", "clusters": 4, "rho": 0.1, "max_clusters": 7, "participation": share, "lr": lr}
+    options = {
+        "backbone": "fesem",
+        "clusters": 4,
+        "rho": 0.1,
+        "max_clusters": 7,
+        "participation": share,
+        "lr": lr,
+        "grace": 0,
+    }
     first, result = run(data, "hcfl+", "mlp:hidden=6", **options)
     plain, grown = Plain(data, first, share, 0.1, 7), []
     may_be: list[set[int]] = [set() for _ in plain.clients]  # where each is, as far as it knows
@@ -156,16 +166,18 @@ def test_hard_clients_against_a_plain_loop(share: float):
 
         inside = [[i for i in asked if plain.main[i] == k] for k in range(K)]
         plain.heads = [made(m) if m else plain.heads[k] for k, m in enumerate(inside)]
-        alive = plain.unclaimed()
-        may_be = [{alive.index(k) for k in some if k in alive} for some in may_be]
+        alive = plain.claimed()
         if (cut := plain.widest(asked, z, lambda i, k: 1.0)) is not None:
             k, one, other = cut
             plain.heads[k] = made(one)
             plain.heads.append(made(other))
             new = len(plain.heads) - 1
             may_be = [some | {new} if k in some and i not in one else some for i, some in enumerate(may_be)]
+            alive.append(new)
             for i in other:
                 plain.main[i], may_be[i] = new, {new}
+        plain.keep(alive)
+        may_be = [{alive.index(k) for k in some if k in alive} for some in may_be]
         grown.append(len(plain.heads))
     plain.agrees_with(result, grown)
     assert [result.assignments[c] for c in data.clients] == plain.main.tolist()
@@ -176,7 +188,7 @@ def test_hard_clients_against_a_plain_loop(share: float):
 def test_heads_of_clients_own_against_a_plain_loop(share: float):
     data = small_federation("mlp")
     lam, rho = 0.4, 0.1
-    options = {"backbone": "fedsoft", "lam": lam, "rho": rho, "max_clusters": 4, "participation": share}
+    options = {"backbone": "fedsoft", "lam": lam, "rho": rho, "max_clusters": 4, "participation": share, "grace": 0}
     first, result = run(data, "hcfl+", "mlp:hidden=6", **options)
     plain, grown = Plain(data, first, share, rho, 4), []
     wt = [np.ones(1) for _ in plain.clients]
@@ -200,13 +212,15 @@ def test_heads_of_clients_own_against_a_plain_loop(share: float):
 
         before = list(wt)
         plain.heads = [made(k, asked) for k in range(K)]
-        alive = plain.unclaimed()
-        wt = [w[alive] / w[alive].sum() for w in wt]
+        alive = plain.claimed()
         if (cut := plain.widest(asked, z, lambda i, k: wt[i][k])) is not None:  # noqa: B023
             k, one, other = cut
-            plain.heads[k] = made(alive[k], one)
-            plain.heads.append(made(alive[k], other))
+            plain.heads[k] = made(k, one)
+            plain.heads.append(made(k, other))
+            alive.append(K)
             wt = [np.append(w, w[k] / 2) * np.where(np.arange(len(w) + 1) == k, 0.5, 1) for w in wt]
+        plain.keep(alive)
+        wt = [w[alive] / w[alive].sum() for w in wt]
         grown.append(len(plain.heads))
     plain.agrees_with(result, grown)
     assert result.weights == pytest.approx(np.array(wt), rel=1e-9, abs=1e-12)
@@ -254,7 +268,7 @@ def test_order_together_is_one_descent_of_head_and_body(backbone: str):
         ("hcfl+", {"backbone": "fesem", "mu": 0.4}, "which backbone fesem does not have: leave mu out"),
         ("hcfl+", {"backbone": "fedsoft", "mu": 0.0}, "which backbone fedsoft does not have: leave mu out"),
         ("hcfl+", {"backbone": "fesem", "split": "soft"}, "a client has one cluster: leave split out"),
-        ("hcfl+", {"lam": 0.1}, "with backbone fedrc it has none: leave lam out"),
+        ("hcfl+", {"lam": 0.1}, "with backbone fedem it has none: leave lam out"),
         ("hcfl", {"backbone": "fesem", "lam": 0.1}, "with backbone fesem it has none"),
         ("hcfl-split", {"backbone": "fedsoft", "averaging": "all"}, "but averaging=all: leave it out"),
     ],

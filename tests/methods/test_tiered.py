@@ -88,13 +88,12 @@ BY_NORM = Tiered(assignment=Assigned(), procedure=(SplitByNorm(10.0, 0.0, warmup
         ),
         (
             "hcfl+",
-            {"rho": 0.05, "clusters": 1},
+            {"backbone": "fedrc", "rho": 0.05, "clusters": 1},
             Tiered(
                 objective=Ratio(),
                 assignment=EMMixture(mu=0.4),
                 procedure=(RemoveUnclaimed(), SplitByGap(rho=0.05)),
                 distance=Prototypes("cscp"),
-                averaging=Averaging(over="all"),
                 **HEADS,
             ),
             "mlp:hidden=6",

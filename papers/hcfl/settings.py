@@ -1,0 +1,21 @@
+"""Settings of the paper where Coterie's own defaults differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MIXTURES = ("fedem", "fedrc")
+"""Backbones whose clients are mixtures; the paper averages their models over all clients."""
+
+
+def of_the_paper(method: str, options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a run with the paper's settings filled in: averaging over all clients, no grace period."""
+    filled: dict[str, object] = {}
+    backbone = options.get("backbone", "fedrc" if method.startswith("hcfl") else method)
+    if backbone in MIXTURES or (method == "tiered" and str(options.get("assignment")).startswith("em-mixture")):
+        filled["averaging"] = "all"
+    if method.startswith("hcfl"):
+        filled["backbone"] = backbone
+    if method == "hcfl+":
+        filled |= {"rho": 0.3, "grace": 0}
+    return filled | dict(options)
