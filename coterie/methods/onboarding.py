@@ -28,6 +28,8 @@ class Onboarded:
     """Clients whose onboarding row was not finite."""
     events: tuple[Mapping[str, object], ...] = ()
     """Every regroup with its reason, JSON-ready."""
+    tests: tuple[Mapping[str, object], ...] = ()
+    """What the procedure measured, JSON-ready."""
     bytes_up: int = 0
     bytes_down: int = 0
     notes: tuple[Note, ...] = ()
@@ -56,7 +58,7 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
     new = chosen[(view.choice[torch.from_numpy(chosen)] < 0).numpy()]
     if not len(new):
         after = regroup(tiers.procedure, view)
-        return Onboarded(after.view.state, events=after.events)
+        return Onboarded(after.view.state, events=after.events, tests=after.statistics)
     broadcast = Broadcast(state.round, Clusters({}, K=1), scalars={"lr": tiers.local.rate(0, run.rounds)})
     replies = federation.ask(tiers.introduction(run.seed), broadcast, new)
     if replies.reply.clients:
@@ -64,7 +66,13 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
         view = _with_new_clients(view, positions_of(federation, replies.reply.clients), rows)
     after = regroup(tiers.procedure, view)
     return Onboarded(
-        after.view.state, replies.reply.rejected, after.events, replies.bytes_up, replies.bytes_down, replies.notes
+        after.view.state,
+        replies.reply.rejected,
+        after.events,
+        after.statistics,
+        replies.bytes_up,
+        replies.bytes_down,
+        replies.notes,
     )
 
 

@@ -56,7 +56,7 @@ class Step:
     events: tuple[Mapping[str, object], ...] = ()
     """Changes of the number of clusters, with their reasons."""
     tests: tuple[Mapping[str, object], ...] = ()
-    """Tests of whether clusters are to be split, with their figures."""
+    """What the steps of the procedure measured, each with its threshold."""
     notes: tuple[Note, ...] = ()
     """Problems with clients, or with what could not be done as requested."""
     diverged: bool = False
@@ -194,7 +194,7 @@ def _updated(run: Run, exchange: _Exchange) -> Step:
         likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
         shares=_shares(tiers, exchange.state.clusters, reply),
         events=(*done.events, *after.events),
-        tests=tuple(test.plain() for test in trials.tests),
+        tests=(*done.tests, *after.statistics),
         bytes_up=done.bytes_up + trials.cost.bytes_up,
         bytes_down=done.bytes_down + trials.cost.bytes_down,
         notes=(*done.notes, *too_few(tiers.averaging.combine, averaged.clusters, reply)),
@@ -212,6 +212,7 @@ def _step(run: Run, exchange: _Exchange, state: ServerState, moved: Tensor) -> S
         bytes_up=onboarded.bytes_up + replies.bytes_up,
         bytes_down=onboarded.bytes_down + replies.bytes_down,
         events=onboarded.events,
+        tests=onboarded.tests,
         notes=exchange.notes,
     )
 

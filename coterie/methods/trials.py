@@ -18,7 +18,7 @@ from coterie.core.shard import Positions
 from coterie.methods.asking import Cost
 from coterie.methods.run import Run
 from coterie.tiers.landmarks import with_the_rest
-from coterie.tiers.split_test import FEWEST, Parting, SplitTest, parted, tested
+from coterie.tiers.split_test import FEWEST, Parting, SplitTest, parted, split_test
 from coterie.tiers.view import View
 
 
@@ -28,16 +28,13 @@ class RoundTrials:
 
     run: Run
     cost: Cost = field(default_factory=Cost)
-    tests: list[SplitTest] = field(default_factory=list)
 
     def split_tests(
         self, view: View, partings: Sequence[Parting], least: int, most: int, level: float
     ) -> Sequence[SplitTest]:
         """Return the test of every cluster with at least `least` members that have two samples."""
         candidates = list(self._candidates(view, partings, least, most))
-        if candidates:
-            self.tests.extend(self._compare(view, candidates, level))
-        return self.tests
+        return list(self._compare(view, candidates, level)) if candidates else []
 
     def _candidates(self, view: View, partings: Sequence[Parting], least: int, most: int) -> Iterator[_Candidate]:
         """Ask for updates on half of the samples, and part the members of each cluster by them."""
@@ -107,7 +104,7 @@ class RoundTrials:
             losses = rows.at(members)["losses"].numpy()
             samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
             found = [
-                tested(one.cluster, parts, losses[:, [0, 1 + way]], samples, level)
+                split_test(one.cluster, parts, losses[:, [0, 1 + way]], samples, level)
                 for way, parts in enumerate(one.parts)
             ]
             yield min(found, key=lambda test: test.p)

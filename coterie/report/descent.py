@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -88,13 +89,32 @@ def answer(records: Sequence[RoundRecord]) -> str:
     """`from 1 to 4 clusters by 4 splits and 1 removal, the last after round 31`."""
     happened = list(_changes(records))
     if not happened:
-        return f"{plural(records[-1]['K'], 'cluster')} from the first round to the last: no step changed that"
+        unchanged = f"{plural(records[-1]['K'], 'cluster')} from the first round to the last"
+        return f"{unchanged}: {why_unchanged(records) or 'no step changed that'}"
     kinds: Counter[str] = Counter()
     for _, event in happened:
         kinds.update(_what_happened(event))
     told = listed([plural(count, kind) for kind, count in kinds.items() if count])
     first, last = happened[0][1]["before"], records[-1]["K"]
     return f"from {first} to {plural(last, 'cluster')} by {told}, the last after round {happened[-1][0]}"
+
+
+def why_unchanged(records: Sequence[RoundRecord]) -> str:
+    """`never split or merged; closest after round 17: gap 0.298, rho 0.3`; empty where nothing was measured."""
+    measured = [(record.round + 1, test) for record in records for test in record.tests]
+    if not measured:
+        return ""
+    round_, test = max(measured, key=lambda one: _closeness(one[1]))
+    return f"never split or merged; closest after round {round_}: {test['text']}"
+
+
+def _closeness(test: Mapping[str, Any]) -> float:
+    """How near a figure came to its threshold: 1 at the threshold, more beyond it."""
+    value, threshold = test["value"], test["threshold"]
+    if value is None or threshold is None:  # not finite
+        return 0.0
+    near, far = (value, threshold) if test["fires"] == "above" else (threshold, value)
+    return near / far if far > 0 else math.inf if near > 0 else 0.0
 
 
 def _what_happened(event: Mapping[str, Any]) -> dict[str, int]:

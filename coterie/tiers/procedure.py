@@ -16,7 +16,7 @@ from coterie.core.registry import Registered, register
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
 from coterie.tiers.landmarks import MOST, Floats
-from coterie.tiers.view import View, own_updates
+from coterie.tiers.view import Statistic, View, own_updates
 
 
 class ProcedureStep(Registered, ABC, family="procedure step"):
@@ -123,7 +123,10 @@ class SplitByNorm(ProcedureStep):
         updates = own_updates(view.changes, members, k)
         mean = float(updates.mean(dim=0).norm())
         largest = float(updates.norm(dim=1).max())
-        if not (mean < (self.eps1 * largest if self.relative else self.eps1) and largest > self.eps2):
+        limit = self.eps1 * largest if self.relative else self.eps1
+        text = f"mean update {mean:.3g}, cut below {limit:.3g}; largest {largest:.3g}, cut above {self.eps2:.3g}"
+        view.statistics.append(Statistic(k, "mean update", mean, limit, "below", text, {"largest": largest}))
+        if not (mean < limit and largest > self.eps2):
             return None
         compared, apart = view.pairwise(k, self.most)  # only now, since most rounds end above
         first, second = bipartition(apart)
@@ -158,6 +161,7 @@ class SplitByGap(ProcedureStep):
             return None
         k, members, apart = widest
         gap = float(apart.max() - apart.mean())
+        view.statistics.append(Statistic(k, "gap", gap, self.rho, "above", f"gap {gap:.3g}, rho {self.rho:g}"))
         if gap < self.rho:
             return None
         why = f"largest distance {apart.max():.3g}, mean {apart.mean():.3g}: {gap:.3g} apart, rho {self.rho:g}"
@@ -247,6 +251,8 @@ class SplitBySpectrum(ProcedureStep):
             return None
         values, vectors = np.linalg.eigh(1 - apart)  # ascending
         alpha, threshold = float(values[-1]) / len(members), self.server_threshold(view.round)
+        text = f"alpha {alpha:.3g}, cut below {threshold:.3g}"
+        view.statistics.append(Statistic(k, "alpha", alpha, threshold, "below", text))
         if alpha >= threshold:
             return None
         first, second = two_means(vectors[:, -2:])  # orthonormal columns, so the rows are not all equal
@@ -277,6 +283,9 @@ class MergeAbove(ProcedureStep):
         if not len(vectors):
             return None
         parts, largest = united(vectors, self.tau)
+        most = float(largest.max())
+        text = f"largest cosine {most:.3g}, tau {self.tau:g}"
+        view.statistics.append(Statistic(0, "cosine", most, self.tau, "above", text))
         if len(parts) == view.K and not len(view.answered):
             return None
         new = tuple(self._cluster(view, old, part) for part in parts)

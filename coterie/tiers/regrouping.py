@@ -26,6 +26,11 @@ class Regrouped:
     events: tuple[Mapping[str, object], ...]
     """Every regroup with its reason, JSON-ready."""
 
+    @property
+    def statistics(self) -> tuple[Mapping[str, object], ...]:
+        """What the steps decided by, JSON-ready."""
+        return tuple(statistic.plain() for statistic in self.view.statistics)
+
 
 def regroup(procedure: Procedure, view: View) -> Regrouped:
     """Run every step of the procedure in turn, each on the result of the steps before it; removals come last.

@@ -28,7 +28,7 @@ from coterie.core.shard import Positions
 from coterie.tiers.distance import Distance, apart_by_angle
 from coterie.tiers.landmarks import MOST, Floats
 from coterie.tiers.procedure import Cut, ProcedureStep, bipartition, spectral_parts, split
-from coterie.tiers.view import View
+from coterie.tiers.view import Statistic, View
 
 RATE = 0.01
 """Probability that a run without groups splits a cluster, at most."""
@@ -69,14 +69,15 @@ class SplitTest:
             f"p {self.p:.2g}, level {self.level:.2g}"
         )
 
-    def plain(self) -> dict[str, object]:
-        """For JSON."""
+    @property
+    def statistic(self) -> Statistic:
+        """For the record."""
         sizes = [len(part) for part in self.parts]
-        figures = {"gain": self.gain, "error": self.error, "loss": self.loss, "p": self.p, "level": self.level}
-        return {"cluster": self.cluster, "clients": self.clients, "parts": sizes, **figures, "split": self.accepted}
+        more = {"gain": self.gain, "error": self.error, "loss": self.loss, "clients": self.clients, "parts": sizes}
+        return Statistic(self.cluster, "p", self.p, self.level, "below", self.sentence, more)
 
 
-def tested(
+def split_test(
     cluster: int, parts: tuple[Positions, Positions], losses: Floats, samples: Floats, level: float
 ) -> SplitTest:
     """Return the test of one cluster.
@@ -153,6 +154,7 @@ class SplitByTest(ProcedureStep):
         trial = (view.round + 1) // self.every
         level = self.rate * 6 / (math.pi * trial) ** 2 / (view.K * len(self.partings))
         tests = view.trials.split_tests(view, self.partings, max(self.least, 2 * FEWEST), self.most, level)
+        view.statistics.extend(test.statistic for test in tests)
         accepted = sorted((test for test in tests if test.accepted), key=lambda test: test.p)
         chosen = sorted(accepted[: int(min(room, len(accepted)))], key=lambda test: test.cluster)
         return split(view, [Cut(test.cluster, test.parts, test.sentence) for test in chosen], self.hard)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,28 @@ from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
 
 if TYPE_CHECKING:
     from coterie.tiers.split_test import Trials
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A figure by which a step of the procedure decides about a cluster, beside its threshold."""
+
+    cluster: int
+    name: str
+    """What is measured, such as `gap`."""
+    value: float
+    threshold: float
+    fires: Literal["above", "below"]
+    """On which side of the threshold the step acts."""
+    text: str
+    """The figures in words."""
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Further figures, ready for JSON."""
+
+    def plain(self) -> dict[str, object]:
+        """For JSON."""
+        figures = {"statistic": self.name, "value": self.value, "threshold": self.threshold, "fires": self.fires}
+        return {"cluster": self.cluster, **figures, "text": self.text, **self.more}
 
 
 @dataclass(frozen=True)
@@ -47,6 +69,8 @@ class View:
     """Distance between clients, tier 4."""
     trials: Trials | None = None
     """Carries out tests with the clients; None where they cannot be asked."""
+    statistics: list[Statistic] = field(default_factory=list)
+    """What the steps of the procedure have measured in this round; views after a regroup share the list."""
     records_splits: bool = False
     """Whether splits are added to the tree in the state (`core/tree.py`)."""
 

@@ -205,7 +205,7 @@ def prepare(
     options = _layered(kind, data, given, typed=isinstance(method, Method))
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
     settings: RunSettings = from_options(RunSettings, options)
-    choice = _learner_choice(learner, settings, data)
+    choice = _learner_choice(learner, settings, data, kind)
     if isinstance(choice, str) and choice.partition(":")[0] not in LEARNERS:
         load_installed()
     chosen = make_learner(choice, data.profile, read_tensors)
@@ -366,10 +366,15 @@ def _is_random(kind: type[Method], values: Mapping[str, Any]) -> bool:
     return (init if isinstance(init, Initializer) else kind().initializer).random
 
 
-def _learner_choice(learner: LearnerChoice | None, settings: RunSettings, data: ClientDirectory) -> LearnerChoice:
+def _learner_choice(
+    learner: LearnerChoice | None, settings: RunSettings, data: ClientDirectory, method: type[Method]
+) -> LearnerChoice:
+    """The learner that was asked for; else linear or logistic, or mlp for methods of networks."""
     chosen = settings.learner if learner is None else learner
     if chosen is None or (isinstance(chosen, str) and not chosen):
-        return "linear" if data.profile.classes is None else "logistic"
+        usual = "linear" if data.profile.classes is None else "logistic"
+        supported = method.learners or (usual,)
+        return "mlp" if usual not in supported and "mlp" in supported else usual
     return chosen
 
 

@@ -119,9 +119,8 @@ class RoundRecord(Figures):
     """Problems with clients: `node`, `clients` and `reason` of each."""
     events: list[Mapping[str, Plain]] = field(default_factory=list)
     """Changes of the number of clusters."""
-
     tests: list[Mapping[str, Plain]] = field(default_factory=list)
-    """Tests of whether clusters are to be split: `cluster`, `gain`, `p`, `level` and more of each."""
+    """What decides whether clusters change: `cluster`, `statistic`, `value`, `threshold` and `text` of each figure."""
 
     omitted_if_empty: ClassVar[frozenset[str]] = frozenset({"stopped", "notes", "events", "tests"})
 

@@ -108,6 +108,15 @@ EM = [{"averaging": "responsibility"}, {"batch_size": 4, "local_epochs": 2}, {"r
 CASES += [Case("fedem", "mlp", options) for options in EM]
 CASES += [Case("fedrc", "logistic", options) for options in (EM[0], EM[3])]
 CASES += [Case("fesem", "linear", options) for options in (EM[1], EM[3])]
+# a trial in every round, at a level that lets nine small clients be split
+TESTED = {"test_every": 1, "false_splits": 0.5}
+CASES += [
+    Case("cfl", "linear", TESTED),
+    Case("icfl", "logistic", TESTED | {"participation": 0.6}),
+    Case("hcfl", "logistic", TESTED),
+    Case("hcfl-split", "mlp", TESTED | EM[1]),
+    Case("hcfl+", "mlp", TESTED | {"grace": 1}),
+]
 # what clients send in rows is combined by one function, whichever method it is
 CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
 CASES += [Case("fesem", "linear", {"combine": "krum:attackers=1,keep=2"})]

@@ -1,0 +1,150 @@
+"""Splits by tests on held-out halves: figures by hand, the rate of false splits, groups found, what is recorded."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.client.resample import halves
+from coterie.errors import ConfigError
+from coterie.methods import CFL, HCFL, ICFL, FullBatch, HCFLPlus
+from coterie.tiers import RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, SplitByTest
+from coterie.tiers.split_test import split_test
+
+NOBODY = np.zeros(0, dtype=np.int64)
+
+
+def regressions(seed: int, groups: int, clients: int = 12, samples: int = 24) -> coterie.FederatedDataset:
+    """Clients with linear data in three dimensions, in groups with slopes of opposite signs."""
+    random = np.random.default_rng(seed)
+    slopes = random.standard_normal((groups, 3)) * (2 if groups > 1 else 1)
+    held = {}
+    for i in range(clients):
+        x = random.standard_normal((samples, 3))
+        held[f"c{i}"] = (x, x @ slopes[i % groups] + 0.5 * random.standard_normal(samples))
+    return coterie.from_arrays(held, truth=[i % groups for i in range(clients)])
+
+
+def digits(seed: int, turned: int = 8) -> coterie.FederatedDataset:
+    """Clients with upright digits, and as many as are asked for with digits that are turned by 90 degrees."""
+    source = coterie.scenario("rotated-digits", clients=32, seed=seed)
+    rows = {c: (source.train.x[a:b].numpy(), source.train.y[a:b].numpy()) for c, a, b in _spans(source)}
+    upright = [c for c in rows if c.startswith("turn000")]
+    chosen = upright + [c for c in rows if c.startswith("turn090")][:turned]
+    return coterie.from_arrays({c: rows[c] for c in chosen}, truth=[int(c not in upright) for c in chosen])
+
+
+def test_figures_of_two_clients_by_hand():
+    # gains 1 and 3 of equal clients: mean 2, squared deviations 1 and 1, so that the standard error is
+    # sqrt((1/4 + 1/4) * 2 / 1) = 1 and t = 2 with one degree of freedom: p = 1/2 - atan(2) / pi
+    losses = np.array([[5.0, 4.0], [6.0, 3.0]])
+    found = split_test(0, (NOBODY, NOBODY), losses, np.array([10.0, 10.0]), 0.2)
+    assert (found.gain, found.error, found.loss) == pytest.approx((2, 1, 5.5))
+    assert found.p == pytest.approx(0.5 - math.atan(2) / math.pi)
+    assert found.accepted
+
+
+def test_clients_count_by_their_samples():
+    # shares 3/4 and 1/4: mean 3/4 * 1 + 1/4 * 3 = 1.5; effective clients 1 / (9/16 + 1/16) = 1.6
+    # error^2 = (9/16 * 1/4 + 1/16 * 9/4) * 1.6 / 0.6 = 0.75
+    losses = np.array([[5.0, 4.0], [6.0, 3.0]])
+    found = split_test(0, (NOBODY, NOBODY), losses, np.array([30.0, 10.0]), 0.05)
+    assert (found.gain, found.error) == pytest.approx((1.5, math.sqrt(0.75)))
+
+
+def test_equal_losses_are_no_reason_to_split():
+    assert split_test(0, (NOBODY, NOBODY), np.ones((5, 2)), np.full(5, 8.0), 0.5).p == 1.0
+
+
+def test_halves_are_disjoint_and_drawn_anew_in_every_round():
+    data = coterie.from_arrays({"a": (np.arange(7.0)[:, None], np.arange(7.0)), "b": (np.ones((2, 1)), np.ones(2))})
+    shard = data.compact().train
+    first, second = halves(shard, 3, 0)
+    assert first.sizes.tolist() == second.sizes.tolist() == [3, 1]
+    one, other = set(first.y[:3].tolist()), set(second.y[:3].tolist())
+    assert len(one | other) == 6
+    again, _ = halves(shard, 3, 0)
+    assert again.y.tolist() == first.y.tolist()
+    assert any(set(halves(shard, 3, t)[0].y[:3].tolist()) != one for t in range(1, 5))
+
+
+def test_clients_without_groups_are_rarely_split():
+    """At most 5 % of tests at level 5 % may be wrong; of 120, more than 12 would be with a probability below 0.5 %."""
+    method = CFL(test_every=2, local=FullBatch(steps=3, lr=0.1))
+    least = []
+    for seed in range(120):
+        result = coterie.fit(regressions(seed, 1), method, rounds=2, seed=seed, evaluate_every=2)
+        least.append(result.records[-1].tests[0]["value"])
+    assert sum(p < 0.05 for p in least) <= 12
+
+
+@pytest.mark.parametrize("method", [CFL(), ICFL(), HCFL(backbone="fedem")], ids=lambda method: method.name)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_groups_are_found_without_a_threshold(method, seed):
+    result = coterie.fit(digits(seed), method, learner="logistic", rounds=20, lr=0.5, seed=seed, evaluate_every=20)
+    assert result.metrics["ari"] == 1.0
+    assert result.records[-1]["K"] == 2
+
+
+def test_hcfl_plus_takes_a_network_by_itself_and_finds_groups():
+    result = coterie.fit(digits(0), "hcfl+", rounds=20, lr=0.3, evaluate_every=20)
+    assert result.config["learner"].startswith("mlp")
+    assert result.metrics["ari"] == 1.0
+
+
+def _spans(data):
+    return zip(data.clients, data.train.starts, data.train.stops, strict=True)
+
+
+def test_a_threshold_brings_the_papers_rule():
+    assert isinstance(CFL().tiers().procedure.steps[0], SplitByTest)
+    assert CFL(eps1=0.2).tiers().procedure.steps == (SplitByNorm(0.2, 1.6),)
+    assert CFL(eps2=1.0, warmup=3).tiers().procedure.steps == (SplitByNorm(0.4, 1.0, warmup=3),)
+    assert ICFL(alpha0=0.85).tiers().procedure.steps == (SplitBySpectrum(0.85),)
+    assert HCFLPlus(rho=0.3).tiers().procedure.steps == (RemoveUnclaimed(2), SplitByGap(0.3))
+    with pytest.raises(ConfigError, match="gate is for cuts by norms: give eps1 and eps2 too"):
+        CFL(gate=0.5).tiers()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"method": "cfl", "test_every": 2}, "gain by a split"),
+        ({"method": "cfl", "eps1": 1e-9, "eps2": 1e9, "warmup": 0}, "mean update"),
+        ({"method": "icfl", "alpha0": 0.999}, "alpha"),
+        ({"method": "hcfl+", "rho": 1.9, "learner": "mlp:hidden=4"}, "gap"),
+    ],
+    ids=lambda value: "",
+)
+def test_a_run_that_never_split_says_what_came_closest(options, text):
+    from coterie.report.descent import answer
+
+    result = coterie.fit(digits(0, turned=0), rounds=4, evaluate_every=4, **options)
+    said = answer(result.records)
+    assert said.startswith("1 cluster from the first round to the last: never split or merged; closest after round ")
+    assert text in said
+    tests = [test for record in result.records for test in record.tests]
+    assert all({"cluster", "statistic", "value", "threshold", "fires"} <= test.keys() for test in tests)
+
+
+def test_trials_are_in_the_bytes():
+    data = regressions(0, 1)
+    options = {"rounds": 2, "local_steps": 1, "evaluate_every": 2}
+    plain = coterie.fit(data, CFL(eps1=1e-9), **options)
+    tried = coterie.fit(data, CFL(test_every=2), **options)
+    assert tried.records[0]["bytes_up"] == plain.records[0]["bytes_up"]
+    # 12 clients send a change of 3 numbers, then the losses of the cluster's model and of their parts by two partings
+    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * (3 + 3)
+
+
+def test_clients_with_one_sample_take_no_part():
+    data = regressions(0, 2)
+    rows = {c: (data.train.x[a:b].numpy(), data.train.y[a:b].numpy()) for c, a, b in _spans(data)}
+    rows["tiny"] = (np.ones((1, 3)), np.ones(1))
+    result = coterie.fit(coterie.from_arrays(rows), CFL(test_every=2), rounds=6, lr=0.1, local_steps=5)
+    first = next(record.tests[0] for record in result.records if record.tests)
+    assert first["clients"] == 12
+    assert "tiny" in result.assignments
