@@ -104,6 +104,7 @@ def plan_comparison(name: str, methods: Methods, seeds: Sequence[int], options: 
     scenario_names = {option.name for option in entry.options}
     listed = ", ".join(variant.label for variant in variants)
     _check_taken(options, scenario_names | _names_of(variants), f"scenario {name} nor of {listed}")
+    _check_effect({each: value for each, value in options.items() if each not in scenario_names}, variants)
     asked: dict[str, Any] = {
         "scenario": name,
         "methods": [variant.label for variant in variants],
@@ -129,6 +130,15 @@ def _check_taken(options: Mapping[str, Any], known: Collection[str], by: str) ->
     for option in options:
         if option not in known:
             raise ConfigError(f"{option} is no option of {by}: leave it out")
+
+
+def _check_effect(options: Mapping[str, Any], variants: Sequence[Variant]) -> None:
+    """Refuse options that have an effect on none of the methods; each goes to those on which it has one."""
+    used = {name for variant in variants for name in variant.takes(options)}
+    for option in options:
+        if option not in used:
+            listed = ", ".join(variant.label for variant in variants)
+            raise ConfigError(f"{option} has no effect on {listed} with these options: leave it out")
 
 
 def check_data(data: object) -> None:
@@ -315,6 +325,7 @@ def compare(
         return Comparison.read(folder)
     variants = variants_of(methods)
     _check_taken(options, _names_of(variants), ", ".join(variant.label for variant in variants))
+    _check_effect(options, variants)
     for seed in seeds:
         for variant in variants:
             place = folder / "jobs" / f"{variant.label}-seed{seed}"
