@@ -43,7 +43,7 @@ class ScenarioEntry:
     summary: str
     build: Callable[..., FederatedDataset]
     recommended: Mapping[str, object]
-    """Run options that suit it; used where the user says nothing. What depends on its options is in the population."""
+    """Run options that suit it; used where the user says nothing. What depends on its options is in the dataset."""
     options: tuple[Option, ...]
 
 

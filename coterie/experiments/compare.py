@@ -142,7 +142,7 @@ def _check_effect(options: Mapping[str, Any], variants: Sequence[Variant]) -> No
 
 
 def check_data(data: object) -> None:
-    """Refuse what is neither a scenario's name nor a population."""
+    """Refuse what is neither a scenario's name nor a dataset."""
     if not isinstance(data, str | FederatedDataset):
         raise ConfigError(
             f"expected a scenario's name or the result of from_arrays or scenario, got {type(data).__name__}"
@@ -311,9 +311,7 @@ def compare(
         raise ConfigError(f"methods must be a list of names or typed methods, got {shown(methods)}")
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
-            raise ConfigError(
-                "a learner of your own needs a population instead of a scenario's name: pass scenario(...)"
-            )
+            raise ConfigError("a learner of your own needs a dataset instead of a scenario's name: pass scenario(...)")
         plan_comparison(data, methods, seeds, options | ({} if learner is None else {"learner": learner}), folder)
         failed = run_comparison(folder)
         if failed:

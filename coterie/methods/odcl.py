@@ -238,7 +238,7 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
         assert clustering is not None, "a method without a clustering knows its groups"
         truth = None if run.data.truth is None else run.data.truth[answered]
         partition = cluster_points(rows.double().numpy(), clustering.cluster_settings(run.tiers.K), run.seed, truth)
-        found, labels[at] = dict(partition.told), torch.from_numpy(partition.labels)
+        found, labels[at] = dict(partition.facts), torch.from_numpy(partition.labels)
         if (path := (found["convex"] or {}).get("path")) is not None:
             path["clients"] = [federation.clients[i] for i in answered]
     else:

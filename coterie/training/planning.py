@@ -18,7 +18,7 @@ from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, 
 from coterie.core.federation import Federation
 from coterie.core.registry import UnknownMemberError
 from coterie.core.shard import ClientId
-from coterie.core.validation import aside_sizes, check_hold_out
+from coterie.core.validation import aside_sizes, check_validation_split
 from coterie.diagnosis.diagnose import diagnose
 from coterie.diagnosis.values import Diagnosis
 from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
@@ -323,7 +323,10 @@ def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, 
 def _check_effect(method: Method, given: Mapping[str, Any]) -> None:
     """Refuse options that have no effect given the others, and settings of an initializer that have none."""
     init = method.initializer
-    inner = without_effect(options_of(type(init)), to_options(init))
+    if isinstance(init, Method):
+        inner = init.without_effect({})
+    else:
+        inner = without_effect(options_of(type(init)), to_options(init))
     for owner, found in ((method.name, method.without_effect(given)), (f"init={init.name}", inner)):
         for name, condition in found.items():
             what = condition if "=" in condition else f"{condition} is given"
@@ -378,9 +381,21 @@ def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]
         values.pop("local_epochs", None)
     if values.get("privacy") == "central" and "client_weight" not in checked and "client_weight" in names_of(kind):
         values["client_weight"] = "uniform"  # noise for one client hides no other weight
-    if "restarts" not in checked and (values.get("privacy") is not None or not _is_random(kind, values)):
+    if "restarts" not in checked and (values.get("privacy") is not None or not _may_restart(kind, values)):
         values.pop("restarts", None)  # several starts of the same models would be one; private losses are not sent
     return values
+
+
+def _may_restart(kind: type[Method], values: Mapping[str, Any]) -> bool:
+    """Whether the first models are drawn at random, and several of them can be trained side by side."""
+    if not _is_random(kind, values):
+        return False
+    try:
+        tiers = from_options(kind, {name: value for name, value in values.items() if name != "restarts"}).tiers()
+    except ConfigError:
+        return True  # the checks that follow say what is wrong
+    one_body = tiers.assignment.trains_heads and bool(tiers.shared)
+    return not (tiers.assignment.personal or tiers.adapts or one_body)
 
 
 def _is_random(kind: type[Method], values: Mapping[str, Any]) -> bool:
@@ -443,7 +458,7 @@ def _assembled(
     tiers = replace(tiers, privacy=privacy_of(settings))
     check_compatibility(Mix(method.name, tiers, learner, settings.participation))
     if settings.validation is not None:
-        check_hold_out(data)
+        check_validation_split(data)
     federation = _federation(data, learner, settings, tiers)
     _check_resampling(tiers, rounds, federation)
     noise = {"noise": Keyed(settings.seed)} if isinstance(federation, InProcess) else {}

@@ -68,7 +68,7 @@ def test_a_stored_configuration_is_never_refused(name):
     case = Case(name, learners_of(name)[0])
     config = case.plan().config
     given = {key: value for key, value in config.items() if key not in ("scenario", "method", "learner")}
-    assert prepare(case.population(), name, LEARNERS[case.learner], given).config == config
+    assert prepare(case.data(), name, LEARNERS[case.learner], given).config == config
 
 
 @pytest.mark.parametrize("name", METHODS)
