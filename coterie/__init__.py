@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from coterie.experiments.comparison import Comparison
     from coterie.experiments.reproduce import reproduce
     from coterie.experiments.sweep import sweep
+    from coterie.plugins.loading import load_plugin
     from coterie.report.result import write_report
     from coterie.training.fitting import fit, resume
     from coterie.training.measures import measure
-    from coterie.training.plugins import load_plugin
     from coterie.training.result import Result, load
 else:
     __getattr__, __dir__ = lazily(
@@ -37,7 +37,7 @@ else:
             "report.result": ("write_report",),
             "training.fitting": ("fit", "resume"),
             "training.measures": ("measure",),
-            "training.plugins": ("load_plugin",),
+            "plugins.loading": ("load_plugin",),
             "training.result": ("Result", "load"),
         },
         ("callbacks", "clustering", "data", "errors", "evaluate", "learners", "methods", "sklearn", "testing", "tiers"),

@@ -25,6 +25,7 @@ from coterie.methods.groups import FoundGroups, OneModelEach, SingleGroup, TrueG
 from coterie.methods.round import finished_round, participants
 from coterie.options import Auto, Option, OptionGroup, option
 from coterie.server.clustering.agglomerate import agglomerate
+from coterie.server.clustering.choose import ClusterSettings, cluster_points
 from coterie.tiers.assignment.lowest_loss import Choosing
 from coterie.tiers.view import View
 
@@ -36,6 +37,7 @@ __all__ = [
     "Choosing",
     "ClientGroup",
     "ClientRound",
+    "ClusterSettings",
     "Clusters",
     "Cost",
     "Expected",
@@ -69,6 +71,7 @@ __all__ = [
     "View",
     "agglomerate",
     "ask_everybody",
+    "cluster_points",
     "cut",
     "finished_round",
     "flat",

@@ -51,6 +51,8 @@ class Option:
     """Whether the value is a sequence of members of the family; as text they are joined by ` + `."""
     listed: bool = False
     """Whether the value is a list of names separated by commas; its flag may be repeated."""
+    needs: tuple[str, ...] = ()
+    """Conditions without which the option has no effect: `then=fedprox`, `solver=steps|auto`, or `race`: not zero."""
 
     @property
     def flag(self) -> str:
@@ -117,6 +119,10 @@ class Option:
     def _refusal(self, value: object) -> ConfigError:
         return ConfigError(f"{self.name} must be {self.wanted()}, got {shown(value)}")
 
+    def unmet(self, values: Mapping[str, Any]) -> str:
+        """Return the first condition of the option that these values do not meet; empty if it has an effect."""
+        return next((condition for condition in self.needs if not _holds(condition, values)), "")
+
     def read(self, text: str) -> object:
         """A value from text, as a flag gives it."""
         if text in self.words:
@@ -147,6 +153,16 @@ class Option:
         return " ".join([noun, " and ".join(limits)]).strip() + "".join(f", or {word}" for word in self.words)
 
 
+def _holds(condition: str, values: Mapping[str, Any]) -> bool:
+    """Whether `name=one|other`, or for a bare name that it is neither None nor zero; None counts as `auto`."""
+    name, _, accepted = condition.partition("=")
+    value = values.get(name)
+    if not accepted:
+        return bool(value)
+    text = AUTO if value is None else value.name if isinstance(value, Registered) else str(value)
+    return text in accepted.split("|")
+
+
 # ---- from the fields of a dataclass ----------------------------------------------------------------------------------
 
 _OPTION = "option"
@@ -161,6 +177,7 @@ def option(
     low: float = -math.inf,
     above: float = -math.inf,
     high: float = math.inf,
+    needs: str = "",
 ) -> Any:
     """Return a dataclass field that is an option.
 
@@ -172,8 +189,11 @@ def option(
         low: Least value allowed.
         above: Values must be greater than this.
         high: Largest value allowed.
+        needs: Condition on another option without which this one has no effect, such as `then=fedprox`,
+            `solver=steps|auto` (auto: also if it is not given), or a bare name: that one is neither zero nor left out.
     """
     facts = {"name": name, "help": help, "choices": choices, "low": low, "above": above, "high": high}
+    facts["needs"] = (needs,) if needs else ()
     if isinstance(default, list | dict):
         raise TypeError("the default of an option must be immutable")
     return field(default=default, metadata={_OPTION: facts})
@@ -340,6 +360,7 @@ def _declared(each: Field[Any], hint: Any) -> Option:
         facts["high"],
         words,
         several,
+        needs=facts["needs"],
     )
 
 
@@ -403,6 +424,23 @@ def check_all(given: Mapping[str, object], options: Iterable[Option], owner: str
         if name not in known:
             raise unknown_name(f"option of {owner}", name, known)
     return {name: known[name].check(value) for name, value in given.items() if value is not None}
+
+
+def without_effect(
+    options: Iterable[Option], values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Return the options that are set but have no effect, with the condition that is not met.
+
+    Options that have their default value are not mentioned: a stored configuration names them all.
+
+    Args:
+        options: Options of a value.
+        values: The options that give it, as `to_options` returns them.
+        defaults: Default values, if they are not those of the options.
+    """
+    unset = {each.name: each.default for each in options} | dict(defaults or {})
+    unmet = {each.name: each.unmet(values) for each in options if values.get(each.name) not in (None, unset[each.name])}
+    return {name: condition for name, condition in unmet.items() if condition}
 
 
 def plain_options(options: Mapping[str, object]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 import coterie
 import coterie.data
 from coterie.errors import ConfigError, DivergenceWarning, InputError, RunError
-from coterie.training.plugins import GROUP
+from coterie.plugins.loading import GROUP
 from coterie.training.runs.files import file_sha256
 from coterie.training.runs.manifest import Manifest
 from tests.methods.test_ifca import population

@@ -19,8 +19,8 @@ from coterie.data import SCENARIOS, register_scenario
 from coterie.errors import ConfigError
 from coterie.learners import LEARNERS, register_learner
 from coterie.methods import Method
+from coterie.plugins.loading import VARIABLE
 from coterie.testing.checks import CHECKS, TASKS, Case, check_task
-from coterie.training.plugins import VARIABLE
 from tests.methods.test_ifca import arrays_of, population
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,6 +19,7 @@ LAYERS = (
     "errors",
     "files",
     "core",
+    "plugins",
     "options",
     "learners",
     "privacy",

@@ -117,7 +117,7 @@ def verify(name: str | None) -> None:
 
 
 def _conclude(name: str, path: Path) -> None:
-    for what, text in catalogue.load_content(name).told.items():
+    for what, text in catalogue.load_content(name).facts.items():
         _say(what, text)
     _say("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from coterie.training.plugins import load_installed, load_plugin
+from coterie.plugins.loading import load_installed, load_plugin
 
 FLAG = "--plugin"
 HELP = (

@@ -41,31 +41,31 @@ def aside_sizes(sizes: Positions, share: float) -> Positions:
     return np.asarray(np.maximum(0, np.minimum(sizes - 1, wanted)))
 
 
-def hold_out(population: FederatedDataset, share: float, seed: int) -> FederatedDataset:
+def validation_split(data: FederatedDataset, share: float, seed: int) -> FederatedDataset:
     """The same clients with a share of their training samples put aside as `test`, in place of any test data.
 
     Which samples are put aside follows from the seed and the client's id. A client with several samples gives away at
     least one and keeps at least one; a client with a single sample keeps it and has nothing to validate on.
     """
-    check_hold_out(population)
-    return split_validation(population, share, seed)
+    check_validation_split(data)
+    return split_validation(data, share, seed)
 
 
-def check_hold_out(data: ClientDirectory) -> None:
+def check_validation_split(data: ClientDirectory) -> None:
     """Refuse a federation in which nobody can put a sample aside."""
     if data.sizes.max() < 2:
         raise ConfigError("validation needs a client with two samples or more, but all have one: leave it out")
 
 
-def split_validation(population: FederatedDataset, share: float, seed: int) -> FederatedDataset:
-    """As `hold_out`, for some of the clients of a federation: none of them need have anything to validate on."""
-    train = population.train
+def split_validation(data: FederatedDataset, share: float, seed: int) -> FederatedDataset:
+    """As `validation_split`, for some of the clients of a federation: some may have nothing to validate on."""
+    train = data.train
     sizes = train.sizes
     parts = split(keys_for_clients(seed, Purpose.VALIDATION, 0, train.hashes), sizes, share)
     rows = spans(train.starts, sizes)
-    kept, truth = rows[parts.kept], population.sample_truth
+    kept, truth = rows[parts.kept], data.sample_truth
     return replace(
-        population,
+        data,
         train=train.gather(kept, parts.kept_sizes),
         test=train.gather(rows[parts.aside], parts.aside_sizes),
         sample_truth=None if truth is None else truth[kept],

@@ -17,7 +17,7 @@ from coterie.core.arrays import as_array
 from coterie.core.dataset import FederatedDataset
 from coterie.core.schema import Schema, Values
 from coterie.core.shard import Shard
-from coterie.core.validation import hold_out
+from coterie.core.validation import validation_split
 from coterie.data.arrays import from_arrays, stack_shard
 from coterie.data.encode import encode, encode_target
 from coterie.data.partition import by_column
@@ -249,7 +249,7 @@ def _from_array_column(
         data = replace(data, labels=(), schema=Schema(classes=classes))
     if test is not None:
         return replace(data, test=_in_order(data, *_arrays(test, target, column, classes), test.values(owner).tolist()))
-    return data if not holdout else hold_out(data, holdout, seed)
+    return data if not holdout else validation_split(data, holdout, seed)
 
 
 def _classes(rows: _Rows, target: str) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from coterie.data.scenarios import (
 from coterie.data.scenarios.shifts.pictures import DATASETS as PICTURES
 from coterie.errors import ConfigError, CoterieError, shown, unknown_name
 from coterie.options import Option, check_all, check_seed, options_of_function
+from coterie.plugins.loading import load_installed
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ScenarioEntry:
     summary: str
     build: Callable[..., FederatedDataset]
     recommended: Mapping[str, object]
-    """Run options that suit it; used where the user says nothing. What depends on its options is in the population."""
+    """Run options that suit it; used where the user says nothing. What depends on its options is in the dataset."""
     options: tuple[Option, ...]
 
 
@@ -438,7 +439,9 @@ def register_scenario(name: str, recommended: Mapping[str, object] | None = None
 
 
 def find_scenario(name: str) -> ScenarioEntry:
-    """The entry of this name, or an error with the nearest one."""
+    """The entry of this name, after a look into installed plugins if need be, or an error with the nearest one."""
+    if isinstance(name, str) and name not in SCENARIOS:
+        load_installed()
     if not isinstance(name, str) or name not in SCENARIOS:
         raise unknown_name("scenario", name, SCENARIOS)
     return SCENARIOS[name]

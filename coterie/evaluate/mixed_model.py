@@ -1,6 +1,6 @@
 """What a statistician would fit to grouped data: one line for all, one for each client, or a linear mixed model.
 
-Each function fits a population's training samples and gives the root mean squared error on each client's own
+Each function fits the training samples of all clients and gives the root mean squared error on each client's own
 held-out samples, shape (m,): NaN for a client that has none. All models have an intercept.
 """
 
@@ -21,31 +21,31 @@ from coterie.errors import InputError, TrainingError
 Floats = npt.NDArray[np.float64]
 
 
-def pooled_rmse(population: FederatedDataset) -> Floats:
+def pooled_rmse(data: FederatedDataset) -> Floats:
     """Least squares on the samples of all clients together; the slopes are those of least length."""
-    x, y, _ = _samples(population.train)
+    x, y, _ = _samples(data.train)
     intercept, slopes = _least_squares(x, y)
-    return _held_out(population, lambda client, rows: intercept + rows @ slopes)
+    return _held_out(data, lambda client, rows: intercept + rows @ slopes)
 
 
-def alone_rmse(population: FederatedDataset) -> Floats:
+def alone_rmse(data: FederatedDataset) -> Floats:
     """Least squares for each client alone.
 
     With as many features as samples or more, the slopes are those of least length that fit; the intercept is free, so
     that a client with one sample predicts its target.
     """
-    x, y, owner = _samples(population.train)
-    models = [_least_squares(x[owner == client], y[owner == client]) for client in range(len(population.clients))]
-    return _held_out(population, lambda client, rows: models[client][0] + rows @ models[client][1])
+    x, y, owner = _samples(data.train)
+    models = [_least_squares(x[owner == client], y[owner == client]) for client in range(len(data.clients))]
+    return _held_out(data, lambda client, rows: models[client][0] + rows @ models[client][1])
 
 
-def mixed_model_rmse(population: FederatedDataset) -> Floats:
+def mixed_model_rmse(data: FederatedDataset) -> Floats:
     """A linear mixed model: slopes common to all, and a random intercept for each client (restricted likelihood).
 
     The features enter as coordinates along their principal directions, which gives the same predictions and leaves out
     what is collinear. A client's prediction holds its predicted intercept.
     """
-    x, y, owner = _samples(population.train)
+    x, y, owner = _samples(data.train)
     centre = x.mean(axis=0)
     basis = _directions(x - centre)
 
@@ -55,7 +55,7 @@ def mixed_model_rmse(population: FederatedDataset) -> Floats:
     fitted = _fit_mixed_model(y, design(x), owner)
     common = np.asarray(fitted.fe_params)
     own = {client: float(np.asarray(effect)[0]) for client, effect in fitted.random_effects.items()}
-    return _held_out(population, lambda client, rows: design(rows) @ common + own[client])
+    return _held_out(data, lambda client, rows: design(rows) @ common + own[client])
 
 
 def _fit_mixed_model(y: Floats, design: Floats, owner: npt.NDArray[np.int64]) -> Any:
@@ -102,9 +102,9 @@ def _samples(shard: Shard) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
     return x[rows], shard.y.numpy().astype(np.float64, copy=False)[rows], owner
 
 
-def _held_out(population: FederatedDataset, predict: Callable[[int, Floats], Floats]) -> Floats:
+def _held_out(data: FederatedDataset, predict: Callable[[int, Floats], Floats]) -> Floats:
     """RMSE of each client's predictions, (m,)."""
-    test = population.test
+    test = data.test
     if test is None:
         raise InputError("there are no held-out samples to measure the error on: give test data, or holdout above 0")
     x, y = test.x.numpy().reshape(len(test.x), -1).astype(np.float64, copy=False), test.y.numpy()

@@ -104,6 +104,7 @@ def plan_comparison(name: str, methods: Methods, seeds: Sequence[int], options: 
     scenario_names = {option.name for option in entry.options}
     listed = ", ".join(variant.label for variant in variants)
     _check_taken(options, scenario_names | _names_of(variants), f"scenario {name} nor of {listed}")
+    _check_effect({each: value for each, value in options.items() if each not in scenario_names}, variants)
     asked: dict[str, Any] = {
         "scenario": name,
         "methods": [variant.label for variant in variants],
@@ -131,8 +132,17 @@ def _check_taken(options: Mapping[str, Any], known: Collection[str], by: str) ->
             raise ConfigError(f"{option} is no option of {by}: leave it out")
 
 
+def _check_effect(options: Mapping[str, Any], variants: Sequence[Variant]) -> None:
+    """Refuse options that have an effect on none of the methods; each goes to those on which it has one."""
+    used = {name for variant in variants for name in variant.takes(options)}
+    for option in options:
+        if option not in used:
+            listed = ", ".join(variant.label for variant in variants)
+            raise ConfigError(f"{option} has no effect on {listed} with these options: leave it out")
+
+
 def check_data(data: object) -> None:
-    """Refuse what is neither a scenario's name nor a population."""
+    """Refuse what is neither a scenario's name nor a dataset."""
     if not isinstance(data, str | FederatedDataset):
         raise ConfigError(
             f"expected a scenario's name or the result of from_arrays or scenario, got {type(data).__name__}"
@@ -301,9 +311,7 @@ def compare(
         raise ConfigError(f"methods must be a list of names or typed methods, got {shown(methods)}")
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
-            raise ConfigError(
-                "a learner of your own needs a population instead of a scenario's name: pass scenario(...)"
-            )
+            raise ConfigError("a learner of your own needs a dataset instead of a scenario's name: pass scenario(...)")
         plan_comparison(data, methods, seeds, options | ({} if learner is None else {"learner": learner}), folder)
         failed = run_comparison(folder)
         if failed:
@@ -315,6 +323,7 @@ def compare(
         return Comparison.read(folder)
     variants = variants_of(methods)
     _check_taken(options, _names_of(variants), ", ".join(variant.label for variant in variants))
+    _check_effect(options, variants)
     for seed in seeds:
         for variant in variants:
             place = folder / "jobs" / f"{variant.label}-seed{seed}"

@@ -22,7 +22,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Generic, TypeVar
 
 from coterie.errors import CoterieError, RunError, from_system
-from coterie.training.plugins import load_installed
+from coterie.plugins.loading import load_installed
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")

@@ -67,7 +67,7 @@ class Asked:
     """What a sweep is about: all of sweep.toml."""
 
     scenario: str
-    """Its name, or that of a population of one's own."""
+    """Its name, or that of a dataset of one's own."""
     method: str
     """Name of the method."""
     over: Mapping[str, Sequence[Any]]
@@ -218,9 +218,7 @@ def sweep(
     variant = Variant.of(method)
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
-            raise ConfigError(
-                "a learner of your own needs a population instead of a scenario's name: pass scenario(...)"
-            )
+            raise ConfigError("a learner of your own needs a dataset instead of a scenario's name: pass scenario(...)")
         fixed = options if learner is None else {**options, "learner": learner}
         plan_sweep(Asked(data, variant.method, over, seeds, validation, fixed, settings=variant.settings), folder)
         return conclude(folder, run_sweep(folder))
@@ -315,7 +313,7 @@ def run_sweep(folder: Path, workers: int | None = None, progress: Progress = lam
 
 
 def _run_here(folder: Path, data: FederatedDataset, learner: LearnerChoice | None) -> dict[str, str]:
-    """The same on a population of one's own, in this process, one run after the other."""
+    """The same on a dataset of one's own, in this process, one run after the other."""
     failed = {}
     for job in read_asked(folder).all_jobs(folder):
         try:

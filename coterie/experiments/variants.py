@@ -72,9 +72,16 @@ class Variant:
         return self.method if self.settings is None else from_options(self.kind, self.settings)
 
     def takes(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of the options that the method takes."""
-        names = {option.name for option in self.kind.options()}
-        return {name: value for name, value in options.items() if name in names}
+        """Return those of the options that the method takes and that have an effect on it."""
+        kind = self.kind
+        own, names = kind.own_names(), {option.name for option in kind.options()}
+        taken = {name: value for name, value in options.items() if name in names}
+        try:
+            built = from_options(kind, {**(self.settings or {}), **{n: v for n, v in taken.items() if n in own}})
+        except ConfigError:
+            return taken  # the plan of the run says what is wrong
+        idle = built.without_effect({name: value for name, value in taken.items() if name in own})
+        return {name: value for name, value in taken.items() if name not in idle}
 
 
 def variants_of(methods: Methods) -> list[Variant]:

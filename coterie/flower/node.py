@@ -56,7 +56,7 @@ from coterie.flower.wire import (
 )
 from coterie.learners import LearnerChoice, make_learner, no_files
 from coterie.learners.base import Learner
-from coterie.training.plugins import load_installed
+from coterie.plugins.loading import load_installed
 from coterie.training.runs.files import read_tensors
 
 LOG = logging.getLogger("flwr")

@@ -13,7 +13,7 @@ from pathlib import Path
 from coterie.core.registry import Registered, UnknownMemberError
 from coterie.core.task import Task
 from coterie.flower.untrusted import MissingPluginError, shown
-from coterie.training.plugins import FROM_FILE, load_plugin
+from coterie.plugins.loading import FROM_FILE, load_plugin
 
 HOME = "coterie."
 """Modules whose members every installation has."""

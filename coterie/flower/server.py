@@ -33,12 +33,12 @@ from coterie.flower.untrusted import one_line
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.learners import LearnerChoice
 from coterie.options import Option, check_all
+from coterie.plugins.loading import load_installed
 from coterie.report.page import write_report
 from coterie.report.reading import read_runs
 from coterie.training.callbacks import Tracker
 from coterie.training.fitting import Callbacks, fit, resume
 from coterie.training.planning import MethodChoice
-from coterie.training.plugins import load_installed
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder

@@ -22,7 +22,7 @@ from coterie.methods.initializers import RandomInit
 from coterie.methods.round import Step, tiered_round
 from coterie.methods.run import Initial, Initializer, Run
 from coterie.methods.settings import RUN_OPTIONS
-from coterie.options import AUTO, Option, check_fields, from_options, option, options_of, to_options
+from coterie.options import AUTO, Option, check_fields, from_options, option, options_of, to_options, without_effect
 from coterie.server.averaging import Averaging
 from coterie.server.optimizers import ServerOptimizer, ServerSGD
 from coterie.tiers.assignment.base import Placing
@@ -137,7 +137,15 @@ class Method(Registered, family="method"):
 
     def to_options(self) -> dict[str, Any]:
         """Return the options that give this method."""
-        return {name: value for name, value in to_options(self).items() if name not in self.refuses}
+        return {name: value for name, value in self.field_options().items() if name not in self.refuses}
+
+    def field_options(self) -> dict[str, Any]:
+        """Return the options of all fields, also of those that the method refuses."""
+        return to_options(self)
+
+    def without_effect(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Return those of the given options that have no effect on this method, with the condition that is not met."""
+        return without_effect(self.options(), {**given, **self.field_options()}, type(self)().field_options())
 
     def with_options(self, values: Mapping[str, Any]) -> Self:
         """Return the method with these options replaced."""
@@ -209,6 +217,5 @@ class TieredMethod(Method):
         """The averaging of methods whose clients belong to several clusters."""
         return self.averaging.filled(self.default_averaging)
 
-    def to_options(self) -> dict[str, Any]:
-        used = replace(self, averaging=self.averaging.filled(self.default_averaging))
-        return {name: value for name, value in to_options(used).items() if name not in self.refuses}
+    def field_options(self) -> dict[str, Any]:
+        return to_options(replace(self, averaging=self.averaging.filled(self.default_averaging)))

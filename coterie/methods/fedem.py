@@ -76,7 +76,7 @@ class MixtureMethod(TrialSettings, TieredMethod):
 class FedEM(MixtureMethod):
     """gamma_jk ~ pi_k p_k(y_j|x_j); pi_k = mean of gamma_jk; theta_k <- sum_i (n_i / n) theta_ik."""
 
-    order: Order = option("together", ORDER_HELP)
+    order: Order = option("together", ORDER_HELP, needs="shared")
 
     summary: ClassVar[str] = "every client is its own mixture of the clusters' models"
     citation: ClassVar[str] = (

@@ -28,7 +28,7 @@ from coterie.tiers.objective import Ratio
 class FedRC(MixtureMethod):
     """gamma_jk ~ w_k p_k(y_j|x_j) / P_k(y_j); w_k = mean of gamma_jk; theta_k <- sum_i (n_i / n) theta_ik."""
 
-    order: Order = option("together", ORDER_HELP)
+    order: Order = option("together", ORDER_HELP, needs="shared")
 
     summary: ClassVar[str] = "mixtures told apart by what is predicted, not by which features or labels there are"
     citation: ClassVar[str] = (

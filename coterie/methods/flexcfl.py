@@ -50,7 +50,9 @@ class FlexCFL(FedGroup):
     """
 
     migrate_every: int = option(5, "number of rounds between two occasions to change the group; 0: never", low=0)
-    tau: float = option(0.1, "least relative gain in training loss for which a client moves", low=0, high=1)
+    tau: float = option(
+        0.1, "least relative gain in training loss for which a client moves", low=0, high=1, needs="migrate_every"
+    )
     eta_g: float = option(0.01, "length of the step of every group towards each other group (eta_G)", low=0)
 
     summary: ClassVar[str] = "FedGroup whose clients may change their group and whose groups learn from each other"

@@ -52,7 +52,7 @@ class IFCA(TrialSettings, TieredMethod):
     race: int = option(
         0, "number of rounds after which only the best of several restarts continues; 0: all continue", low=0
     )
-    race_share: float = option(0.25, "share of clients asked in each round of a race", above=0, high=1)
+    race_share: float = option(0.25, "share of clients asked in each round of a race", above=0, high=1, needs="race")
     stable_after: int | None = option(
         None,
         "send only its own model to a client that kept its cluster for this many rounds, and all models again every "

@@ -90,7 +90,7 @@ class MomentDescent(Method, Initializer):
     delta: float | None = option(
         None, "least distance of two true models (Delta); by default read off the anchors", above=0
     )
-    epsilon: float = option(0.1, "with delta: an anchor stops at this share of it", above=0, high=1)
+    epsilon: float = option(0.1, "with delta: an anchor stops at this share of it", above=0, high=1, needs="delta")
     alpha: float | None = option(None, "least eigenvalue of the features' covariance; by default the mean one", above=0)
     beta: float | None = option(
         None, "largest eigenvalue of the features' covariance; by default the mean one", above=0

@@ -63,19 +63,23 @@ class Solving:
         "(local_steps or local_epochs from one common model); by default exact where it can be",
     )
     solve_steps: int | None = option(
-        None, "solver=steps: number of gradient steps; by default local_steps or local_epochs", low=1
+        None,
+        "solver=steps: number of gradient steps; by default local_steps or local_epochs",
+        low=1,
+        needs="solver=steps|auto",
     )
-    sgd_steps: int = option(10_000, "solver=sgd: number of steps, one sample each (T)", low=1)
+    sgd_steps: int = option(10_000, "solver=sgd: number of steps, one sample each (T)", low=1, needs="solver=sgd")
     sgd_radius: float | None = option(
-        None, "solver=sgd: radius of the ball that is projected on (R); to be given", above=0
+        None, "solver=sgd: radius of the ball that is projected on (R); to be given", above=0, needs="solver=sgd"
     )
     sgd_mu: float | None = option(
         None,
         "solver=sgd: strong convexity (mu), the step is 1/(mu t); by default a client's own least eigenvalue, or l2",
         above=0,
+        needs="solver=sgd",
     )
     sgd_output: Literal["last", "average"] = option(
-        "last", "solver=sgd: the last iterate, or their mean with weights t"
+        "last", "solver=sgd: the last iterate, or their mean with weights t", needs="solver=sgd"
     )
 
     def local_solver(self, run: Run) -> LocalSolver:
@@ -116,16 +120,28 @@ class Clustering:
         "silhouette", "clusters=auto: the rule that finds the number of clusters"
     )
     gradient_step: float = option(
-        1.0, "clustering=gradient: the step alpha times the number of clients, below 2", above=0
+        1.0,
+        "clustering=gradient: the step alpha times the number of clients, below 2",
+        above=0,
+        needs="clustering=gradient",
     )
-    spectral_parts: int = option(3, "clustering=spectral: all three parts, or the first alone", low=1, high=3)
+    spectral_parts: int = option(
+        3, "clustering=spectral: all three parts, or the first alone", low=1, high=3, needs="clustering=spectral"
+    )
     lam: float | Literal["oracle13"] | None = option(
-        None, "clustering=convex: a fixed lambda; by default by the path; oracle13: from the true groups", above=0
+        None,
+        "clustering=convex: a fixed lambda; by default by the path; oracle13: from the true groups",
+        above=0,
+        needs="clustering=convex",
     )
-    convex_grid: Literal["log", "equidistant"] = option("log", "clustering=convex: the lambdas of the path")
-    convex_rule: Literal["b", "a-then-b"] = option("b", "clustering=convex: which lambda of the path is taken")
+    convex_grid: Literal["log", "equidistant"] = option(
+        "log", "clustering=convex: the lambdas of the path", needs="clustering=convex"
+    )
+    convex_rule: Literal["b", "a-then-b"] = option(
+        "b", "clustering=convex: which lambda of the path is taken", needs="clustering=convex"
+    )
     convex_weights: Literal["uniform", "knn"] = option(
-        "uniform", "clustering=convex: which clients are pulled together"
+        "uniform", "clustering=convex: which clients are pulled together", needs="clustering=convex"
     )
 
     def cluster_settings(self, K: int | None) -> ClusterSettings:
@@ -222,7 +238,7 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
         assert clustering is not None, "a method without a clustering knows its groups"
         truth = None if run.data.truth is None else run.data.truth[answered]
         partition = cluster_points(rows.double().numpy(), clustering.cluster_settings(run.tiers.K), run.seed, truth)
-        found, labels[at] = dict(partition.told), torch.from_numpy(partition.labels)
+        found, labels[at] = dict(partition.facts), torch.from_numpy(partition.labels)
         if (path := (found["convex"] or {}).get("path")) is not None:
             path["clients"] = [federation.clients[i] for i in answered]
     else:

@@ -27,7 +27,9 @@ class InsideClusters(TieredMethod):
 
     clusters: int | Auto = option(2, "number of clusters (K); auto: as many as are found", low=1)
     then: Literal["fedavg", "fedprox"] = option("fedavg", "which method trains inside the clusters")
-    mu: float = option(0.1, "then=fedprox: strength of the pull to the received model (mu)", low=0)
+    mu: float = option(
+        0.1, "then=fedprox: strength of the pull to the received model (mu)", low=0, needs="then=fedprox"
+    )
 
     refuses: ClassVar[frozenset[str]] = frozenset({"init", "restarts"})
 

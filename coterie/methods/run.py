@@ -107,7 +107,8 @@ class Initializer(Registered, OptionGroup, family="init"):
     @classmethod
     def group_options(cls, default: Any) -> tuple[Option, ...]:
         """`init`, `restarts`, and the settings of the method's own initializer."""
-        return (replace(INIT, default=default), replace(RESTARTS, default=default.restarts), *own_options(default))
+        own = tuple(replace(each, needs=(f"{INIT.name}={default.name}", *each.needs)) for each in own_options(default))
+        return (replace(INIT, default=default), replace(RESTARTS, default=default.restarts), *own)
 
     @classmethod
     def from_group(cls, values: Mapping[str, Any], default: Any, declared: Any = None) -> Any:

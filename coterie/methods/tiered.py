@@ -60,7 +60,7 @@ class Tiered(TieredMethod):
     clusters: int | Auto | None = option(
         None, "number of clusters (K); by default 3, or 1 where a procedure changes it", low=1
     )
-    order: Order = option("together", ORDER_HELP)
+    order: Order = option("together", ORDER_HELP, needs="shared")
     pull: float = option(
         0.1,
         "strength of the pull to the mixture (assignment count-shares, personal-em) or to the overall model "

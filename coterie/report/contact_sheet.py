@@ -22,19 +22,19 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 Pixels = npt.NDArray[np.uint8]
 
 
-def contact_sheet(population: FederatedDataset, *, clients: int = 12, images: int = 8) -> str:
+def contact_sheet(dataset: FederatedDataset, *, clients: int = 12, images: int = 8) -> str:
     """An SVG file: the first `clients` clients, one a row, with their first `images` training images.
 
     Below each image stands its label as this client has it, beside the row the client, its true group and what was
     done to its data. Pixels are scaled to the range of those shown, every colour by itself.
     """
-    shown = min(clients, len(population.clients))
-    rows = [_first_images(population, client, images) for client in range(shown)]
+    shown = min(clients, len(dataset.clients))
+    rows = [_first_images(dataset, client, images) for client in range(shown)]
     low, high = _ranges(np.concatenate(rows))
     side = (WIDTH - LEFT) / images - GAP
     height = side + LABEL + GAP
     parts = [
-        _row(population, client, _bytes(row, low, high), TOP + client * height, side) for client, row in enumerate(rows)
+        _row(dataset, client, _bytes(row, low, high), TOP + client * height, side) for client, row in enumerate(rows)
     ]
     drawn = tag(
         "svg",
@@ -43,18 +43,18 @@ def contact_sheet(population: FederatedDataset, *, clients: int = 12, images: in
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {WIDTH} {TOP + shown * height:.0f}",
         role="img",
-        aria_label=f"images of {shown} clients of {population.name}, one client a row, labels below",
+        aria_label=f"images of {shown} clients of {dataset.name}, one client a row, labels below",
     )
     return str(drawn)
 
 
-def _first_images(population: FederatedDataset, client: int, count: int) -> npt.NDArray[np.float64]:
+def _first_images(dataset: FederatedDataset, client: int, count: int) -> npt.NDArray[np.float64]:
     """(count or fewer, 1 or 3, H, W)."""
-    train = population.train
+    train = dataset.train
     shape = tuple(train.x.shape[1:])
     if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != 3):
         raise ConfigError(
-            f"a contact sheet needs images (H, W) or (3, H, W), but samples of {population.name} have shape {shape}: "
+            f"a contact sheet needs images (H, W) or (3, H, W), but samples of {dataset.name} have shape {shape}: "
             "choose a scenario of images, without pca"
         )
     start = int(train.starts[client])
@@ -74,8 +74,8 @@ def _bytes(x: npt.NDArray[np.float64], low: npt.NDArray[np.float64], high: npt.N
     return np.broadcast_to(grey_or_colour, (*grey_or_colour.shape[:3], 3))
 
 
-def _row(population: FederatedDataset, client: int, pixels: Pixels, top: float, side: float) -> Markup:
-    labels = population.train.y[int(population.train.starts[client]) :]
+def _row(dataset: FederatedDataset, client: int, pixels: Pixels, top: float, side: float) -> Markup:
+    labels = dataset.train.y[int(dataset.train.starts[client]) :]
     cells = [
         tag(
             "g",
@@ -85,17 +85,17 @@ def _row(population: FederatedDataset, client: int, pixels: Pixels, top: float, 
         for index, image in enumerate(pixels)
         for left in [LEFT + index * (side + GAP)]
     ]
-    names = [text(0, top + 10 + 11 * line, words) for line, words in enumerate(_facts(population, client))]
+    names = [text(0, top + 10 + 11 * line, words) for line, words in enumerate(_facts(dataset, client))]
     return tag("g", *names, *cells)
 
 
-def _facts(population: FederatedDataset, client: int) -> list[str]:
+def _facts(dataset: FederatedDataset, client: int) -> list[str]:
     """What is written beside a row."""
-    facts = [population.clients[client]]
-    if population.truth is not None and population.group_names:
-        facts.append(population.group_names[population.truth[client]])
-    if population.client_notes:
-        facts += population.client_notes[client].split("; ")
+    facts = [dataset.clients[client]]
+    if dataset.truth is not None and dataset.group_names:
+        facts.append(dataset.group_names[dataset.truth[client]])
+    if dataset.client_notes:
+        facts += dataset.client_notes[client].split("; ")
     return list(dict.fromkeys(facts))
 
 

@@ -12,8 +12,8 @@ from coterie.methods.base import Method
 from coterie.methods.initializers import GivenModels
 from coterie.methods.run import Initializer
 from coterie.options import from_options
+from coterie.plugins.loading import knows
 from coterie.training.measures import MEASURES
-from coterie.training.plugins import knows
 from coterie.training.records import ClientResult, Metrics, RoundRecord
 from coterie.training.runs.folder import RunFolder
 from coterie.training.subject import Subject, subject_of

@@ -23,7 +23,9 @@ class Averaging(OptionGroup):
     )
     client_weight: ClientWeight | None = option(None, "whether a client counts once (uniform) or n_i times (samples)")
     divide_by: Literal["answered", "federation"] | None = option(
-        None, "with averaging=all: divide by the weight of the clients that answered, or of the whole federation"
+        None,
+        "with averaging=all: divide by the weight of the clients that answered, or of the whole federation",
+        needs="averaging=all",
     )
     combine: Combine = option(
         Mean(),

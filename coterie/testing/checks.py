@@ -125,12 +125,12 @@ class Case:
             wanted["init"] = "random"  # moment descent is for linear models
         return {k: v for k, v in wanted.items() if k in accepted} | dict(self.options)
 
-    def population(self, sizes: Sequence[int] | None = None, order: Sequence[int] | None = None) -> FederatedDataset:
+    def data(self, sizes: Sequence[int] | None = None, order: Sequence[int] | None = None) -> FederatedDataset:
         return small_federation(self.learner, sizes or self.sizes, order)
 
     def plan(self, data: ClientDirectory | None = None, **more: Any) -> Plan:
         settings = self.settings | more
-        return prepare(data or self.population(), self.method, LEARNERS[self.learner], settings)
+        return prepare(data or self.data(), self.method, LEARNERS[self.learner], settings)
 
     def run(self, plan: Plan | None = None, federation: Callable[[ClientGroup], Federation] | None = None) -> Result:
         plan = plan or self.plan()
@@ -189,7 +189,7 @@ def _has_anchors(plan: Plan) -> bool:
 def check_client_order(case: Case) -> None:
     """The order in which clients are listed does not matter."""
     order = [4, 0, 8, 2, 6, 1, 7, 3, 5]
-    plain, shuffled = case.run(), case.run(case.plan(case.population(order=order)))
+    plain, shuffled = case.run(), case.run(case.plan(case.data(order=order)))
     if find_method(case.method).groups.personal:  # one model a client: compare by client
         by_id = dict(zip(shuffled.assignments, shuffled.models, strict=True))
         models = [by_id[c] for c in plain.assignments]
@@ -235,7 +235,7 @@ def check_twin(case: Case) -> None:
     if entry.twin is None:
         assert entry.no_twin, f"{case.method} declares neither a twin nor the reason why it has none"
         return
-    data = replace(case.population(), truth=np.zeros(len(RAGGED), dtype=np.int64), group_names=("all",))
+    data = replace(case.data(), truth=np.zeros(len(RAGGED), dtype=np.int64), group_names=("all",))
     alone: dict[str, Any] = {"clusters": 1, "init": "random"}
     if case.plan().tiers.adapts:
         alone["max_clusters"] = 1
@@ -277,7 +277,7 @@ def check_silent_client(case: Case) -> None:
     if alone or counted or _has_anchors(plan):
         assert np.isfinite(_flat(with_silent)).all(), "a client that never answered broke the models"
         return
-    without = case.run(case.plan(case.population(order=[0, 1, 2, 4, 5, 6, 7, 8])))
+    without = case.run(case.plan(case.data(order=[0, 1, 2, 4, 5, 6, 7, 8])))
     _assert_same(without, with_silent, "a federation with a client that never answers")
 
 
@@ -315,7 +315,7 @@ def check_replies(case: Case) -> None:
     shapes, counts = [], set()
     for size in (11, 22):
         heard: list[tuple[Task, Reply]] = []
-        result = case.run(case.plan(case.population([size] * 6)), partial(_Listening, heard=heard))
+        result = case.run(case.plan(case.data([size] * 6)), partial(_Listening, heard=heard))
         shapes.append([(task.name, _shapes(reply)) for task, reply in heard])
         counts.add(len(result.models))
         plan = case.plan()
@@ -356,7 +356,7 @@ def check_resume(case: Case) -> None:
         if record["round"] == 2:
             raise _KilledError
 
-    data = case.population()
+    data = case.data()
     learner = LEARNERS[case.learner]
     settings = case.settings
     if "checkpoint_every" not in find_method(case.method).refuses:

@@ -21,7 +21,7 @@ from coterie.core.dataset import ClientDirectory, FederatedDataset
 from coterie.core.keys import Purpose, key_for
 from coterie.core.numbers import finite
 from coterie.core.plain import to_plain
-from coterie.core.validation import hold_out
+from coterie.core.validation import validation_split
 from coterie.errors import ConfigError, DivergenceWarning
 from coterie.evaluate.metrics import weighted_rand_index
 from coterie.learners.base import Learner
@@ -276,7 +276,7 @@ def _own_samples(plan: Plan) -> ClientDirectory:
             "clusters=auto holds out samples of its own, and clients that live elsewhere hold out once: leave "
             "validation out, or give a number of clusters"
         )
-    return hold_out(data, share, seed).training_only()
+    return validation_split(data, share, seed).training_only()
 
 
 def _trial(plan: Plan, data: ClientDirectory, K: int, s: int, rounds: int) -> Plan:

@@ -22,6 +22,7 @@ from coterie.learners.base import Learner
 from coterie.methods.base import Method
 from coterie.methods.initializers import GivenModels, Model
 from coterie.methods.run import BEFORE, Initializer
+from coterie.plugins.loading import knows
 from coterie.training.result import Result, load
 
 InitChoice = Initializer | str | Sequence[Model] | Result
@@ -60,7 +61,7 @@ def initializer_of(choice: object, method: type[Method]) -> tuple[Initializer | 
 
 def _from_text(text: str) -> tuple[Initializer, Earlier | None]:
     name = text.partition(":")[0]
-    if name in Initializer.members:
+    if knows(Initializer, name):
         return from_text(Initializer, text), None
     if text == GivenModels.name:
         return GivenModels(()), None  # of a run that is resumed: its models are in the checkpoint

@@ -22,6 +22,7 @@ from coterie.engines.in_process import InProcess
 from coterie.errors import CoterieError, RunError, memory_failures
 from coterie.learners import LearnerChoice
 from coterie.methods.initializers import GivenModels
+from coterie.plugins.loading import load_installed
 from coterie.training.callbacks.base import Callback, Progress, TrainingRun
 from coterie.training.callbacks.functions import OnRound, as_callback
 from coterie.training.callbacks.internal import (
@@ -39,7 +40,6 @@ from coterie.training.earlier import Earlier, check_schema, drifted
 from coterie.training.loop import train
 from coterie.training.measuring import record_of
 from coterie.training.planning import MethodChoice, Plan, method_of_config, prepare
-from coterie.training.plugins import load_installed
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions

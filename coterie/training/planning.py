@@ -16,8 +16,9 @@ from coterie.client.group import ClientGroup
 from coterie.core.blocks import Memory
 from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, torch_dtype
 from coterie.core.federation import Federation
+from coterie.core.registry import UnknownMemberError
 from coterie.core.shard import ClientId
-from coterie.core.validation import aside_sizes, check_hold_out
+from coterie.core.validation import aside_sizes, check_validation_split
 from coterie.diagnosis.diagnose import diagnose
 from coterie.diagnosis.values import Diagnosis
 from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
@@ -34,13 +35,13 @@ from coterie.methods.base import Method, find_method
 from coterie.methods.initializers import GivenModels
 from coterie.methods.run import Initializer, Run
 from coterie.methods.settings import PRIVACY_OPTIONS, RUN_OPTIONS, RunSettings
-from coterie.options import AUTO, check_all, from_options, plain_options, to_options
+from coterie.options import AUTO, check_all, from_options, options_of, plain_options, to_options, without_effect
+from coterie.plugins.loading import knows, load_installed
 from coterie.privacy.noise import Keyed
 from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_body
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import Earlier, initializer_of
-from coterie.training.plugins import knows, load_installed
 from coterie.training.runs.files import read_tensors
 
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
@@ -191,6 +192,16 @@ def prepare(
         learner: Name or function that builds the learner; by default what the data recommends.
         given: Options of the method and of the run by name. With a typed method they replace its fields.
     """
+    try:
+        return _prepared(data, method, learner, given)
+    except UnknownMemberError:  # an installed plugin may register it
+        load_installed()
+        return _prepared(data, method, learner, given)
+
+
+def _prepared(
+    data: ClientDirectory, method: MethodChoice, learner: LearnerChoice | None, given: Mapping[str, Any]
+) -> Plan:
     if not isinstance(data, ClientDirectory):
         raise ConfigError(f"expected the result of from_arrays or scenario, got {type(data).__name__}")
     if method == AUTO:
@@ -204,6 +215,7 @@ def prepare(
     _check_names(kind, data, given)
     options = _layered(kind, data, given, typed=isinstance(method, Method))
     built = method.with_options(options) if isinstance(method, Method) else from_options(kind, options)
+    _check_effect(built, given)
     settings: RunSettings = from_options(RunSettings, options)
     choice = _learner_choice(learner, settings, data, kind)
     if isinstance(choice, str) and choice.partition(":")[0] not in LEARNERS:
@@ -308,6 +320,20 @@ def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, 
             raise ConfigError(f"{name} means nothing to method {kind.name} ({kind.summary}): leave it out")
 
 
+def _check_effect(method: Method, given: Mapping[str, Any]) -> None:
+    """Refuse options that have no effect given the others, and settings of an initializer that have none."""
+    init = method.initializer
+    if isinstance(init, Method):
+        inner = init.without_effect({})
+    else:
+        inner = without_effect(options_of(type(init)), to_options(init))
+    for owner, found in ((method.name, method.without_effect(given)), (f"init={init.name}", inner)):
+        for name, condition in found.items():
+            what = condition if "=" in condition else f"{condition} is given"
+            what = what.replace("|", " or ").replace(" or auto", "")
+            raise ConfigError(f"{owner}: {name} has no effect unless {what}: set that, or leave {name} out")
+
+
 def names_of(kind: type[Method]) -> frozenset[str]:
     """Return the names of all options that a method takes."""
     return _cached_names(kind)  # type: ignore[arg-type] # a class is hashable, whatever its instances are
@@ -355,9 +381,21 @@ def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]
         values.pop("local_epochs", None)
     if values.get("privacy") == "central" and "client_weight" not in checked and "client_weight" in names_of(kind):
         values["client_weight"] = "uniform"  # noise for one client hides no other weight
-    if "restarts" not in checked and (values.get("privacy") is not None or not _is_random(kind, values)):
+    if "restarts" not in checked and (values.get("privacy") is not None or not _may_restart(kind, values)):
         values.pop("restarts", None)  # several starts of the same models would be one; private losses are not sent
     return values
+
+
+def _may_restart(kind: type[Method], values: Mapping[str, Any]) -> bool:
+    """Whether the first models are drawn at random, and several of them can be trained side by side."""
+    if not _is_random(kind, values):
+        return False
+    try:
+        tiers = from_options(kind, {name: value for name, value in values.items() if name != "restarts"}).tiers()
+    except ConfigError:
+        return True  # the checks that follow say what is wrong
+    one_body = tiers.assignment.trains_heads and bool(tiers.shared)
+    return not (tiers.assignment.personal or tiers.adapts or one_body)
 
 
 def _is_random(kind: type[Method], values: Mapping[str, Any]) -> bool:
@@ -425,7 +463,7 @@ def _assembled(
     tiers = replace(tiers, privacy=privacy_of(settings))
     check_compatibility(Mix(method.name, tiers, learner, settings.participation))
     if settings.validation is not None:
-        check_hold_out(data)
+        check_validation_split(data)
     federation = _federation(data, learner, settings, tiers)
     _check_resampling(tiers, rounds, federation)
     noise = {"noise": Keyed(settings.seed)} if isinstance(federation, InProcess) else {}

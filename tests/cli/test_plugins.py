@@ -8,7 +8,7 @@ import pytest
 
 from coterie.core.registry import Registered
 from coterie.methods import Method
-from coterie.training import plugins
+from coterie.plugins import loading as plugins
 
 SOURCE = '''
 """FedAvg with a factor on the learning rate of the server."""

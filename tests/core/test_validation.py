@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import Purpose, keys_for_clients, permutations
-from coterie.core.validation import aside_sizes, hold_out
+from coterie.core.validation import aside_sizes, validation_split
 from coterie.errors import ConfigError
 from tests.core.make import make_shard
 
@@ -31,7 +31,7 @@ def samples(shard):
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.floats(0.01, 0.9), st.integers(0, 5))
 def test_every_sample_is_on_one_side_and_everybody_keeps_one(sizes, share, seed):
     whole = population([*sizes, 2])
-    cut = hold_out(whole, share, seed)
+    cut = validation_split(whole, share, seed)
     before, train, aside = samples(whole.train), samples(cut.train), samples(cut.test)
     for client, n in zip(whole.clients, [*sizes, 2], strict=True):
         assert sorted(train[client] + aside[client]) == before[client]
@@ -43,7 +43,7 @@ def test_every_sample_is_on_one_side_and_everybody_keeps_one(sizes, share, seed)
 def test_the_split_equals_a_plain_loop():
     whole = population([5, 1, 12])
     keys = keys_for_clients(3, Purpose.VALIDATION, 0, whole.train.hashes)
-    cut = hold_out(whole, 0.25, 3)
+    cut = validation_split(whole, 0.25, 3)
     for i, (client, n) in enumerate(zip(whole.clients, (5, 1, 12), strict=True)):
         order = permutations(keys[i : i + 1], np.array([n]), n, 0)[0]
         mine = np.array(samples(whole.train)[client])[order]
@@ -58,21 +58,21 @@ def test_a_clients_split_depends_on_the_seed_and_its_id_and_on_nothing_else():
     for data in (one, other):
         first = dict(zip(data.train.ids, data.train.starts, strict=True))
         places[data.train.ids] = {
-            c: sorted(v - first[c] for v in s) for c, s in samples(hold_out(data, 0.2, 7).test).items()
+            c: sorted(v - first[c] for v in s) for c, s in samples(validation_split(data, 0.2, 7).test).items()
         }
     assert places["a", "b"] == places["b", "a"]
-    assert samples(hold_out(one, 0.2, 7).test) != samples(hold_out(one, 0.2, 8).test)
+    assert samples(validation_split(one, 0.2, 7).test) != samples(validation_split(one, 0.2, 8).test)
 
 
 def test_test_data_is_replaced_and_does_not_matter():
     plain = population([6, 9])
     tested = replace(plain, test=plain.train)
-    assert samples(hold_out(tested, 0.5, 0).test) == samples(hold_out(plain, 0.5, 0).test)
+    assert samples(validation_split(tested, 0.5, 0).test) == samples(validation_split(plain, 0.5, 0).test)
 
 
 def test_nothing_to_hold_out_is_an_error():
     with pytest.raises(ConfigError, match="a client with two samples or more, but all have one"):
-        hold_out(population([1, 1]), 0.2, 0)
+        validation_split(population([1, 1]), 0.2, 0)
 
 
 def test_how_many_are_put_aside():

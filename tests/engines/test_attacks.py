@@ -100,7 +100,7 @@ def test_shards_engines_and_order_do_not_matter(combine):
     others = [
         case.run(federation=partial(Simulated, shards=3)),
         case.run(federation=Sequential),
-        case.run(case.plan(case.population(order=[4, 0, 8, 2, 6, 1, 7, 3, 5]))),
+        case.run(case.plan(case.data(order=[4, 0, 8, 2, 6, 1, 7, 3, 5]))),
     ]
     for other in others:
         for one, two in zip(plain.models, other.models, strict=True):

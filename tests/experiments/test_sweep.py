@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.core.validation import hold_out
+from coterie.core.validation import validation_split
 from coterie.errors import ConfigError, RunError
 from tests.methods.test_ifca import population
 
@@ -28,7 +28,7 @@ def test_every_combination_is_scored_on_samples_held_out_from_training():
     for lr in OVER["lr"]:
         for steps in OVER["local_steps"]:
             runs = [
-                coterie.fit(hold_out(data, 0.3, seed), "ifca", lr=lr, local_steps=steps, seed=seed, **SETTINGS)
+                coterie.fit(validation_split(data, 0.3, seed), "ifca", lr=lr, local_steps=steps, seed=seed, **SETTINGS)
                 for seed in (2, 5)
             ]
             expected[lr, steps] = [run.metrics["rmse"] for run in runs]
@@ -168,7 +168,7 @@ def test_a_scenario_by_name_refuses_what_changes_its_data_and_learners_without_a
         coterie.sweep("mixed-regression", over={"noise": ["0.1"]}, out=tmp_path / "s")
     with pytest.raises(ConfigError, match="did you mean 'mixed-regression'"):
         coterie.sweep("mixd-regression", over={"lr": [0.1]}, out=tmp_path / "s")
-    with pytest.raises(ConfigError, match="needs a population"):
+    with pytest.raises(ConfigError, match="needs a dataset"):
         coterie.sweep("mixed-regression", over={"lr": [0.1]}, learner=lambda: None, out=tmp_path / "s")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "letter.txt").write_text("dear")

@@ -27,9 +27,9 @@ from coterie.flower.server import make_server_app
 from coterie.flower.strategy import ClusteredStrategy
 from coterie.flower.wire import Request, read_request, request_content
 from coterie.methods import IFCA, Tiered
+from coterie.plugins.loading import VARIABLE, load_installed, load_plugin
 from coterie.testing.checks import Case, small_federation
 from coterie.tiers import LowestLoss
-from coterie.training.plugins import VARIABLE, load_installed, load_plugin
 from coterie.training.runs.folder import RunFolder
 from tests.flower.make import NODES, part_of, terms_of
 
@@ -201,7 +201,7 @@ def test_a_plugin_with_a_relative_path_is_looked_for_in_the_folder_of_the_app(tm
 def test_a_node_that_names_no_plugin_loads_none_until_a_name_is_unknown():
     """Looking for installed plugins takes time, and a node starts a process for every message."""
     code = "from coterie.flower.node import make_client_app; make_client_app(None)"
-    code += "; from coterie.training.plugins import load_installed; print(load_installed.cache_info().currsize)"
+    code += "; from coterie.plugins.loading import load_installed; print(load_installed.cache_info().currsize)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
 

@@ -68,8 +68,8 @@ def test_every_method_runs_alike_by_value_and_by_name(name: str):
     typed = from_options(kind, own)
     assert isinstance(typed, kind)
     learner = LEARNERS[case.learner]
-    by_value = coterie.fit(case.population(), typed, learner=learner, **rest)
-    assert_equal(by_value, coterie.fit(case.population(), name, learner=learner, **case.settings))
+    by_value = coterie.fit(case.data(), typed, learner=learner, **rest)
+    assert_equal(by_value, coterie.fit(case.data(), name, learner=learner, **case.settings))
 
 
 PAIRS: list[tuple[Method, dict[str, Any]]] = [

@@ -162,7 +162,7 @@ def test_neither_truth_nor_test_data_nor_validation_samples_are_seen(data):
     assert table_of(mixed, **FEW) == table_of(data, **FEW)
     spared = table_of(data, validation=0.25, **FEW)
     spoilt = data.train.y.clone()
-    kept = coterie.core.validation.hold_out(data, 0.25, 0)
+    kept = coterie.core.validation.validation_split(data, 0.25, 0)
     gone = ~np.isin(data.train.y.numpy(), kept.train.y.numpy())
     assert gone.sum() == 12 * 5
     spoilt[gone] = 1e6

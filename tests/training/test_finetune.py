@@ -153,7 +153,7 @@ def test_shards_engines_and_the_order_of_clients_do_not_matter(case: Case):
     assert "finetuned" in expected.metrics
     for federation in (partial(Simulated, shards=2), partial(Simulated, shards=9), Sequential):
         assert tuned(case.run(federation=federation)) == pytest.approx(tuned(expected), rel=1e-9)
-    shuffled = case.run(case.plan(case.population(order=[4, 0, 8, 2, 6, 1, 7, 3, 5])))
+    shuffled = case.run(case.plan(case.data(order=[4, 0, 8, 2, 6, 1, 7, 3, 5])))
     by_id = {row["id"]: row["finetuned"] for row in shuffled.clients}
     assert [by_id[row["id"]] for row in expected.clients] == pytest.approx(tuned(expected), rel=1e-9)
 

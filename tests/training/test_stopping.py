@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.core.validation import hold_out
+from coterie.core.validation import validation_split
 from coterie.errors import ConfigError
 from coterie.training.stopping import Watch
 from tests.methods.test_ifca import START, population
@@ -124,7 +124,7 @@ def test_every_method_can_be_stopped(method):
 
 def test_with_validation_a_run_trains_on_the_rest_and_scores_the_part_held_out():
     data = population()
-    held = hold_out(data, 0.3, COMMON["seed"])
+    held = validation_split(data, 0.3, COMMON["seed"])
     result = coterie.fit(data, "ifca", init=START, rounds=5, validation=0.3, **COMMON)
     by_hand = coterie.fit(replace(held, test=None), "ifca", init=START, rounds=5, **COMMON)
     judged = coterie.fit(held, "ifca", init=START, rounds=5, **COMMON)

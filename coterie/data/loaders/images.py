@@ -61,8 +61,8 @@ class Images:
         return {"train_images": len(self.y_train), "test_images": len(self.y_test)}
 
     @property
-    def told(self) -> dict[str, str]:
-        """What a user is told about it."""
+    def facts(self) -> dict[str, str]:
+        """Facts about the content, for users."""
         shape = "x".join(map(str, self.x_train.shape[1:]))
         lines = {"data": f"{len(self.y_train)} training and {len(self.y_test)} test images of {shape}"}
         return lines if self.writers is None else lines | {"writers": str(len(self.writers.ids))}

@@ -40,8 +40,8 @@ class Rows:
         return {"rows": len(self.y), "clients": int(self.task.max()) + 1}
 
     @property
-    def told(self) -> dict[str, str]:
-        """What a user is told about it."""
+    def facts(self) -> dict[str, str]:
+        """Facts about the content, for users."""
         return {"data": f"{len(self.y)} rows of {self.x.shape[1]} numbers", "clients": str(self.counts["clients"])}
 
     def digest(self) -> str:

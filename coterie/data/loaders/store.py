@@ -34,8 +34,8 @@ class Content(Protocol):
         ...
 
     @property
-    def told(self) -> dict[str, str]:
-        """What a user is told about it."""
+    def facts(self) -> dict[str, str]:
+        """Facts about the content, for users."""
         ...
 
     def digest(self) -> str:

@@ -85,7 +85,7 @@ class Clustered:
     """(m,) numbered by first appearance."""
     K: int
     separation: Separation
-    told: dict[str, Any]
+    facts: dict[str, Any]
     """Everything a report needs, ready for JSON: clustering, K, counted, convex, separation, warnings."""
 
 
@@ -119,7 +119,7 @@ def cluster_points(
     else:
         found = _by_count(turned, settings, seed)
     clustered = _clustered(turned[place], found.labels[place], found, settings)
-    if (path := (clustered.told["convex"] or {}).get("path")) is not None:
+    if (path := (clustered.facts["convex"] or {}).get("path")) is not None:
         path |= {"tree": path["tree"] and _with_leaves(path["tree"], order), "labels": clustered.labels.tolist()}
     return clustered
 
@@ -142,15 +142,15 @@ def _clustered(points: Points, labels: Labels, found: _Found, settings: ClusterS
     """The clusters in the order of the clients, measured."""
     part = partition(points, labels)
     measured = separation(points, part)
-    told = {
+    facts = {
         "clustering": settings.clustering,
         "K": part.K,
         "counted": found.counted,
         "convex": found.convex and found.convex | {"satisfies_13": _satisfies_13(measured, found.convex, settings)},
-        "separation": measured.told(),
+        "separation": measured.facts(),
         "warnings": [*found.warnings, *measured.warnings],
     }
-    return Clustered(part.labels, part.K, measured, told)
+    return Clustered(part.labels, part.K, measured, facts)
 
 
 def _satisfies_13(measured: Separation, convex: dict[str, Any], settings: ClusterSettings) -> bool | None:
@@ -164,7 +164,7 @@ def _by_count(points: Points, settings: ClusterSettings, seed: int) -> _Found:
     if settings.clusters is not None:
         return _Found(cluster(points, settings.clusters, seed).labels)
     counted = count_clusters(points, cluster, settings.choose_k, seed=seed)
-    return _Found(cluster(points, counted.K, seed).labels, counted=counted.told(), warnings=counted.notes)
+    return _Found(cluster(points, counted.K, seed).labels, counted=counted.facts(), warnings=counted.notes)
 
 
 def _clustering(settings: ClusterSettings) -> Cluster:
@@ -191,12 +191,12 @@ def _by_convex(points: Points, settings: ClusterSettings, seed: int, truth: Labe
         random_state=sklearn_seed(seed),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # that a partition is not proved is told below
+        warnings.simplefilter("ignore", ConvergenceWarning)  # that a partition is not proved is said below
         model.fit(points, truth)
     if settings.lam is None:
         return _from_path(model, model.selected_ if settings.clusters is None else _place_of(settings.clusters, model))
-    told = _solved(model.lam_, model.objective_, model.gap_, model.certified_)
-    return _Found(model.labels_, convex=told, warnings=_doubts(told))
+    facts = _solved(model.lam_, model.objective_, model.gap_, model.certified_)
+    return _Found(model.labels_, convex=facts, warnings=_doubts(facts))
 
 
 def _place_of(K: int, path: Any) -> int:
@@ -210,22 +210,22 @@ def _place_of(K: int, path: Any) -> int:
 
 def _from_path(path: Any, at: int) -> _Found:
     """What a fitted path found at one of its lambdas."""
-    told = _solved(path.lambdas_[at], path.objective_path_[at], path.gap_path_[at], path.certified_path_[at])
-    told["path"] = {
+    facts = _solved(path.lambdas_[at], path.objective_path_[at], path.gap_path_[at], path.certified_path_[at])
+    facts["path"] = {
         "lambdas": path.lambdas_.tolist(),
         "K": path.n_clusters_path_.tolist(),
         "certified": path.certified_path_.tolist(),
         "selected": int(at),
         "tree": path.merge_tree_.tolist() if path.weights == "uniform" else None,
     }
-    return _Found(path.labels_path_[at], convex=told, warnings=_doubts(told))
+    return _Found(path.labels_path_[at], convex=facts, warnings=_doubts(facts))
 
 
 def _solved(lam: float, objective: float, gap: float, certified: bool) -> dict[str, Any]:
     return {"lam": float(lam), "objective": float(objective), "gap": float(gap), "certified": bool(certified)}
 
 
-def _doubts(told: dict[str, Any]) -> tuple[str, ...]:
-    if told["certified"]:
+def _doubts(facts: dict[str, Any]) -> tuple[str, ...]:
+    if facts["certified"]:
         return ()
-    return (f"the partition at lambda={told['lam']:.3g} is not proved: convex clustering used up its passes",)
+    return (f"the partition at lambda={facts['lam']:.3g} is not proved: convex clustering used up its passes",)

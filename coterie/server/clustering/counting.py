@@ -63,7 +63,7 @@ class Counted:
     notes: tuple[str, ...]
     """What the user has to know."""
 
-    def told(self) -> dict[str, object]:
+    def facts(self) -> dict[str, object]:
         """For a report, ready for JSON."""
         cloud = self.one_cloud
         return {

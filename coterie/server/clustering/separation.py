@@ -94,7 +94,7 @@ class Separation:
             return f"cluster {names} has a single client: its model is that client's own"
         return f"{len(alone)} clusters have a single client each ({names}): their models are those clients' own"
 
-    def told(self) -> dict[str, object]:
+    def facts(self) -> dict[str, object]:
         """For a report, ready for JSON; what is infinite or not defined is null."""
         return {
             "alpha": _finite(self.alpha) if self.nearest else None,

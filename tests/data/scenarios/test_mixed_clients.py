@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie import ConfigError, FederatedDataset, fit, scenario
-from coterie.core.validation import hold_out
+from coterie.core.validation import validation_split
 from tests.data.scenarios.shifted import all_images, classes_of, digit_classes, samples
 
 
@@ -83,7 +83,7 @@ def test_the_truth_of_samples_is_part_of_the_fingerprint_and_the_options_make_th
 
 
 def test_the_truth_stays_with_the_samples_when_some_are_held_out():
-    cut = hold_out(digits(), 0.25, 0)
+    cut = validation_split(digits(), 0.25, 0)
     y = classes_of(cut.train.x.numpy(), digit_classes())
     assert cut.sample_truth.shape == (27 * 30,)
     assert np.array_equal(cut.train.y, turned(y, cut.sample_truth))

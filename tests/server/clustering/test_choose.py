@@ -30,7 +30,7 @@ def test_every_clustering_finds_clear_clusters(name, clusters):
     assert found.labels.tolist() == TRUTH.tolist()
     assert found.labels.dtype == np.int64
     assert found.K == 3
-    assert found.told["warnings"] == []
+    assert found.facts["warnings"] == []
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_papers_models_are_found(name, clusters):
 
 def between_one_and_all():
     """A K of the blobs' path other than its ends and the clear clusters."""
-    offered = of_blobs("convex", None).told["convex"]["path"]["K"]
+    offered = of_blobs("convex", None).facts["convex"]["path"]["K"]
     return next(K for K in offered if 3 < K < len(BLOBS) - 1)
 
 
@@ -65,8 +65,8 @@ def test_the_partition_does_not_depend_on_the_order_of_clients(name):
 def test_the_rule_for_K_is_the_one_asked_for(rule):
     points, _ = solutions(D_2, 50, 0)
     found = cluster_points(points, ClusterSettings(choose_k=rule), 0)
-    assert found.told["counted"]["rule"] == rule
-    assert found.K == found.told["counted"]["K"] == {"silhouette": 2, "elbow": 4}[rule]
+    assert found.facts["counted"]["rule"] == rule
+    assert found.K == found.facts["counted"]["K"] == {"silhouette": 2, "elbow": 4}[rule]
 
 
 def test_settings_reach_their_clustering(monkeypatch):
@@ -100,7 +100,7 @@ def test_long_solutions_are_clustered(name):
 def test_one_client_and_equal_clients_are_one_cluster(name, points):
     found = cluster_points(points, ClusterSettings(name), 0)
     assert (found.K, found.labels.tolist()) == (1, [0] * len(points))
-    assert any("nothing to compare" in warning for warning in found.told["warnings"])
+    assert any("nothing to compare" in warning for warning in found.facts["warnings"])
 
 
 @pytest.mark.parametrize("name", CLUSTERINGS)
@@ -150,26 +150,26 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 
 def test_a_fixed_lambda_is_used_as_it_is():
-    lam = of_blobs("convex", None).told["convex"]["lam"]
+    lam = of_blobs("convex", None).facts["convex"]["lam"]
     fixed = cluster_points(BLOBS, ClusterSettings("convex", lam=lam), 0)
     assert fixed.labels.tolist() == TRUTH.tolist()
-    assert fixed.told["convex"]["lam"] == lam
-    assert "path" not in fixed.told["convex"]
+    assert fixed.facts["convex"]["lam"] == lam
+    assert "path" not in fixed.facts["convex"]
     assert cluster_points(BLOBS, ClusterSettings("convex", lam=100 * lam), 0).K == 1
     assert cluster_points(BLOBS, ClusterSettings("convex", lam=1e-6 * lam), 0).K == 24
 
 
 def test_a_number_of_clusters_is_looked_for_on_the_path():
-    auto = of_blobs("convex", None).told["convex"]["path"]
+    auto = of_blobs("convex", None).facts["convex"]["path"]
     offered = sorted(set(auto["K"]))
     assert len(offered) > 2
     for K in offered:
         found = cluster_points(BLOBS, ClusterSettings("convex", K), 0)
         assert found.K == K
-        assert found.told["convex"]["lam"] in auto["lambdas"]
-        path = found.told["convex"]["path"]
+        assert found.facts["convex"]["lam"] in auto["lambdas"]
+        path = found.facts["convex"]["path"]
         assert path["K"][path["selected"]] == K
-        assert path["lambdas"][path["selected"]] == found.told["convex"]["lam"]
+        assert path["lambdas"][path["selected"]] == found.facts["convex"]["lam"]
         assert path["K"] == auto["K"]
     missing = next(K for K in range(1, 24) if K not in offered)
     listed = ", ".join(map(str, offered))
@@ -181,14 +181,14 @@ def test_weights_of_neighbours_give_no_tree_and_no_condition():
     points, truth = blobs([6, 6, 6], [[0, 3, 0], [3, 0, 0], [-2, -2, 4]])
     found = cluster_points(points, ClusterSettings("convex", convex_weights="knn"), 0)
     assert found.labels.tolist() == truth.tolist()
-    assert found.told["convex"]["satisfies_13"] is None
-    assert found.told["convex"]["path"]["tree"] is None
+    assert found.facts["convex"]["satisfies_13"] is None
+    assert found.facts["convex"]["path"]["tree"] is None
 
 
 @pytest.mark.parametrize(("grid", "rule"), [("equidistant", "b"), ("equidistant", "a-then-b"), ("log", "a-then-b")])
 def test_the_papers_grid_and_rule_can_be_asked_for(grid, rule):
     found = cluster_points(BLOBS, ClusterSettings("convex", convex_grid=grid, convex_rule=rule), 0)
-    lambdas = np.array(found.told["convex"]["path"]["lambdas"])
+    lambdas = np.array(found.facts["convex"]["path"]["lambdas"])
     assert len(lambdas) == {"log": 25, "equidistant": 10}[grid]
     assert np.allclose(np.diff(lambdas), lambdas[1] - lambdas[0]) == (grid == "equidistant")
     assert found.labels.tolist() == TRUTH.tolist()
@@ -198,11 +198,11 @@ def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
     settings = ClusterSettings("convex", lam="oracle13")
     found = cluster_points(BLOBS, settings, 0, truth=TRUTH)
     assert found.labels.tolist() == TRUTH.tolist()
-    low, high = found.told["separation"]["interval_13"]
-    assert low <= found.told["convex"]["lam"] < high
+    low, high = found.facts["separation"]["interval_13"]
+    assert low <= found.facts["convex"]["lam"] < high
     shuffle = np.random.default_rng(0).permutation(len(BLOBS))
     other = cluster_points(BLOBS[shuffle], settings, 0, truth=TRUTH[shuffle])
-    assert other.told["convex"]["lam"] == pytest.approx(found.told["convex"]["lam"], rel=1e-9)
+    assert other.facts["convex"]["lam"] == pytest.approx(found.facts["convex"]["lam"], rel=1e-9)
     with pytest.raises(ConfigError, match="oracle13"):
         cluster_points(BLOBS, settings, 0)
     with pytest.raises(ConfigError, match="one for each of the 24 points, got 25"):
@@ -215,7 +215,7 @@ def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
 @pytest.mark.parametrize("name", CLUSTERINGS)
 def test_what_is_told_is_ready_for_json(name):
     found = of_blobs(name, None)
-    told = json.loads(json.dumps(found.told, allow_nan=False))
+    told = json.loads(json.dumps(found.facts, allow_nan=False))
     assert set(told) == {"clustering", "K", "counted", "convex", "separation", "warnings"}
     assert told["clustering"] == name
     assert (told["counted"] is None) == (name == "convex")
@@ -232,5 +232,5 @@ def test_what_is_told_is_ready_for_json(name):
 def test_warnings_of_all_steps_are_told_together():
     found = cluster_points(gaussian(60, 4, 0), ClusterSettings(), 0)
     assert found.K == 1
-    assert "one Gaussian cloud can be cut as well" in found.told["warnings"][0]
-    assert "nothing to compare" in found.told["warnings"][1]
+    assert "one Gaussian cloud can be cut as well" in found.facts["warnings"][0]
+    assert "nothing to compare" in found.facts["warnings"][1]

@@ -182,7 +182,7 @@ def test_many_points_are_counted_by_a_sample_by_lot():
 
 def test_what_is_told_is_ready_for_json():
     points, _ = blobs([8, 8], [[0, 0], [5, 5]])
-    told = json.loads(json.dumps(count(points).told(), allow_nan=False))
+    told = json.loads(json.dumps(count(points).facts(), allow_nan=False))
     assert told["K"] == 2
     assert told["one_cloud"]["explains"] is False
     assert set(told["scores"]) == {str(K) for K in range(2, 16)}

@@ -84,7 +84,7 @@ def test_many_points_have_bounds_instead_of_diameters(monkeypatch):
     assert bound.lower == pytest.approx(max(2 * bound.radii / [20, 30]), rel=1e-12)
     assert exact.lower <= bound.lower <= 2 * exact.lower
     assert bound.upper == exact.upper
-    assert bound.told()["diameters"] == "at most twice the radius"
+    assert bound.facts()["diameters"] == "at most twice the radius"
 
 
 def test_bounds_that_do_not_suffice_leave_the_question_open(monkeypatch):
@@ -136,8 +136,8 @@ def test_one_cluster_has_nothing_to_compare_with():
     assert found.nearest is None
     assert found.recoverable is None
     assert found.ambiguity.tolist() == [0.0] * 5
-    assert found.told()["alpha"] is None
-    assert found.told()["interval_13"][1] is None
+    assert found.facts()["alpha"] is None
+    assert found.facts()["interval_13"][1] is None
     assert "nothing to compare" in found.warnings[0]
 
 
@@ -146,19 +146,19 @@ def test_one_client_and_equal_clients(points):
     found = measure(points, [0] * len(points))
     assert found.radii.tolist() == [0.0]
     assert found.lower == 0.0
-    json.dumps(found.told(), allow_nan=False)
+    json.dumps(found.facts(), allow_nan=False)
 
 
 def test_equal_points_in_each_cluster_are_as_separate_as_can_be():
     found = measure(np.array([[0.0], [0.0], [1.0]]), [0, 0, 1])
     assert found.alpha == math.inf
-    assert found.told()["alpha"] is None
-    assert found.told()["separable"] is True
+    assert found.facts()["alpha"] is None
+    assert found.facts()["separable"] is True
     assert found.recoverable is True
 
 
 def test_what_is_told_is_ready_for_json():
-    told = json.loads(json.dumps(measure(FOUR, [0, 0, 1, 1, 1]).told(), allow_nan=False))
+    told = json.loads(json.dumps(measure(FOUR, [0, 0, 1, 1, 1]).facts(), allow_nan=False))
     assert told["separable"] is True
     assert told["sizes"] == [2, 3]
     assert told["recoverable_by_13"] is True

@@ -1,4 +1,4 @@
-"""From images, who holds them and under which concept, to a population with newcomers."""
+"""From images, who holds them and under which concept, to a dataset with newcomers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def federate(
     seed: int,
     transition: Floats | None = None,
 ) -> FederatedDataset:
-    """A population without name and options.
+    """A dataset without name and options.
 
     rows: which training images each client holds, (m, each); the last `test_samples` of them are held out.
     maps: what each concept makes of the labels, (concepts, C). concepts: of each sample, (m, each).

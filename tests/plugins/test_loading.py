@@ -7,9 +7,11 @@ import pytest
 
 import coterie
 from coterie.core.registry import register
-from coterie.methods import Method
+from coterie.data import SCENARIOS
+from coterie.learners import Optimizer
+from coterie.methods import Initializer, Method
+from coterie.plugins import loading as plugins
 from coterie.testing import small_federation
-from coterie.training import plugins
 
 METHOD = '''
 from dataclasses import dataclass
@@ -55,15 +57,72 @@ def test_a_file_in_the_environment_is_found_by_an_unknown_name(tmp_path, monkeyp
     assert coterie.fit(small_federation("linear"), "from-environment", clusters=2, rounds=1, learner="linear").records
 
 
-def test_an_entry_point_of_an_installed_package_is_found_by_an_unknown_name(tmp_path, monkeypatch):
-    (tmp_path / "installed_plugin.py").write_text(METHOD.format(name="from-package"))
-    facts = tmp_path / "installed_plugin-1.0.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-plugin\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text("[coterie.plugins]\nmine = installed_plugin\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A function that installs a package with this source as a plugin."""
+
+    def install(source):
+        (tmp_path / "installed_plugin.py").write_text(source)
+        facts = tmp_path / "installed_plugin-1.0.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-plugin\nVersion: 1.0\n")
+        (facts / "entry_points.txt").write_text("[coterie.plugins]\nmine = installed_plugin\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    yield install
+    sys.modules.pop("installed_plugin", None)
+
+
+def test_an_entry_point_of_an_installed_package_is_found_by_an_unknown_name(installed):
+    installed(METHOD.format(name="from-package"))
     assert coterie.fit(small_federation("linear"), "from-package", clusters=2, rounds=1, learner="linear").records
-    del sys.modules["installed_plugin"]
+
+
+SCENARIO = """
+import coterie
+from coterie.data import register_scenario
+
+@register_scenario("installed-scenario")
+def build(*, seed: int = 0, clients: int = 3) -> coterie.FederatedDataset:
+    '''Clients that all have the same two samples.'''
+    return coterie.from_arrays([([[0.0], [1.0]], [0.0, 1.0])] * clients)
+"""
+
+
+def test_a_scenario_of_an_installed_package_is_found_by_its_name(installed, monkeypatch):
+    monkeypatch.setattr("coterie.data.registry.SCENARIOS", dict(SCENARIOS))
+    installed(SCENARIO)
+    assert len(coterie.scenario("installed-scenario", clients=5).clients) == 5
+    with pytest.raises(coterie.ConfigError, match="unknown scenario 'installed'"):
+        coterie.scenario("installed")
+
+
+PARTS = """
+from dataclasses import dataclass
+import coterie
+from coterie.learners import SGD
+from coterie.methods import RandomInit
+
+@coterie.register("installed-optimizer")
+@dataclass(frozen=True)
+class Mine(SGD):
+    '''SGD under another name.'''
+
+@coterie.register("installed-init")
+@dataclass(frozen=True, kw_only=True)
+class Start(RandomInit):
+    '''Random models under another name.'''
+"""
+
+
+@pytest.mark.parametrize("option", ["optimizer", "init"])
+def test_a_part_of_an_installed_package_is_found_by_its_name(installed, monkeypatch, option):
+    for family in (Initializer, Optimizer):
+        monkeypatch.setattr(family, "members", dict(family.members))
+    installed(PARTS)
+    given = {option: f"installed-{option}", "clusters": 2, "rounds": 1}
+    found = coterie.fit(small_federation("linear"), "ifca", learner="linear", **given)
+    assert found.config[option] == f"installed-{option}"
 
 
 def test_a_broken_plugin_is_named_with_its_error(tmp_path):
