@@ -391,3 +391,7 @@ def _complain(text: str) -> None:
 
 def _warn(message: object) -> None:
     err.print(f"note: {on_one_line(message)}", style="yellow", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()
