@@ -31,11 +31,12 @@ def section(run: RunData) -> dict[str, Any] | None:
     drawn = shown and len(names) * len(used) <= MOST_LINES
     label = f"Coefficients of {plural(len(used), 'cluster')} with their intervals"
     scaled = comparable(found, used, run.metrics.get(GROUPS) or {})
+    drawn_names, drawn_rows = scaled or (names, used)
     return {
         "count": len(names),
         "odds": odds,
         "level": f"{100 * found['level']:g} %",
-        "svg": forest(*(scaled or (names, used)), label) if drawn else None,
+        "svg": forest(drawn_names, drawn_rows, label) if drawn else None,
         "scaled": scaled is not None,
         "legend": [(row["cluster"], colour(row["cluster"]), _about(row, odds)) for row in used],
         "notes": _notes(used),
