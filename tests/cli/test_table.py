@@ -196,7 +196,7 @@ def test_the_last_column_with_the_name_of_a_target_is_suggested():
     assert guess_columns(columns).target == "sales"
 
 
-@pytest.mark.parametrize("module", ["coterie", "coterie.cli.main"])
+@pytest.mark.parametrize("module", ["coterie.cli", "coterie.cli.main"])
 def test_the_command_line_runs_as_a_module(module):
     """A module that does nothing and exits with 0 would look like success."""
     done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)

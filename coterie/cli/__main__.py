@@ -1,4 +1,4 @@
-"""The command line as `python -m coterie`."""
+"""The command line as `python -m coterie.cli`."""
 
 from coterie.cli.main import main
 
