@@ -49,6 +49,8 @@ MISSING_CODES = frozenset({-99.0, -999.0, -9999.0, -99999.0, 999.0, 9999.0, 9999
 """Numbers that often stand for a missing value."""
 FAR, DOMINANT = 8.0, 0.1
 """A value that is more standard deviations from the mean, and makes up more of the variance, dominates its column."""
+RAREST = 0.02
+"""Share of the rarer one of two values from which a column may be one of two classes."""
 TWO_VALUES = 0.05
 """Relative difference between the variance of a column and that of one with two values, up to which it may be one."""
 MOST_LISTED, LONGEST_LISTED = 6, 30
@@ -193,6 +195,7 @@ def _fit_target(summary: TableSummary, settings: TableSettings) -> tuple[tuple[L
             two = f"{number_text(moments.low)} and {number_text(moments.high)}"
             hint = f"; it seems to hold {two} only: if they are classes, write them as texts or as 0 and 1 (--task)"
         detail = f"regression: mean {moments.mean:.4g}, standard deviation {moments.deviation:.4g}"
+        detail += "".join(f"; {remark}" for remark in _suspicions(column, moments))
         return (), moments.reading, ColumnNote(column.name, "target", detail + hint + left_out)
     if labels is None:
         if column.numbers.rows and column.texts:
@@ -205,6 +208,11 @@ def _fit_target(summary: TableSummary, settings: TableSettings) -> tuple[tuple[L
         raise InputError(f"{name} holds {what}, so it has no classes: choose --task regression, or another target")
     if len(labels) < 2:
         raise InputError(f"{name} is {shown(labels[0])} in every row: there is nothing to predict")
+    if not numeric and column.rows >= FEW_ROWS and len(labels) >= NEARLY_ALL * column.rows:
+        raise InputError(
+            f"{name} has another text in nearly every row, as an identifier has: there is nothing to predict; choose "
+            "another target"
+        )
     chosen = "" if settings.task or not numeric else "; choose --task regression to predict the number"
     listed = _some([str(label) for label in labels])
     alike = two_alike(map(str, labels))
@@ -401,7 +409,7 @@ def _suspicions(column: ColumnSummary, moments: Moments) -> list[str]:
     """Remarks on numbers that may mean something else."""
     odd = [value for value in (moments.low, moments.high) if value in MISSING_CODES]
     found = [f"holds {number_text(value)}, which {MARKS_MISSING}" for value in odd]
-    for value in (moments.low, moments.high):
+    for value in (moments.low, moments.high) if moments.deviation else ():
         far = abs(value - moments.mean) / moments.deviation
         if far > FAR and far**2 > DOMINANT * moments.count and value not in odd:
             found.append(
@@ -416,7 +424,10 @@ def _suspicions(column: ColumnSummary, moments: Moments) -> list[str]:
 def _has_two_values(moments: Moments) -> bool:
     """Whether a column seems to hold its least and its greatest value only, whose variance its mean determines."""
     largest = (moments.mean - moments.low) * (moments.high - moments.mean)
-    return moments.low < moments.high and largest > 0 and abs(moments.deviation**2 / largest - 1) < TWO_VALUES
+    if not largest > 0:
+        return False
+    share = (moments.mean - moments.low) / (moments.high - moments.low)  # of a few huge values: no class is so rare
+    return abs(moments.deviation**2 / largest - 1) < TWO_VALUES and RAREST <= share <= 1 - RAREST
 
 
 def _is_compact_date(value: float) -> bool:

@@ -142,6 +142,8 @@ TARGETS: dict[str, tuple[dict, dict, str]] = {
         {},
         "error: target 'y' holds 119 numbers and 1 text such as 'unkn",
     ),
+    "identifiers": ({"y": [f"id{i}" for i in range(N)]}, {}, "error: target 'y' has another text in nearly every row"),
+    "one huge value": ({"y": with_one(Y, 1e9)}, {}, "target: regression: [^;]*; 1000000000 is 9 standard deviations"),
     "constant": ({"y": [1.5] * N}, {}, "error: target 'y' is 1.5 in every row"),
     "dates": ({"y": DATES}, {}, "error: target 'y' holds dates"),
     "infinite": ({"y": with_one(Y, float("inf"))}, {}, "error: target 'y' has 1 infinite"),
