@@ -19,7 +19,7 @@ from coterie.experiments.sweep import Sweep
 from coterie.report import certainty, choosing, descent, one_shot, privacy, worth
 from coterie.report.coefficients import could_fit_better, table_rows
 from coterie.report.comparison import Comparison, compare
-from coterie.report.formats import plain
+from coterie.report.formats import plain, plural
 from coterie.report.formats import score as score_text
 from coterie.report.groups import sentences as group_sentences
 from coterie.report.reading import RunData
@@ -199,7 +199,7 @@ def _groups(console: Console, found: Result) -> None:
     console.print("\nWhat distinguishes the groups", style="bold", highlight=False)
     sizes = Counter(found.assignments.values())
     for cluster, words in told.items():
-        line = f"cluster {cluster} ({sizes[cluster]} clients): {visible(words)}"
+        line = f"cluster {cluster} ({plural(sizes[cluster], 'client')}): {visible(words)}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-MISSING_MARKS = frozenset({"na", "n/a", "nan", "null", "none"})
+MISSING_MARKS = frozenset({"na", "n/a", "n.a.", "#n/a", "nan", "null", "none", "?", "-", "--", "."})
 """Texts in lower case that mean a missing value in a column of numbers, dates or true/false."""
 SECONDS_A_DAY = 86_400
 _EPOCH = datetime(1970, 1, 1)
@@ -157,6 +157,28 @@ READINGS: Mapping[str, Reading] = {reading.name: reading for reading in (*NUMBER
 def is_mark(text: str) -> bool:
     """Return whether a text marks a missing value in a column of numbers, dates or true/false."""
     return text.lower() in MISSING_MARKS
+
+
+ODD_SPELLINGS = (
+    (r"\d{1,2}([./-])\d{1,2}\1\d{2}", "dates with two digits for the year: write them as 2024-12-31"),
+    (r"\d{1,2}[ .-]*[^\W\d_]{3,9}\.?[ ,-]*\d{2,4}", "dates with names of months: write them as 2024-12-31"),
+    (r"[^\W\d_]{3,9}\.?[ -]\d{1,2},? \d{2,4}", "dates with names of months: write them as 2024-12-31"),
+    (r"\d{4}[-/.]\d{1,2}", "months: write them as dates, such as 2024-12-01"),
+    (r"\d{1,2}:\d{2}(:\d{2})?", "times of day: write them as numbers, such as 13.5"),
+    (r"[+-]?\d[\d.,]*\s*%", "numbers with a percent sign: leave the sign out"),
+    (r"[+-]?\s*[^\w\s.,+-]{1,3}\s*[+-]?\d[\d.,]*", "numbers with a sign such as that of a currency: leave it out"),
+    (r"[+-]?\d[\d.,]*\s*[^\w\s.,]{1,3}", "numbers with a sign such as that of a currency: leave it out"),
+    (r"[+-]?\d[\d.,]*\s+[^\W\d_]{1,5}", "numbers with a unit: leave the unit out"),
+)
+"""Forms of numbers and dates that are not read, each with what to do about it."""
+
+
+def odd_spelling(texts: Sequence[str]) -> str:
+    """Return what texts look like that are all numbers or dates in a form that is not read; empty if they are not."""
+    for form, what in ODD_SPELLINGS if texts else ():
+        if all(re.fullmatch(form, text) for text in texts):
+            return what
+    return ""
 
 
 def fits(text: str, readings: Iterable[Reading]) -> bool:

@@ -65,6 +65,11 @@ def _guarded(read: Callable[[str], Values], name: str) -> Values:
         ) from None
 
 
+def is_table(source: object) -> bool:
+    """Return whether a value may be a table: a path, a dict of columns, or a frame."""
+    return isinstance(source, str | Path | Mapping) or hasattr(source, "columns") or hasattr(source, "column_names")
+
+
 def open_columns(source: object, texts: Collection[str] = (), wanted: Collection[str] | None = None) -> Columns:
     """Return the columns of `source`. In a CSV file `texts` are never read as numbers; only `wanted` ones are read."""
     if isinstance(source, str | Path):
@@ -196,7 +201,7 @@ def _header(path: Path, delimiter: str) -> tuple[str, ...]:
         raise InputError(f"{path} is empty: its first line must name the columns")
     if all(PLAIN.read(name.strip()) is not None for name in names):
         raise InputError(f"the first line of {path} holds numbers only: it must name the columns")
-    return _distinct([name.strip() for name in names])
+    return _distinct([name.strip() or f"column {place}" for place, name in enumerate(names, start=1)])
 
 
 def _delimiter(path: Path) -> str:

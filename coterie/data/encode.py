@@ -10,12 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.core.readings import PLAIN
-from coterie.core.schema import Floats, Mask, Number, Schema, Values, level_text, missing_cells
+from coterie.core.schema import Date, Floats, Mask, Number, Schema, Values, level_text, missing_cells
 from coterie.data.columns import Columns, open_columns, shown
 from coterie.data.fitting import LARGEST
 from coterie.errors import ColumnWarning, InputError
 
 Ints = npt.NDArray[np.int64]
+
+FAR = 5.0
+"""Standard deviations from the training mean; if half of the values are farther, the column may be in another unit."""
 
 
 def encode(schema: Schema, source: object) -> Floats:
@@ -87,9 +90,10 @@ def texts_of(schema: Schema) -> set[str]:
 def refuse_holes(missing: Mask, name: str) -> None:
     """Raise InputError if a value is missing."""
     if missing.any():
+        count = int(missing.sum())
         raise InputError(
-            f"column {name!r} has {int(missing.sum())} missing values, the first in row {int(missing.argmax()) + 1}: "
-            "fill them in, or drop those rows"
+            f"column {name!r} has {count} missing value{'' if count == 1 else 's'}, the first in row "
+            f"{int(missing.argmax()) + 1}: fill them in, or drop those rows"
         )
 
 
@@ -111,6 +115,7 @@ def scaled(values: Floats, scale: tuple[float, float]) -> Floats:
 
 def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> Iterator[tuple[str, Floats]]:
     """Yield every feature with its name and its values before scaling, those of `rows` or of all rows of a table."""
+    scales = iter(schema.scales)
     for column in schema.columns:
         values = columns.values(column.name)
         values = values if rows is None else values[rows]
@@ -118,12 +123,30 @@ def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> I
         if missing.any() and not schema.impute:
             refuse_holes(missing, column.name)
         if missing.any() and not column.indicator:
+            count = int(missing.sum())
             warnings.warn(
-                f"column {column.name!r} has {int(missing.sum())} missing values, but training rows had none: they "
-                "count as the mean or the reference level",
+                f"column {column.name!r} has {count} missing value{'' if count == 1 else 's'}, but training rows had "
+                "none: they count as the mean or the reference level",
                 ColumnWarning,
                 stacklevel=3,
             )
-        for name, feature in zip(column.features, column.encode(values), strict=True):
+        for at, (name, feature) in enumerate(zip(column.features, column.encode(values), strict=True)):
             refuse_large(feature, column.name)
+            scale = next(scales)
+            if at == 0 and isinstance(column, Number | Date):
+                _warn_if_far(column.name, feature[~missing], scale)
             yield name, feature
+
+
+def _warn_if_far(name: str, values: Floats, scale: tuple[float, float]) -> None:
+    """Warn of numbers most of which are far from those that the models were trained on."""
+    if not len(values) or scale == (0.0, 1.0):  # not standardised: nothing is known of the training rows
+        return
+    far = float(np.median(np.abs(scaled(values, scale))))
+    if far > FAR:
+        warnings.warn(
+            f"column {name!r} is far from its values in the training rows (half of the rows are {far:.0f} or more "
+            "standard deviations from their mean), so that predictions mean little: is it in the same unit?",
+            ColumnWarning,
+            stacklevel=4,
+        )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coterie.core.readings import COMMA, PLAIN, POINT, READINGS, date_text, is_whole, number_text
+from coterie.core.readings import COMMA, PLAIN, POINT, READINGS, date_text, is_whole, number_text, odd_spelling
 from coterie.core.schema import (
     OTHER,
     TRUTHS,
@@ -47,11 +47,23 @@ IDENTIFIER = re.compile(r"(^|[\W_])(id|ids|uuid|guid|key|code|nr|no|number|index
 """Names that identifiers often have."""
 MISSING_CODES = frozenset({-99.0, -999.0, -9999.0, -99999.0, 999.0, 9999.0, 99999.0, 999999.0})
 """Numbers that often stand for a missing value."""
+FAR, DOMINANT = 8.0, 0.1
+"""A value that is more standard deviations from the mean, and makes up more of the variance, dominates its column."""
+RAREST = 0.02
+"""Share of the rarer one of two values from which a column may be one of two classes."""
+TWO_VALUES = 0.05
+"""Relative difference between the variance of a column and that of one with two values, up to which it may be one."""
 MOST_LISTED, LONGEST_LISTED = 6, 30
 """Number of levels that a note lists, and of letters of each."""
 
 ALIKE = "differ only in case or spaces"
 """Part of a remark on two texts."""
+MARKS_MISSING, DOMINATES = "often marks a missing value", "so that it dominates the column"
+"""Parts of remarks on numbers."""
+SUSPICIONS = (MARKS_MISSING, DOMINATES, "looks like dates", "look like")
+"""Parts of remarks on columns that a user should look at."""
+ONE_KIND = "make them of one kind"
+"""Part of the reason why a column of several kinds is dropped."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +166,8 @@ def _fit_target(summary: TableSummary, settings: TableSettings) -> tuple[tuple[L
     name = f"target {column.name!r}"
     if column.unreadable:
         raise InputError(f"{name} cannot be used: {column.unreadable}")
-    left_out = f"; {summary.without_target} rows without a target are left out" if summary.without_target else ""
+    gone = summary.without_target
+    left_out = f"; {_counted(gone, 'row')} without a target {'is' if gone == 1 else 'are'} left out" if gone else ""
     if column.infinite:
         raise InputError(f"{name} has {column.infinite} infinite values: correct them, or drop those rows")
     if column.dates.rows and not (column.texts or column.numbers.rows):
@@ -178,15 +191,28 @@ def _fit_target(summary: TableSummary, settings: TableSettings) -> tuple[tuple[L
             and len(labels) * ROWS_A_CLASS <= column.rows
         ):
             hint = f"; it has {len(labels)} different whole numbers: if they are classes, choose --task classification"
+        if settings.task is None and not labels and column.rows >= FEW_ROWS and _has_two_values(moments):
+            two = f"{number_text(moments.low)} and {number_text(moments.high)}"
+            hint = f"; it seems to hold {two} only: if they are classes, write them as texts or as 0 and 1 (--task)"
         detail = f"regression: mean {moments.mean:.4g}, standard deviation {moments.deviation:.4g}"
+        detail += "".join(f"; {remark}" for remark in _suspicions(column, moments))
         return (), moments.reading, ColumnNote(column.name, "target", detail + hint + left_out)
     if labels is None:
+        if column.numbers.rows and column.texts:
+            raise InputError(
+                f"{name} holds {_mixture(column)}: leave cells empty that are missing, or make all of them texts"
+            )
         what = (
             "numbers that are not whole, or too many of them" if numeric else f"more than {MOST_LEVELS} different texts"
         )
         raise InputError(f"{name} holds {what}, so it has no classes: choose --task regression, or another target")
     if len(labels) < 2:
         raise InputError(f"{name} is {shown(labels[0])} in every row: there is nothing to predict")
+    if not numeric and column.rows >= FEW_ROWS and len(labels) >= NEARLY_ALL * column.rows:
+        raise InputError(
+            f"{name} has another text in nearly every row, as an identifier has: there is nothing to predict; choose "
+            "another target"
+        )
     chosen = "" if settings.task or not numeric else "; choose --task regression to predict the number"
     listed = _some([str(label) for label in labels])
     alike = two_alike(map(str, labels))
@@ -226,14 +252,15 @@ def _fit(column: ColumnSummary, summary: TableSummary, settings: TableSettings) 
     if missing:
         if settings.missing == "refuse":
             raise InputError(
-                f"column {column.name!r} has {missing} missing values: fill them in, leave the column out "
+                f"column {column.name!r} has {_counted(missing, 'missing value')}: fill them in, leave the column out "
                 f"(--drop {column.name}), or choose --missing impute"
             )
+        counted = _counted(missing, "missing value")
         filled = "counted as the reference level" if isinstance(fitted.column, Category) else "replaced by the mean"
         if not fitted.column.own_features:
             filled = "marked"
         seen = ", with an indicator" if fitted.column.indicator else " (none in a training row)"
-        fitted.remarks.append(f"{missing} missing values {filled}{seen}")
+        fitted.remarks.append(f"{counted} {filled}{seen}")
     if _is_of_clients(column, summary) and fitted.column.own_features:
         fitted.remarks.append(
             "the same in all rows of each client, so its effect cannot be told from differences between clients"
@@ -381,10 +408,26 @@ def _identifier_remarks(column: ColumnSummary, moments: Moments, summary: TableS
 def _suspicions(column: ColumnSummary, moments: Moments) -> list[str]:
     """Remarks on numbers that may mean something else."""
     odd = [value for value in (moments.low, moments.high) if value in MISSING_CODES]
-    found = [f"holds {number_text(value)}, which often marks a missing value" for value in odd]
+    found = [f"holds {number_text(value)}, which {MARKS_MISSING}" for value in odd]
+    for value in (moments.low, moments.high) if moments.deviation else ():
+        far = abs(value - moments.mean) / moments.deviation
+        if far > FAR and far**2 > DOMINANT * moments.count and value not in odd:
+            found.append(
+                f"{number_text(value)} is {far:.0f} standard deviations from the mean, {DOMINATES}: correct it, or "
+                "leave the cell empty"
+            )
     if column.whole and is_whole(moments.low) and _is_compact_date(moments.low) and _is_compact_date(moments.high):
         found.append(f"looks like dates written as numbers ({number_text(moments.low)}); write them as 2024-12-31")
     return found
+
+
+def _has_two_values(moments: Moments) -> bool:
+    """Whether a column seems to hold its least and its greatest value only, whose variance its mean determines."""
+    largest = (moments.mean - moments.low) * (moments.high - moments.mean)
+    if not largest > 0:
+        return False
+    share = (moments.mean - moments.low) / (moments.high - moments.low)  # of a few huge values: no class is so rare
+    return abs(moments.deviation**2 / largest - 1) < TWO_VALUES and RAREST <= share <= 1 - RAREST
 
 
 def _is_compact_date(value: float) -> bool:
@@ -452,6 +495,9 @@ def _fit_category(column: ColumnSummary, summary: TableSummary, settings: TableS
     named = settings.features is not None
     if not unnamed.levels and (len(everywhere) == 1 or len(levels) < 2):
         return _presence(column, (levels or everywhere)[0].text, False, len(everywhere) == 1)
+    spelled = odd_spelling([level.text for level in everywhere])
+    if spelled and count > MOST_FEATURES:
+        raise _DroppedError(f"texts such as {shown(everywhere[0].text)}, which look like {spelled}")
     if not named:
         _drop_identifier(column, count, summary)
     rare = _rare_rows(column.present)
@@ -476,6 +522,8 @@ def _fit_category(column: ColumnSummary, summary: TableSummary, settings: TableS
     remarks = [f"category: reference {shown(reference.text)}, features for {listed}"]
     if pooled:
         remarks.append(f"{count - len(frequent)} rare values pooled as {OTHER!r}")
+    if spelled:
+        remarks.append(f"the texts look like {spelled}")
     alike = two_alike(level.text for level in everywhere)
     return _Fitted(made, scales, remarks + ([alike] if alike else []))
 
@@ -488,16 +536,24 @@ def _refuse_mixed(column: ColumnSummary) -> None:
     """Raise _DroppedError for a column whose values are of several kinds, or texts without number."""
     number, date = column.numbers.rows + column.infinite, column.dates.rows
     if date or (number and (column.codes is None or len(column.codes) > MOST_FEATURES)):
-        parts = [f"{number} numbers"] * (number > 0) + [f"{date} dates"] * (date > 0)
-        texts = sum(level.rows for level in column.texts or ()) + column.unnamed.rows
-        parts += [f"{texts} texts such as {_example(column)}"] * (texts > 0) + ["many texts"] * (column.texts is None)
-        raise _DroppedError(
-            f"holds {' and '.join(parts)}: make them of one kind, or leave cells empty that are missing"
-        )
+        raise _DroppedError(f"holds {_mixture(column)}: {ONE_KIND}, or leave cells empty that are missing")
     if column.texts is None or column.marks is None:
         raise _DroppedError(
             f"text with more than {MOST_LEVELS} different values, which looks like an identifier or a note"
         )
+
+
+def _mixture(column: ColumnSummary) -> str:
+    """`799 numbers and 1 text such as 'unknown'`."""
+    number, date = column.numbers.rows + column.infinite, column.dates.rows
+    texts = sum(level.rows for level in column.texts or ()) + column.unnamed.rows
+    parts = [_counted(number, "number")] * (number > 0) + [_counted(date, "date")] * (date > 0)
+    parts += [f"{_counted(texts, 'text')} such as {_example(column)}"] * (texts > 0)
+    return " and ".join(parts + ["many texts"] * (column.texts is None))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _drop_identifier(column: ColumnSummary, levels: int, summary: TableSummary) -> None:

@@ -42,7 +42,7 @@ def guess_columns(source: object) -> Guess:
     possible = [part.name for part in parts if _may_be_client(part)]
     client = next((name for name in possible if CLIENTS.search(name)), possible[0] if possible else "")
     others = [name for name in columns.names if name != client]
-    target = next((name for name in others if TARGETS.search(name)), others[-1] if others else "")
+    target = next((name for name in reversed(others) if TARGETS.search(name)), others[-1] if others else "")
     return Guess(columns.names, client, target)
 
 

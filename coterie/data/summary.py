@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.core.plain import from_plain, to_plain
-from coterie.core.readings import DATE_READINGS, NUMBER_READINGS, READINGS, Reading, is_mark, number_text
+from coterie.core.readings import DATE_READINGS, NUMBER_READINGS, READINGS, Reading, is_mark, number_text, odd_spelling
 from coterie.core.schema import TRUTHS, Floats, Mask, Values, days
 from coterie.errors import ConfigError, InputError, shown
 
@@ -423,6 +423,9 @@ def _of_texts(empty: ColumnSummary, values: Values, training: Mask) -> ColumnSum
         marks=_listed(kinds["marks"], rows, trained, MOST_LEVELS),
         dates=_cells(kinds["dates"], rows, trained, DATE_READINGS),
     )
+    if found.texts is None and not kinds["numbers"] + kinds["dates"]:
+        spelled = odd_spelling(kinds["texts"])
+        found = replace(found, unreadable=f"texts that look like {spelled}" if spelled else "")
     infinite = [text for text in kinds["numbers"] if text.lower().lstrip("+-").startswith("inf")]
     finite = [text for text in kinds["numbers"] if text not in set(infinite)] if infinite else kinds["numbers"]
     found = replace(found, infinite=sum(rows[text] for text in infinite))

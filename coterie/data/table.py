@@ -25,7 +25,7 @@ from coterie.data.encode import (
     target_of,
     texts_of,
 )
-from coterie.data.fitting import ALIKE, Missing, TableSettings, Task, fit_schema, two_alike
+from coterie.data.fitting import ALIKE, SUSPICIONS, Missing, TableSettings, Task, fit_schema, two_alike
 from coterie.data.summary import ColumnSummary, TableSummary, merge, summarize
 from coterie.errors import ColumnWarning, ConfigError, InputError, unknown_name
 from coterie.options import check_seed
@@ -101,10 +101,19 @@ def from_table(
     if schema is None:
         settings = TableSettings(target, opened.asked, opened.left_out, task, missing, standardize)
         schema, notes = fit_schema(merge([opened.summary()]), settings)
+    else:
+        notes = _notes_of(schema)
     data = opened.dataset(schema, notes, name)
     for text in _warnings(data, opened):
         warnings.warn(text, ColumnWarning, stacklevel=2)
     return data
+
+
+def _notes_of(schema: Schema) -> tuple[ColumnNote, ...]:
+    """Notes of a table that is read by the schema of another one."""
+    task = f"classification: {len(schema.classes)} classes" if schema.classes else "regression"
+    used = [ColumnNote(column.name, "used", f"{column.kind}, read by the given schema") for column in schema.columns]
+    return (*used, ColumnNote(schema.target, "target", f"{task}, read by the given schema"))
 
 
 def _refuse_odd_clients(opened: OpenTable, holdout: float | None) -> None:
@@ -130,6 +139,8 @@ def _warnings(data: FederatedDataset, opened: OpenTable) -> list[str]:
     for note in notes:
         if note.action == "target" and (opened.without_target or "--task" in note.detail):
             found.append(f"target {note.column!r}: {note.detail}")
+        if note.action == "used" and any(part in note.detail for part in SUSPICIONS):
+            found.append(f"column {note.column!r}: {note.detail}")
         if note.action == "client" and ALIKE in note.detail:
             found.append(f"client {note.column!r}: {note.detail}")
     return found
@@ -254,7 +265,7 @@ class OpenTable:
         alike = f"; {two_alike(self.ids)}" if two_alike(self.ids) else ""
         detail = f"{len(self.ids)} clients, {len(self.rows)} rows{lost}{alike}"
         known[self.client] = ColumnNote(self.client, "client", detail)
-        absent = ("left out by --drop", "not among the named features")
+        absent = ("left out by --drop", "not among the named features or the columns of the given schema")
         return tuple(
             known.get(name) or ColumnNote(name, "dropped", absent[name not in self.left_out])
             for name in self.columns.names

@@ -29,13 +29,13 @@ def placing_probability(mixture: Mixture, noise: float, samples: float) -> float
     is confused with probability Phi(-D / 2). D^2 grows with the squares of n random features, which makes the
     probability over features that of a t distribution with n degrees of freedom. All other groups are added up.
     """
-    from scipy.stats import t  # slow to import
+    from scipy.special import stdtr  # slow to import
 
     information = samples / noise
     weights = information / (1 + mixture.variances * information)
     scaled = mixture.centres * np.sqrt(weights)
     distance = np.linalg.norm(scaled[:, None] - scaled[None], axis=2)
-    confused = t.sf(distance / 2, df=samples)
+    confused = stdtr(samples, -distance / 2)
     np.fill_diagonal(confused, 0)
     right = np.maximum(1 - confused.sum(axis=1), 1 / mixture.clusters)
     return float((mixture.shares * right).sum() / mixture.shares.sum())

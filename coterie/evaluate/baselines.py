@@ -38,6 +38,10 @@ MOST_DECIMALS = 6
 """Decimals of a difference; smaller ones are written with an exponent."""
 FEWEST_CLIENTS = 5
 """Clients with held-out samples below which no interval is computed."""
+ROUNDING = 1e-9
+"""Differences of RMSE below this share of the RMSE without features are rounding errors."""
+PERFECT_R2, PERFECT_LOSS = 0.9999, 0.02
+"""From this R², or with no error and less than this share of the log loss without features, a prediction is perfect."""
 RUN, CONSTANT, POOLED, SITE, ALONE, MIXED = "run", "constant", "pooled", "site", "alone", "mixed"
 KEYS = (RUN, CONSTANT, POOLED, SITE, ALONE, MIXED)
 """Candidates in the order of the rows that clients return."""
@@ -86,6 +90,12 @@ class Difference:
         """Return the same difference the other way round."""
         low, high = (None if end is None else -end for end in (self.high, self.low))
         return Difference(self.key, -self.value, low, high)
+
+    def widened(self, by: float) -> Difference:
+        """Return the same difference with this much added to both sides of its interval."""
+        if self.low is None or self.high is None:
+            return self
+        return Difference(self.key, self.value, self.low - by, self.high + by)
 
     @property
     def decimals(self) -> int | None:
@@ -147,9 +157,26 @@ class Baselines:
         others = [each for each in self.candidates if each.key not in (RUN, CONSTANT) and each.loss is not None]
         return min(others, key=lambda each: math.inf if each.loss is None else each.loss)
 
+    @property
+    def caution(self) -> str:
+        """A warning if one model for all hardly makes an error, as with a feature that holds the target; else empty."""
+        if not self._is_perfect(self.candidate(POOLED)):
+            return ""
+        return (
+            "One model for all predicts the held-out samples almost without error: probably a feature holds the target "
+            "or was computed from it. Leave that feature out; otherwise all other figures of this run mean little."
+        )
+
+    def _is_perfect(self, one: Candidate) -> bool:
+        if not self.classification:
+            return one.r2 is not None and one.r2 > PERFECT_R2
+        without = self.candidate(CONSTANT).loss
+        return one.accuracy == 1 and None not in (one.loss, without) and (one.loss or 0) < PERFECT_LOSS * (without or 0)
+
     def sentences(self) -> list[str]:
         """Return in words whether the clusters are worth it: against one model, then against the best alternative."""
-        lines = [self._against(POOLED)]
+        lines = [self.caution] if self.caution else []
+        lines.append(self._against(POOLED))
         best = self.best_alternative
         if best.key != POOLED:
             lines.append(self._against(best.key))
@@ -343,7 +370,11 @@ def summarise(
         )
         for a, key in enumerate(KEYS)
     )
-    gaps = tuple(difference(key, losses[:, KEYS.index(key)], losses[:, 0], held, classification) for key in KEYS[2:])
+    floor = 0.0 if classification else ROUNDING * math.sqrt(max(float(means[1]), 0))
+    gaps = tuple(
+        difference(key, losses[:, KEYS.index(key)], losses[:, 0], held, classification).widened(floor)
+        for key in KEYS[2:]
+    )
     return Baselines(
         classification=classification,
         clustered=clustered,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from coterie.errors import ConfigError, unknown_name
 from coterie.report.comparison import MethodRuns, Spread
@@ -343,7 +342,9 @@ def _half_width(values: Iterable[float]) -> float | None:
     found = np.fromiter(values, dtype=np.float64)
     if len(found) < 2:
         return None
-    quantile = stats.t.ppf((1 + LEVEL) / 2, len(found) - 1)
+    from scipy.special import stdtrit  # slow to import
+
+    quantile = stdtrit(len(found) - 1, (1 + LEVEL) / 2)
     return float(quantile * found.std(ddof=1) / math.sqrt(len(found)))
 
 
@@ -353,13 +354,17 @@ def _t_test(values: np.ndarray) -> float:
     if deviation == 0:
         return 1.0 if float(values.mean()) == 0 else 0.0
     t = float(values.mean()) / (deviation / math.sqrt(len(values)))
-    return float(2 * stats.t.sf(abs(t), len(values) - 1))
+    from scipy.special import stdtr  # slow to import
+
+    return float(2 * stdtr(len(values) - 1, -abs(t)))
 
 
 def _wilcoxon(values: np.ndarray) -> float:
     """Return the two-sided p-value of the signed-rank test; differences of zero are left out."""
+    from scipy.stats import wilcoxon  # slow to import
+
     kept = values[values != 0]
-    return float(stats.wilcoxon(kept).pvalue) if len(kept) else 1.0
+    return float(wilcoxon(kept).pvalue) if len(kept) else 1.0
 
 
 def _better(name: str, low: float, high: float) -> bool | None:

@@ -11,7 +11,7 @@ from coterie.report.figures.svg import colour
 from coterie.report.formats import ABSENT, listed, plain, plural, signed
 from coterie.report.reading import RunData
 from coterie.training.records import Metrics
-from coterie.training.result import REGRESSION
+from coterie.training.result import GROUPS, REGRESSION
 
 MOST = 30
 """Coefficients that are shown one by one."""
@@ -30,17 +30,46 @@ def section(run: RunData) -> dict[str, Any] | None:
     shown, odds = len(names) <= MOST, "classes" in found
     drawn = shown and len(names) * len(used) <= MOST_LINES
     label = f"Coefficients of {plural(len(used), 'cluster')} with their intervals"
+    scaled = comparable(found, used, run.metrics.get(GROUPS) or {})
+    drawn_names, drawn_rows = scaled or (names, used)
     return {
         "count": len(names),
         "odds": odds,
         "level": f"{100 * found['level']:g} %",
-        "svg": forest(names, used, label) if drawn else None,
+        "svg": forest(drawn_names, drawn_rows, label) if drawn else None,
+        "scaled": scaled is not None,
         "legend": [(row["cluster"], colour(row["cluster"]), _about(row, odds)) for row in used],
         "notes": _notes(used),
         "guides": _guides(found),
         "clusters": [row["cluster"] for row in used],
         "rows": table_rows(found) if shown else [],
     }
+
+
+def comparable(
+    found: Mapping[str, Any], used: Sequence[Mapping[str, Any]], groups: Mapping[str, Any]
+) -> tuple[list[str], list[dict[str, Any]]] | None:
+    """Return names and rows of the coefficients for one standard deviation of each feature, without intercepts.
+
+    Features in units of their own and an intercept far from the data do not fit on one axis.
+
+    Returns:
+        None if the coefficients are not in original units, or the standard deviation of no feature is known.
+    """
+    if found.get("units") != "original":
+        return None
+    spread = dict(zip(groups.get("features", ()), groups.get("deviations", ()), strict=True))
+    several = "classes" in found and len(found["classes"]) > 2
+    features = [name.rpartition(": ")[2] if several else name for name in found["names"]]
+    kept = [j for j, feature in enumerate(features) if feature in spread]
+    if not kept:
+        return None
+
+    def times(values: Sequence[float | None]) -> list[float | None]:
+        return [None if (value := values[j]) is None else value * spread[features[j]] for j in kept]
+
+    rows = [dict(row) | {key: times(row[key]) for key in ("estimate", "low", "high")} for row in used]
+    return [found["names"][j] for j in kept], rows
 
 
 def could_fit_better(metrics: Metrics) -> str:

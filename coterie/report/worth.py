@@ -54,6 +54,8 @@ def headline(found: Baselines) -> str:
     pooled, best = found.difference(POOLED), found.best_alternative
     if pooled.low is None:
         return ""
+    if found.caution:
+        return "one model for all predicts almost without error, so a feature probably holds the target"
     line = SHORT[pooled.verdict].format(figures=found.figures(RUN, POOLED))
     if best.key == POOLED or found.difference(best.key).verdict != "worse":
         return line
@@ -89,7 +91,11 @@ def _interval(gap: Difference) -> str:
 
 
 def _how(found: Baselines) -> str:
-    rate = "" if found.base_rate is None else f" The most frequent class has {100 * found.base_rate:.1f} % of them."
+    rate = (
+        ""
+        if found.base_rate is None
+        else f" The most frequent class has {100 * found.base_rate:.1f} % of the training samples."
+    )
     what = "log loss" if found.classification else "RMSE"
     fitted = (
         "Site intercepts are fixed, with a weak penalty; those of the mixed model are penalised by a variance that is "

@@ -42,9 +42,9 @@ class Gain:
 
     def quantile(self, level: float) -> float:
         """Return the quantile of Student's t distribution at this level."""
-        from scipy.stats import t  # slow to import
+        from scipy.special import stdtrit  # slow to import
 
-        return float(t.ppf(level, self.df))
+        return float(stdtrit(self.df, level))
 
     def bound(self, level: float) -> float:
         """Return the value that the true mean is below with this confidence."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -19,12 +20,12 @@ from coterie.core.arrays import NUMBERS, as_array, tensor_of
 from coterie.core.clusters import Params, unflat
 from coterie.core.dataset import Profile, torch_dtype
 from coterie.core.plain import Plain, from_plain
-from coterie.core.schema import ColumnNote, Schema
+from coterie.core.schema import ColumnNote, Schema, level_text
 from coterie.core.shard import ClientId
-from coterie.data.columns import shown
+from coterie.data.columns import is_table, open_columns, shown
 from coterie.data.encode import encode, encode_target
 from coterie.diagnosis.values import Diagnosis
-from coterie.errors import InputError, RunError
+from coterie.errors import ColumnWarning, InputError, RunError
 from coterie.evaluate.baselines import Baselines
 from coterie.evaluate.certainty import Calibration
 from coterie.evaluate.groups import Groups
@@ -385,6 +386,7 @@ class Result:
             raise InputError(
                 "client, cluster and support exclude each other: give the one that says whose samples these are"
             )
+        self._warn_of_other_clients(x if client is not None else support, client)
         if client is not None and "personal" in self.beside:
             return self._outputs(self._own_model(str(client)), x, torch.ones(1, dtype=torch.float64))
         if cluster is None and self._knows_features:
@@ -394,6 +396,32 @@ class Result:
         if cluster is not None:
             return self._mixed(x, self._alone(cluster))
         return self._mixed(x, self._alone(self._only()) if support is None else self.weigh(*self._pair(support)))
+
+    def _warn_of_other_clients(self, rows: object, client: ClientId | None) -> None:
+        """Warn if a table that is to be of one client names others in the client column of the run."""
+        name = next((note.column for note in self.column_notes if note.action == "client"), None)
+        if name is None or not is_table(rows):
+            return
+        columns = open_columns(rows, {name}, [name])
+        if name not in columns.names:
+            return
+        named = {level_text(value) for value in columns.values(name).tolist() if value is not None}
+        others = sorted(named - {level_text(client)})
+        if client is not None and others:
+            warnings.warn(
+                f"column {name!r} names other clients than {client!r}, such as {others[0]!r}, but all rows are "
+                f"predicted as those of {client!r}: predict_frame(rows, client={name!r}) predicts each row for its own "
+                "client",
+                ColumnWarning,
+                stacklevel=4,
+            )
+        elif client is None and len(named) > 1:
+            warnings.warn(
+                f"the labelled samples are of {len(named)} clients in column {name!r}, but they are taken for those of "
+                f"one: predict_frame(rows, client={name!r}) places each client by its own rows",
+                ColumnWarning,
+                stacklevel=4,
+            )
 
     def _mixed(self, x: Samples, weights: npt.ArrayLike) -> torch.Tensor:
         share = np.asarray(weights, dtype=np.float64)
@@ -570,7 +598,7 @@ class Result:
 
     def _table(self, x: Samples) -> object:
         """Return x if it can be a table; a run of a table cannot tell what the columns of an array are."""
-        if isinstance(x, str | Path | Mapping) or hasattr(x, "columns") or hasattr(x, "column_names"):
+        if is_table(x):
             return x
         names = ", ".join(shown(column.name) for column in self.schema.columns)
         raise InputError(

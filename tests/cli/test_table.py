@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from coterie.cli.table import print_columns
 from coterie.cli.terminal import Terminal
 from coterie.core.schema import ColumnNote
+from coterie.data.guessing import guess_columns
 from coterie.experiments.compare import run_job
 from coterie.experiments.sweep import Asked, plan_sweep
 from coterie.training.runs.folder import read_toml
@@ -149,7 +151,7 @@ def test_the_task_and_missing_values_are_decided_by_flags(coterie, tmp_path):
     assert "accuracy" in out
     code, _, err = coterie(*command, "--missing", "refuse")
     assert code == 2
-    assert "column 'x' has 1 missing values" in err
+    assert "column 'x' has 1 missing value:" in err
 
 
 def test_the_columns_that_are_missing_are_asked_for_at_a_terminal(coterie, tmp_path, monkeypatch):
@@ -182,3 +184,20 @@ def test_help_tells_both_meanings_of_noise(coterie):
     words = " ".join(coterie("run", "--help")[1].split())
     assert "of the noise (sigma); or share of wrong training labels" in words
     assert words.count("standard deviation of the noise (sigma)") == 1  # two scenarios say the same
+
+
+def test_the_last_column_with_the_name_of_a_target_is_suggested():
+    columns = {
+        "store": ["a", "b"] * 10,
+        "price": list(range(20)),
+        "sales": [x / 2 for x in range(20)],
+        "day": ["m"] * 20,
+    }
+    assert guess_columns(columns).target == "sales"
+
+
+@pytest.mark.parametrize("module", ["coterie.cli", "coterie.cli.main"])
+def test_the_command_line_runs_as_a_module(module):
+    """A module that does nothing and exits with 0 would look like success."""
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert "coterie" in done.stdout

@@ -54,24 +54,31 @@ COLUMNS: dict[str, tuple[list, str]] = {
     "only NA": (["NA"] * N, "dropped: all values are missing|dropped: constant"),
     "flag": (cycle("yes", None), "used: 'yes' or missing: used as an indicator"),
     # ---- missing values
-    "holes": (with_one(X, None), "used: .*1 missing values replaced by the mean"),
-    "nan": (with_one(X, float("nan")), "used: .*1 missing values replaced by the mean"),
-    "NA": (with_one(texts(X), "NA"), "used: number.*1 missing values replaced by the mean"),
-    "question mark": (with_one(texts(X), "?"), "dropped: holds 119 numbers and 1 texts such as '\\?'"),
-    "unknown": (with_one(texts(X), "unknown"), "dropped: holds 119 numbers and 1 texts such as 'unknown'"),
+    "holes": (with_one(X, None), "used: .*1 missing value replaced by the mean"),
+    "nan": (with_one(X, float("nan")), "used: .*1 missing value replaced by the mean"),
+    "NA": (with_one(texts(X), "NA"), "used: number.*1 missing value replaced by the mean"),
+    "question mark": (with_one(texts(X), "?"), "used: number.*; 1 missing value replaced by the mean"),
+    "unknown": (with_one(texts(X), "unknown"), "dropped: holds 119 numbers and 1 text such as 'unknown'"),
     "-999": (with_one(X, -999), "used: .*holds -999, which often marks a missing value"),
     "9999": (with_one(X, 9999.0), "used: .*holds 9999, which often marks a missing value"),
     "infinite": (with_one(X, float("inf")), "error: column 'infinite' has 1 infinite values"),
     "inf text": (with_one(texts(X), "inf"), "error: column 'inf text' has 1 infinite values"),
     "huge": (with_one(X, 1e200), "error: column 'huge' holds 1e\\+200"),
-    "text holes": (with_one(TWO, None), "used: category.*1 missing values counted as the reference"),
+    "text holes": (with_one(TWO, None), "used: category.*1 missing value counted as the reference"),
     # ---- how numbers are written
     "comma": ([f"{x:.1f}".replace(".", ",") for x in X], "used: number: mean 5.*decimal comma"),
     "thousands": ([f"{1000 * x:,.1f}" for x in X], "used: number: mean 5.*decimal point"),
     "grouped comma": ([f"{x * 1e3:,.1f}".translate(str.maketrans(",.", ".,")) for x in X], "used: .*decimal comma"),
     "ambiguous": (cycle("1,234", "2,345", "3,456"), "error: .*'ambiguous' may have a decimal comma, or a comma"),
     "both marks": (with_one(texts(X), "1,5"), "error: column 'both marks' writes numbers in two ways"),
-    "percent": ([f"{x}%" for x in X], "dropped: nearly every row has another text"),
+    "percent": ([f"{x}%" for x in X], "dropped: texts such as .* which look like numbers with a percent sign"),
+    "pounds": ([f"£{x}" for x in X], "dropped: .*look like numbers with a sign such as that of a currency"),
+    "weights": ([f"{x} kg" for x in X], "dropped: .*look like numbers with a unit"),
+    "short years": ([f"{1 + i % 28:02d}/{1 + i % 12:02d}/24" for i in range(N)], "dropped: .*two digits for the year"),
+    "named months": ([f"{1 + i % 28} Mar 2024" for i in range(N)], "dropped: .*dates with names of months"),
+    "times": ([f"{i % 24}:{i % 60:02d}" for i in range(N)], "dropped: .*look like times of day"),
+    "far": (with_one(X, 1e9), "used: .*1000000000 is 9 standard deviations from the mean, .*dominates"),
+    "dashes": (with_one(texts(X), "-", 8), "used: number.*; 1 missing value replaced by the mean"),
     "currency": (cycle("$1,200", "$900"), "used: category"),
     "spaced": (cycle("1 234", "2 345"), "used: category"),
     # ---- dates
@@ -80,7 +87,7 @@ COLUMNS: dict[str, tuple[list, str]] = {
     "american": ([f"{d[5:7]}/{d[8:]}/{d[:4]}" for d in DATES], "used: date \\(month/day/year\\)"),
     "either": (cycle("03/04/2024", "05/06/2024", "07/08/2024"), "error: .*'either' may be read as day/month/year or"),
     "two ways": (cycle("2024-12-31", "31.12.2024"), "error: .*'two ways' are written in different ways"),
-    "no date": (with_one(DATES, "2024-02-31"), "dropped: holds 119 dates and 1 texts such as '2024-02-31'"),
+    "no date": (with_one(DATES, "2024-02-31"), "dropped: holds 119 dates and 1 text such as '2024-02-31'"),
     "compact": (cycle(20240131, 20240215, 20231224), "used: .*looks like dates written as numbers"),
     # ---- categories
     "case": (cycle("Red", "red", "blue"), "used: .*'Red' and 'red' differ only in case or spaces"),
@@ -90,8 +97,8 @@ COLUMNS: dict[str, tuple[list, str]] = {
     "notes": ([f"note {i} about {i * 7 % 113}" for i in range(N)], "dropped: nearly every row has another text"),
     "yes": (cycle("yes", "no"), "used: category: reference 'no', features for yes"),
     "truth": (cycle("TRUE", "false"), "used: true or false"),
-    "mixed": (with_one(list(range(N)), "none at all"), "dropped: .*texts such as 'none at all'"),
-    "ages": (with_one([18 + i % 60 for i in range(N)], "?"), "dropped: holds 119 numbers and 1 texts such as '\\?'"),
+    "mixed": (with_one(list(range(N)), "none at all"), "dropped: .*and 1 text such as 'none at all'"),
+    "ages": (with_one([18 + i % 60 for i in range(N)], "?"), "used: number.*1 missing value replaced by the mean"),
     "lists": ([[1, 2]] * N, "dropped: holds list"),
     "bytes": ([b"a"] * N, "dropped: holds bytes"),
 }  # fmt: skip
@@ -126,15 +133,23 @@ TARGETS: dict[str, tuple[dict, dict, str]] = {
     "classes asked for": ({"y": FIVE}, {"task": "classification"}, "target: classification: 5 classes \\(1, 2, 3"),
     "texts regressed": ({"y": TWO}, {"task": "regression"}, "error: .*cannot be regressed"),
     "measurements as classes": ({"y": Y}, {"task": "classification"}, "error: .*so it has no classes"),
-    "holes": ({"y": with_one(Y, None)}, {}, "target: regression.*; 1 rows without a target are left out"),
-    "NA among numbers": ({"y": with_one(texts(Y), "NA")}, {}, "target: regression.*1 rows without a target"),
+    "holes": ({"y": with_one(Y, None)}, {}, "target: regression.*; 1 row without a target is left out"),
+    "NA among numbers": ({"y": with_one(texts(Y), "NA")}, {}, "target: regression.*1 row without a target"),
     "None as a class": ({"y": cycle("None", "mild")}, {}, "target: classification: 2 classes \\(None, mild\\)"),
+    "two numbers": ({"y": cycle(0.5, 2.5)}, {}, "target: regression.*seems to hold 0.5 and 2.5 only: if they are cl"),
+    "a word": (
+        {"y": with_one(texts(Y), "unknown")},
+        {},
+        "error: target 'y' holds 119 numbers and 1 text such as 'unkn",
+    ),
+    "identifiers": ({"y": [f"id{i}" for i in range(N)]}, {}, "error: target 'y' has another text in nearly every row"),
+    "one huge value": ({"y": with_one(Y, 1e9)}, {}, "target: regression: [^;]*; 1000000000 is 9 standard deviations"),
     "constant": ({"y": [1.5] * N}, {}, "error: target 'y' is 1.5 in every row"),
     "dates": ({"y": DATES}, {}, "error: target 'y' holds dates"),
     "infinite": ({"y": with_one(Y, float("inf"))}, {}, "error: target 'y' has 1 infinite"),
     "decimal commas": ({"y": [str(y).replace(".", ",") for y in Y]}, {}, "target: regression|error: .*decimal comma"),
     "case": ({"y": cycle("Yes", "yes", "no")}, {}, "target: classification: 3 .*differ only in case"),
-    "missing client": ({"site": with_one(SITES, None), "y": Y}, {}, "error: column 'site' has 1 missing values"),
+    "missing client": ({"site": with_one(SITES, None), "y": Y}, {}, "error: column 'site' has 1 missing value,"),
 }
 
 
@@ -151,6 +166,50 @@ def test_a_point_between_thousands_is_not_taken_for_a_decimal_point():
     assert "'n' may have a decimal point, or a point between thousands" in outcome(table, "n")
     plain = {"site": SITES, "x": X, "n": cycle("1.234", "5.678"), "y": Y}
     assert outcome(plain, "n").startswith("used: number: mean 3.")
+
+
+def test_a_column_without_a_name_gets_its_place(tmp_path):
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["site,,y", *(f"{s},{x},{y}" for s, x, y in zip(SITES, X, Y, strict=True))]))
+    data = from_table(file, client="site", target="y")
+    assert [note.column for note in data.column_notes] == ["site", "column 2", "y"]
+
+
+def test_a_table_read_by_another_ones_schema_has_notes():
+    first = from_table({"site": SITES, "x": X, "y": Y}, client="site", target="y")
+    second = from_table({"site": SITES, "x": X, "new": X, "y": Y}, client="site", target="y", schema=first.schema)
+    assert [(note.column, note.action) for note in second.column_notes] == [
+        ("site", "client"), ("x", "used"), ("new", "dropped"), ("y", "target"),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained():
+    data = from_table({"site": SITES, "x": X, "y": Y}, client="site", target="y")
+    return coterie.fit(data, "local", rounds=2)
+
+
+def test_predictions_in_another_unit_are_warned_of(trained):
+    with pytest.warns(ColumnWarning, match="'x' is far from its values in the training rows"):
+        trained.predict({"x": [1000 * x for x in X[:5]]}, client="s1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained.predict({"x": X}, client="s1")
+
+
+def test_rows_of_other_clients_are_warned_of(trained):
+    with pytest.warns(ColumnWarning, match="names other clients than 's1', such as 's0'"):
+        trained.predict({"site": SITES, "x": X}, client="s1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained.predict({"site": ["s1", "s1"], "x": X[:2]}, client="s1")
+
+
+def test_labelled_samples_of_several_clients_are_warned_of():
+    data = from_table({"site": SITES, "x": X, "y": Y}, client="site", target="y")
+    result = coterie.fit(data, "ifca", clusters=2, rounds=2)
+    with pytest.warns(ColumnWarning, match="are of 6 clients in column 'site'"):
+        result.predict({"x": X[:2]}, support={"site": SITES, "x": X, "y": Y})
 
 
 def test_clients_that_differ_only_in_case_are_named():
@@ -245,7 +304,7 @@ def test_a_value_that_cannot_be_read_is_refused_with_its_column(result, changed,
 
 
 def test_a_missing_value_in_a_column_that_had_none_is_warned_of(result):
-    with pytest.warns(ColumnWarning, match="column 'full' has 1 missing values, but training rows had none"):
+    with pytest.warns(ColumnWarning, match="column 'full' has 1 missing value, but training rows had none"):
         result.predict(one_row({"full": None}), client="s1")
 
 

@@ -153,3 +153,25 @@ def test_clients_that_keep_weights_are_compared_by_their_mixtures():
     result = coterie.fit(data, "fedem", clusters=2, rounds=3)
     found = result.baselines()
     np.testing.assert_allclose([row[0] for row in found.scores], [c.score for c in result.clients], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_a_feature_that_holds_the_target_is_warned_of(kind):
+    random = np.random.default_rng(0)
+    x = random.normal(size=400)
+    y = x + random.normal(0, 0.5, 400)
+    table = {"site": [f"s{i % 8}" for i in range(400)], "x": x, "y": y, "copy": 2 * y + 1}
+    if kind == "classes":
+        table |= {"y": np.where(y > 0, "yes", "no"), "copy": np.where(y > 0, "dead", "alive")}
+    leaked = coterie.fit(coterie.from_table(table, client="site", target="y"), "fedavg", rounds=60).baselines()
+    assert "probably a feature holds the target" in leaked.sentences()[0]
+    assert kind == "classes" or leaked.difference(POOLED).verdict in ("same", "worse")
+    del table["copy"]
+    plain = coterie.fit(coterie.from_table(table, client="site", target="y"), "fedavg", rounds=20).baselines()
+    assert plain.caution == ""
+
+
+def test_rounding_errors_are_no_difference():
+    found = difference("pooled", np.full(6, 1e-28), np.full(6, 1e-30), np.ones(6), classification=False)
+    assert found.verdict == "better"
+    assert found.widened(1e-9).verdict == "same"

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import coterie
 from coterie.cli import show
-from coterie.report.coefficients import MOST, section, table_rows
+from coterie.report.coefficients import MOST, comparable, section, table_rows
 from coterie.report.figures.forest import forest
 from coterie.report.formats import ABSENT, MINUS
 from coterie.report.page import write_report
@@ -157,3 +157,18 @@ def test_the_terminal_leaves_many_coefficients_to_the_report(make_run):
     p = show.MOST_COEFFICIENTS + 1
     assert "Coefficients" not in printed(regression(["x"] * p, row(0, [1.0] * p, [0.5] * p)), make_run)
     assert "Coefficients" not in printed(None, make_run)
+
+
+def test_the_figure_compares_effects_of_one_standard_deviation():
+    """An intercept at a feature of zero would stretch the axis so that nothing else can be seen."""
+    found = {"units": "original", "names": ["age", "intercept"]}
+    groups = {"features": ["age"], "deviations": [12.0]}
+    names, rows = comparable(found, [row(0, [0.1, -9.0], [0.02, 1.0])], groups)
+    assert names == ["age"]
+    assert [rows[0][key] for key in ("estimate", "low", "high")] == [
+        pytest.approx([1.2]),
+        pytest.approx([0.96]),
+        pytest.approx([1.44]),
+    ]
+    assert comparable(found | {"units": "standardised"}, [], groups) is None
+    assert comparable(found, [], {}) is None

