@@ -72,10 +72,10 @@ def sections(kind: type[Method]) -> dict[str, list[Option]]:
 
 
 def private_forms(kind: type[Method]) -> str:
-    """Return which values of `privacy` the method supports as it is by default, or why none."""
+    """Return which values of `privacy` the method supports with the defaults of private runs, or why none."""
     if kind.refuses >= PRIVACY_OPTIONS:
         return "none; no noise for what its clients send" if kind.exchanges else "none; nothing leaves a client"
-    method = default_method(kind)
+    method = default_method(kind).with_options(kind.private_options)
     if not method.initializer.any_count:
         return f"none; init={method.initializer.name} asks clients for facts that are not noised"
     why = {where: why_not(method.tiers(), where) for where in ("local", "central")}

@@ -58,6 +58,9 @@ class Method(Registered, family="method"):
     keeps: ClassVar[frozenset[str]] = frozenset()
     """Options whose default goes before what a scenario recommends, or it would be another method."""
 
+    private_options: ClassVar[Mapping[str, Any]] = {}
+    """Options of private runs, where the user gives none of them."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 

@@ -19,8 +19,9 @@ model on its own samples, goes to the part whose mean update has the larger cosi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from coterie.core.registry import register
 from coterie.errors import ConfigError
@@ -130,6 +131,7 @@ class CFL(NormSplit, TieredMethod):
         "under Privacy Constraints, 2020"
     )
     twin: ClassVar[str | None] = "fedavg"
+    private_options: ClassVar[Mapping[str, Any]] = {"eps1": PAPER_EPS1, "eps2": PAPER_EPS2}
     refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared", "restarts", "clusters"})
 
     @property

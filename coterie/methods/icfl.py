@@ -13,14 +13,15 @@ from which clients are placed by their models, and the cut is by rows of eigenve
 alpha*(t) rises to 1, so the number of clusters runs towards the number of clients unless `max_clusters` caps it; in
 Table 1 of HCFL (Guo, Tang, Lin 2025) it ends at 98 to 100 with 100 clients. So alpha*(t) decides only if alpha0 is
 given. By default a cluster is cut where that lowers the loss on held-out halves of its members' samples
-(`tiers/split_test.py`); the parts are those of the eigenvectors in both cases.
+(`tiers/split_test.py`), by the eigenvectors or by complete linkage, whichever gains more.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from coterie.core.registry import register
 from coterie.errors import ConfigError
@@ -56,6 +57,7 @@ class ICFL(HeldOutSplit, TieredMethod):
         "Enhancing Clustered Federated Learning, 2025"
     )
     twin: ClassVar[str | None] = "fedavg"
+    private_options: ClassVar[Mapping[str, Any]] = {"alpha0": 0.85}
     refuses: ClassVar[frozenset[str]] = frozenset({"combine", "exchange", "shared", "restarts", "clusters"})
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class ICFL(HeldOutSplit, TieredMethod):
             raise ConfigError(f"icfl: alpha0 must be below 1, got {self.alpha0:g}: at 1 the threshold would never rise")
 
     def tiers(self) -> Tiers:
-        step: ProcedureStep = self.held_out_split(warmup=self.warmup, partings=("updates",))
+        step: ProcedureStep = self.held_out_split(warmup=self.warmup)
         if self.alpha0 is not None:
             step = SplitBySpectrum(self.alpha0, self.eps1, self.warmup, self.least, self.max_clusters)
         return self.compose(assignment=Assigned(), procedure=Procedure((step,)), distance=UpdateCosine(), K=1)

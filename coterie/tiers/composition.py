@@ -132,7 +132,8 @@ class Tiers:
     def reveals(self) -> Mapping[str, str]:
         """Return the rows of all replies of the rounds and what each tells the server about a single client."""
         onboarding = self.distance.reveals if self.onboards and self.distance is not None else {}
-        return self.task(0, 1).reveals() | onboarding
+        steps = {name: words for step in self.procedure.steps for name, words in step.reveals.items()}
+        return self.task(0, 1).reveals() | onboarding | steps
 
     def seen(self) -> str:
         """Return what the server sees of a client's training besides these rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,6 +26,10 @@ class ProcedureStep(Registered, ABC, family="procedure step"):
     """Whether it needs what each member made of its cluster's model."""
     onboards: ClassVar[bool] = False
     """Whether clients describe themselves before they first train, and are placed by that."""
+    reveals: ClassVar[Mapping[str, str]] = {}
+    """Rows that clients send for this step alone, and what each tells the server about a client."""
+    not_private: ClassVar[str] = ""
+    """Why the step cannot be part of a private run; empty: it can."""
     removes: ClassVar[bool] = False
     """Whether it removes clusters. Removals are decided with the clients' weights of the round, before any other step,
     and applied after all of them (algorithm 2 of HCFL+)."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -144,6 +144,13 @@ class SplitByTest(ProcedureStep):
     most: int = MOST
     """Largest number of members of a cluster that are compared; the others join the nearer part."""
     splits: ClassVar[bool] = True
+    reveals: ClassVar[Mapping[str, str]] = {
+        "change": "how it changed the models it trained, and how half of its samples changes its cluster's model",
+        "losses": "how well the models of its cluster and of its part fit the other half of its samples",
+    }
+    not_private: ClassVar[str] = (
+        "tests on halves of the clients' samples send updates and losses without noise: give the method's threshold"
+    )
 
     def server_propose(self, view: View) -> Regroup | None:
         if view.trials is None or view.round + 1 < self.warmup or (view.round + 1) % self.every:

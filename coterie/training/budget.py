@@ -128,6 +128,9 @@ def why_not(tiers: Tiers, where: str) -> str | None:
     why = why_not_private(tiers.objective, tiers.assignment, tiers.distance)
     if why is not None:
         return why
+    for step in tiers.procedure.steps:
+        if step.not_private:
+            return step.not_private
     if tiers.onboards:
         return "its groups come from what clients send before the first round, for which there is no noise"
     if tiers.restarts > 1:

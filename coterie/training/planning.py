@@ -381,6 +381,8 @@ def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]
         values.pop("local_epochs", None)
     if values.get("privacy") == "central" and "client_weight" not in checked and "client_weight" in names_of(kind):
         values["client_weight"] = "uniform"  # noise for one client hides no other weight
+    if values.get("privacy") is not None and not kind.private_options.keys() & checked.keys() and not typed:
+        values |= kind.private_options
     if "restarts" not in checked and (values.get("privacy") is not None or not _may_restart(kind, values)):
         values.pop("restarts", None)  # several starts of the same models would be one; private losses are not sent
     return values

@@ -29,6 +29,8 @@ CASES += [
     Case("ifca", "linear", {"combine": "median"}),  # every client's change is a row
     Case("ifca", "linear", {"stable_after": 2, "rounds": 4, "validation": 0.3}),  # some are sent one model only
     Case("hcfl", "logistic", CUT | {"backbone": "fedem"}),  # K changes while clients keep weights
+    Case("cfl", "linear", {"test_every": 1, "false_splits": 0.5}),  # two more exchanges in every round
+    Case("hcfl+", "mlp", {"test_every": 1, "false_splits": 0.5}),
 ]
 
 pytestmark = pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-shot", "ignore:.*it may split by chance")

@@ -16,7 +16,7 @@ from coterie.core.clusters import Clusters
 from coterie.core.keys import hash_ids
 from coterie.core.messages import Broadcast, Reply, Slotted
 from coterie.errors import ConfigError
-from coterie.methods import Method
+from coterie.methods import CFL, Method
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
 from coterie.privacy.client import clipped, made_private, randomised_choice
 from coterie.privacy.mechanism import Privacy, truthful
@@ -354,6 +354,7 @@ REFUSED = [
     ("local", {}, "nothing leaves a client"),
     ("pacfl", {"clusters": 2}, "init=pacfl would ask"),
     ("cfl", {"privacy": "central"}, "their number would tell"),
+    (CFL(), {}, "tests on halves of the clients' samples send updates and losses without noise"),
     ("fedavg", {"privacy": "central", "client_weight": "samples"}, "client_weight=uniform"),
     ("ifca", {"restarts": 2}, "leave restarts at 1"),
     ("ifca", {"privacy": "central", "combine": "median"}, "noise hides a client in sums, not in a median"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -28,17 +27,13 @@ from coterie.learners.local_training import LocalTraining
 class HalfUpdate(Task):
     """Row `change`: the change of the client's assigned model by local training on the first half of its samples.
 
-    If a distance is given, its rows are those of the same half. A client needs at least two samples. Nothing is kept.
+    If a distance is given, its rows are those of the same half. A client needs at least two samples. Nothing is kept,
+    and the replies train no model: the server only compares with them.
     """
 
     work: LocalTraining
     seed: int
     distance: Distance | None = None
-    trains: ClassVar[bool] = True
-
-    @property
-    def send_each(self) -> bool:
-        return True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         assert broadcast.only is not None, "every client is sent the model of its cluster"
