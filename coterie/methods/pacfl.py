@@ -5,28 +5,30 @@
 paper                  here
 U_p of client i        row `subspace`: the first p left singular vectors of its d x n matrix of samples (directions)
 A_ij, (2) and (3)      degrees: the least principal angle, or the sum (angle), from the singular values of U_i^T U_j
-beta                   beta: clusters are united while the nearest are at most that far apart; or clusters is given
+beta                   beta: clusters are united while the nearest are at most that far apart; or clusters is given; by
+                       default the tree is cut from its root down by tests on held-out halves (`tiers/tree_test.py`)
 HC                     agglomeration by average or complete linkage (linkage)
 federated averaging    then: the rounds of a method for one model, in every cluster apart, all from one start
 
 Groups are told apart by p(x) alone: where the same inputs are labelled in another way (pure concept shift) it is blind.
 Only per_class with angle=sum, which compares class with class, sees that. Angles grow where clients have few samples,
-and beta must grow with them. Samples are taken as they are, so their mean is most of the first direction. The groups
-stay; a newcomer joins by least loss, where the paper compares its subspace with those that the server has stored.
+and beta would have to grow with them. Samples are taken as they are, so their mean is most of the first direction. The
+groups stay; a newcomer joins by least loss, where the paper compares its subspace with those that are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
+from coterie.client.tasks.half_summaries import HALVES, HalfSummaries
 from coterie.client.tasks.summary import Summary
 from coterie.core.clusters import Clusters, Params
-from coterie.core.federation import Federation
+from coterie.core.federation import Federation, positions_of
 from coterie.core.keys import Purpose, keys_for_clients
 from coterie.core.messages import Broadcast
 from coterie.core.registry import register
@@ -38,12 +40,12 @@ from coterie.methods.initializers import RandomInit
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.options import AUTO, Auto, option
-from coterie.server.clustering.agglomerate import agglomerate
+from coterie.server.clustering.agglomerate import agglomerate, merges
 from coterie.tiers.distance import Distance, PrincipalAngles
 from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
+from coterie.tiers.split_test import SplitTest
+from coterie.tiers.tree_test import cut_tree
 
-LEAST_ANGLE = 7.0
-"""Default of beta in degrees: clients with digits of one rotation are united at up to 5, those of two from 9 on."""
 MOST_HEIGHTS = 10
 """Heights of the last unions that are reported; they show where another limit would cut."""
 FOUNDERS_EACH = 20
@@ -64,8 +66,8 @@ class PACFL(InsideClusters, Initializer):
     linkage: Literal["average", "complete"] = option("average", "distance of two clusters: the mean or the largest")
     beta: float | None = option(
         None,
-        "clusters=auto: clusters are united while the nearest are at most this many degrees apart; by default 7 for "
-        "the least angle, to be given for sums. It depends on the data: see last_unions of a first run",
+        "clusters=auto: clusters are united while the nearest are at most this many degrees apart, which depends on "
+        "the data; by default tests on held-out halves decide",
         low=0,
     )
 
@@ -79,7 +81,11 @@ class PACFL(InsideClusters, Initializer):
     twin: ClassVar[str | None] = "fedavg"
     keeps: ClassVar[frozenset[str]] = frozenset({"clusters"})
     finds_count: ClassVar[bool] = True
-    reveals_rows: ClassVar[Mapping[str, str]] = dict(PrincipalAngles.reveals)
+    reveals_rows: ClassVar[Mapping[str, str]] = {
+        **PrincipalAngles.reveals,
+        "subspace_first": "the same of a random half of its samples, where tests find the number of clusters",
+        "subspace_second": "the same of the other half",
+    }
 
     @property
     def initializer(self) -> Initializer:
@@ -97,10 +103,6 @@ class PACFL(InsideClusters, Initializer):
                 "or another init"
             )
         K = run.tiers.K
-        if self.beta is None and K is None and self.angle == "sum":
-            raise ConfigError(
-                "angle=sum needs beta, in degrees, or a number of clusters: sums depend on the data too much"
-            )
         found = self.group(run, K)
         models = RandomInit().first_models(run.decided(K=found.K))
         return FirstModels(models.params, found.K, found.labels, {"grouping": found.facts})
@@ -118,10 +120,10 @@ class PACFL(InsideClusters, Initializer):
             raise TrainingError("none of the clients asked about their samples has answered; nothing was changed")
         chosen = founders(federation, answered, max(most, FOUNDERS_EACH * (K or 0)), run.seed)
         apart = _apart(distance, rows, chosen)
-        limit = LEAST_ANGLE if self.beta is None else self.beta
-        merged = agglomerate(apart, self.linkage, K=K, limit=limit)
+        found, heights, tests = self._grouped(run, K, answered, chosen, apart, cost)
+        count = int(found.max()) + 1
         parts = with_the_rest(
-            [chosen[merged.labels == k] for k in range(merged.K)],
+            [chosen[found == k] for k in range(count)],
             np.arange(len(answered)),
             lambda places: _apart(distance, rows, places),
         )
@@ -130,14 +132,51 @@ class PACFL(InsideClusters, Initializer):
             labels[torch.from_numpy(answered[part])] = k
         facts = {
             "by": distance.name,
-            "clusters": merged.K,
+            "clusters": count,
             "answered": len(answered),
             "founders": len(chosen),
-            **_spread(apart, merged.labels),
-            "last_unions": merged.heights[-MOST_HEIGHTS:].tolist(),
+            **_spread(apart[np.ix_(found >= 0, found >= 0)], found[found >= 0]),
+            "last_unions": heights[-MOST_HEIGHTS:].tolist(),
+            "tests": [test.statistic.plain() for test in tests],
             **asdict(cost),
         }
-        return Grouping(labels, merged.K, facts)
+        return Grouping(labels, count, facts)
+
+    def _grouped(
+        self, run: Run, K: int | None, answered: Positions, chosen: Positions, apart: Floats, cost: Cost
+    ) -> tuple[Positions, Floats, Sequence[SplitTest]]:
+        """Return the group of each founder, -1 for those that join one later, the heights of all unions, and the tests.
+
+        Args:
+            run: The run.
+            K: Number of groups; None: by beta, or by tests.
+            answered: Positions of the clients that answered.
+            chosen: The founders, as places among these.
+            apart: Distances of the founders.
+            cost: What the exchanges have cost.
+        """
+        if K is not None or self.beta is not None or len(chosen) < 2:
+            merged = agglomerate(apart, self.linkage, K=K, limit=np.inf if self.beta is None else self.beta)
+            return merged.labels, merged.heights, ()
+        federation, distance = run.federation, PrincipalAngles(self.directions, self.per_class, self.angle)
+        tried = chosen[federation.sizes[answered[chosen]] >= 2]
+        if len(tried) < 2:
+            return np.zeros(len(chosen), dtype=np.int64), np.zeros(0), ()
+        broadcast = Broadcast(BEFORE, Clusters({}, K=1))
+        asked = np.sort(answered[tried])
+        reply = cost.count(federation.ask(HalfSummaries(distance, run.seed), broadcast, asked))
+        row = {int(position): at for at, position in enumerate(positions_of(federation, reply.clients))}
+        tried = np.array([place for place in tried if int(answered[place]) in row], dtype=np.int64)
+        if len(tried) < 2:
+            return np.zeros(len(chosen), dtype=np.int64), np.zeros(0), ()
+        at = torch.tensor([row[int(answered[place])] for place in tried])
+        first, second = (reply.rows[f"subspace_{half}"].double()[at] for half in HALVES)
+        tree = merges(distance.server_pairwise({"subspace": first}), self.linkage)
+        sizes = federation.sizes[answered[tried]].astype(np.float64)
+        cut = cut_tree(tree, overlaps(first, first), overlaps(second, first), sizes)
+        found = np.full(len(chosen), NOBODY)
+        found[np.isin(chosen, tried)] = cut.labels
+        return found, tree[:, 2], cut.tests
 
 
 @dataclass(frozen=True)
@@ -160,6 +199,15 @@ def _apart(distance: Distance, rows: Params, places: Positions) -> Floats:
     """Distances (n, n) between the clients at n places."""
     at = torch.from_numpy(places)
     return distance.server_pairwise({name: row[at] for name, row in rows.items()})
+
+
+def overlaps(one: torch.Tensor, other: torch.Tensor) -> Floats:
+    """Return the inner products (a, b) of the projectors on subspaces (a, G, d, p) and (b, G, d, p).
+
+    That is |U^T V|^2, summed over the G parts.
+    """
+    rows = [torch.einsum("gdp,bgdq->bgpq", basis, other).pow(2).sum(dim=(1, 2, 3)) for basis in one]
+    return np.asarray(torch.stack(rows).numpy())
 
 
 def _spread(apart: Floats, labels: Positions) -> dict[str, float | None]:

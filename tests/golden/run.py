@@ -65,6 +65,7 @@ OF_THE_PAPERS = {
     "fedrc": {"averaging": "all"},
     "composed": {"averaging": "all"},
     "tiered": {"averaging": "all"},
+    "pacfl": {"beta": 7.0},
     "cfl": {"eps1": 0.4, "eps2": 1.6},
     "icfl": {"alpha0": 0.85},
     "hcfl": {"backbone": "fedrc", "averaging": "all", "eps1": 0.4, "eps2": 1.6},

@@ -13,9 +13,10 @@ import coterie
 from coterie.core.blocks import cut
 from coterie.errors import ConfigError, TrainingError
 from coterie.methods.fedgroup import nearest_by_cosine
-from coterie.server.clustering.agglomerate import agglomerate
+from coterie.server.clustering.agglomerate import agglomerate, merges
 from coterie.testing.checks import small_federation
 from coterie.tiers.distance import CosineGaps, PrincipalAngles, decomposed_cosines
+from coterie.tiers.tree_test import cut_tree
 from coterie.training.fitting import initialize
 from coterie.training.planning import Plan, prepare
 
@@ -334,14 +335,40 @@ def test_what_grouping_by_angles_tells_and_costs():
     data = coterie.scenario("rotated-digits", clients=24, seed=0)
     metrics = coterie.fit(data, "pacfl", rounds=1).metrics
     told = metrics["grouping"]
-    assert (told["clusters"], told["answered"], told["exchanges"]) == (4, 24, 1)
-    assert told["bytes_up"] == 24 * 64 * 3 * 4  # three directions of 64 pixels
-    assert told["bytes_down"] == 24 * 8
-    assert told["widest"] < 7 < told["nearest"]
-    assert sum(height > 7 for height in told["last_unions"]) == 3
-    assert metrics["exchanges"] == 2
+    assert (told["clusters"], told["answered"], told["exchanges"]) == (4, 24, 2)
+    assert told["bytes_up"] == 24 * 64 * 3 * 4 * (1 + 2)  # three directions of 64 pixels: of all samples, of each half
+    assert told["bytes_down"] == 2 * 24 * 8
+    assert told["widest"] < told["nearest"]
+    accepted = [test["value"] < test["threshold"] for test in told["tests"]]
+    assert sum(accepted) == 3, "three cuts make four groups"
+    assert metrics["exchanges"] == 3
     trained = coterie.fit(data, "oracle", rounds=1).metrics
     assert metrics["bytes_up"] == trained["bytes_up"] + told["bytes_up"]
+
+
+@pytest.mark.parametrize("angle", ["least", "sum"])
+def test_clients_that_are_alike_are_one_group(angle):
+    """By the tests; with a limit of 7 degrees small clients would be groups of their own."""
+    found = []
+    for seed in range(8):
+        random = np.random.default_rng(seed)
+        clients = {f"c{i}": (random.standard_normal((12, 10)), random.integers(0, 2, 12)) for i in range(12)}
+        data = coterie.from_arrays(clients)
+        found.append(len(coterie.fit(data, "pacfl", rounds=1, angle=angle, learner="logistic").models))
+    assert found == [1] * 8
+
+
+def test_a_tree_is_cut_by_hand():
+    """Four points 1, 1, -1, -1 on a line with equal halves; the parts predict exactly, the whole by its mean."""
+    points = np.array([1.0, 1.0, -1.0, -1.0])
+    products = np.outer(points, points)
+    tree = merges(np.abs(points[:, None] - points), "average")
+    cut = cut_tree(tree, products, products, np.ones(4), rate=0.05)
+    # without itself a client's mean is (1 - 1 - 1) / 3 = -1/3 of the others: (1 + 1/3)^2 against 0
+    assert cut.tests[0].gain == pytest.approx(16 / 9)
+    assert cut.tests[0].p == 1.0, "gains without any spread say nothing"
+    noisy = products + np.diag([0.1, -0.1, 0.05, 0.0]) + 0.1 * np.array([[0, 1, 2, 0]] * 4)
+    assert cut_tree(tree, products, noisy, np.ones(4), rate=0.05).labels.tolist() == [0, 0, 1, 1]
 
 
 def test_beta_decides_how_many():
@@ -353,7 +380,6 @@ def test_beta_decides_how_many():
     ("method", "options", "words"),
     [
         ("pacfl", {"per_class": True}, "per_class needs labels that are classes"),
-        ("pacfl", {"angle": "sum"}, "angle=sum needs beta"),
         ("pacfl", {"init": "odcl"}, "init means nothing to method pacfl"),
         ("pacfl", {"directions": 0}, "directions must be a whole number at least 1"),
         ("pacfl", {"clusters": 13}, "only 12 clients"),

@@ -10,6 +10,7 @@ from coterie.client.tasks.feature_spread import FeatureSpread
 from coterie.client.tasks.fine_tune import FineTune
 from coterie.client.tasks.group_sums import GroupSums
 from coterie.client.tasks.half_losses import HalfLosses
+from coterie.client.tasks.half_summaries import HalfSummaries
 from coterie.client.tasks.half_update import HalfUpdate
 from coterie.client.tasks.introduce import Introduce
 from coterie.client.tasks.local_round import LocalRound
@@ -38,6 +39,7 @@ __all__ = [
     "FineTune",
     "GroupSums",
     "HalfLosses",
+    "HalfSummaries",
     "HalfUpdate",
     "Introduce",
     "LocalRound",

@@ -38,9 +38,16 @@ def agglomerate(apart: Points, linkage: Linkage, *, K: int | None = None, limit:
     if m == 1:
         return Agglomerated(np.zeros(1, dtype=np.int64), np.zeros(0))
     from scipy.cluster import hierarchy  # slow to import
-    from scipy.spatial.distance import squareform
 
-    tree = hierarchy.linkage(squareform(apart, checks=False), method=linkage)
+    tree = merges(apart, linkage)
     heights = np.asarray(tree[:, 2])
     count = 1 + int((heights > limit).sum()) if K is None else K
     return Agglomerated(by_first_appearance(hierarchy.cut_tree(tree, n_clusters=count)[:, 0]), heights)
+
+
+def merges(apart: Points, linkage: Linkage) -> Points:
+    """Return the tree of unions (m - 1, 4) of m >= 2 points by their distances (m, m), in SciPy's form."""
+    from scipy.cluster import hierarchy  # slow to import
+    from scipy.spatial.distance import squareform
+
+    return np.asarray(hierarchy.linkage(squareform(apart, checks=False), method=linkage))

@@ -1,0 +1,80 @@
+"""Groups from a tree of clients, tested from the root down: a branch is cut if that predicts held-out halves better.
+
+The tree comes from one half of every client's samples. A client is a point, such as the projector on its subspace. If
+the branches differ, the mean point of a client's own branch is nearer to the point of its other half than the mean of
+both branches is. The test is that of `split_test.py`, with squared distances for losses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.core.shard import Positions
+from coterie.tiers.landmarks import Floats
+from coterie.tiers.split_test import FEWEST, RATE, SplitTest, split_test
+
+
+@dataclass(frozen=True)
+class TestedTree:
+    """The groups that were found."""
+
+    __test__ = False  # no test of pytest's
+
+    labels: npt.NDArray[np.int64]
+    """(m,) the group of each client; -1 for clients that stand alone above a group."""
+    tests: tuple[SplitTest, ...]
+    """In the order in which they were made; the number of the cluster is that of the test."""
+
+
+def cut_tree(merges: Floats, within: Floats, across: Floats, samples: Floats, rate: float = RATE) -> TestedTree:
+    """Cut a tree from its root down, as long as held-out halves are predicted better.
+
+    The j-th test has the level 6 / (pi^2 j^2) times `rate`, so that a federation without groups is cut with at most
+    that probability. A branch of a single client is no group: the other branch is tested without it.
+
+    Args:
+        merges: (m - 1, 4) the tree, as `scipy.cluster.hierarchy.linkage` returns it.
+        within: (m, m) inner products of the points of the first halves.
+        across: (m, m) inner products of the points of the second halves, by row, with those of the first halves.
+        samples: (m,) number of samples of each client.
+        rate: Probability of a cut without groups, at most.
+    """
+    from scipy.cluster.hierarchy import to_tree  # slow to import
+
+    labels, tests = np.full(len(within), -1), list[SplitTest]()
+    waiting, groups = [to_tree(merges)], 0
+    while waiting:
+        whole = node = waiting.pop(0)
+        while not node.is_leaf() and min(node.left.count, node.right.count) < FEWEST:
+            node = node.left if node.left.count >= node.right.count else node.right
+        if not node.is_leaf() and node.count >= 2 * FEWEST:
+            parts = (np.array(node.left.pre_order()), np.array(node.right.pre_order()))
+            level = rate * 6 / (math.pi * (len(tests) + 1)) ** 2
+            tests.append(_tested(len(tests), parts, within, across, samples, level))
+            if tests[-1].accepted:
+                waiting += [node.left, node.right]
+                continue
+        labels[whole.pre_order()] = groups  # with the clients that stand alone above a branch that is not cut
+        groups += 1
+    return TestedTree(labels, tuple(tests))
+
+
+def _tested(
+    number: int, parts: tuple[Positions, Positions], within: Floats, across: Floats, samples: Floats, level: float
+) -> SplitTest:
+    """Return the test of a cut into these parts."""
+    together = np.concatenate(parts)
+    losses = np.array(
+        [[_distance(i, together, within, across), _distance(i, part, within, across)] for part in parts for i in part]
+    )
+    return split_test(number, parts, losses, samples[together], level)
+
+
+def _distance(i: int, members: Positions, within: Floats, across: Floats) -> float:
+    """Return |b_i - mean of a_j|^2 - |b_i|^2, the mean over all members but i itself."""
+    others = members[members != i]
+    return float(within[np.ix_(others, others)].mean() - 2 * across[i, others].mean())
