@@ -5,15 +5,20 @@ H, n_H          anchors (ceil(3 k ln k) unless given), drawn among clients with 
 T, T_1          iterations, subspace_rounds
 theta_0         start_norm times a random direction (0: the origin)
 Delta, epsilon  delta, epsilon; read off the anchors where they are not given
-alpha, beta     alpha, beta; the step is alpha / (2 beta^2), or half over the mean eigenvalue of the covariance
+step 14         anchor_step=paper: alpha / (2 beta^2) times sigma, or half over the mean eigenvalue of the covariance;
+                ours: line-search, and least-squares in the subspace of whitened features (the default)
+alpha, beta     alpha, beta, for the paper's step
 Y, A            moments: all pairs of a client's samples (ours), or two points of fresh clients (the paper's letter)
 remark 2        private_anchors: noise on every client's own two copies of the anchors' estimates
 
 A few anchors walk from a common theta_0 towards their own true models. The direction is sought in a subspace of
 dimension k that all clients find together (`orthogonal_iteration`, algorithm 3 of the paper), in which the few samples
-of one anchor are enough. Then anchors that have come to the same place are one group. The clients' halves are the tasks
-`MomentProduct` and `AnchorStep`. Here it ends with the coarse models; `two-phase` goes on with them, and
-init=moment-descent puts it before any other method.
+of one anchor are enough. The paper's step is fit for features whose second moments are near a multiple of the identity;
+with correlated features, or features that are not centred, it is far too long and the anchors run away. By default the
+subspace is therefore sought among features that the pooled X^T X whitens, and an anchor goes to the least squared error
+of its own samples in it. Then anchors that have come to the same place are one group. The clients' halves are the tasks
+`FeatureProducts`, `MomentProduct` and `AnchorStep`. Here it ends with the coarse models; `two-phase` goes on with them,
+and init=moment-descent puts it before any other method.
 """
 
 from __future__ import annotations
@@ -27,7 +32,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.tasks.anchor_step import AnchorStep
+from coterie.client.tasks.anchor_step import AnchorStep, StepRule
+from coterie.client.tasks.feature_products import FeatureProducts
 from coterie.client.tasks.moment_product import MomentProduct
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
@@ -57,6 +63,8 @@ MOST_ITERATIONS = 25
 """Enough for a start 30 times as far as the plateau is high."""
 PLATEAU = 0.9
 """Without T: the anchors stop when their mean sigma is still more than this share of the one before."""
+INDEPENDENT = 1e-10
+"""Directions of the features with a smaller share of the largest eigenvalue, columns scaled alike, are left out."""
 COPIED_AT_ONCE = 500
 """Clients that are sent perturbed copies of their own in one exchange, to bound the memory."""
 
@@ -91,9 +99,16 @@ class MomentDescent(Method, Initializer):
         None, "least distance of two true models (Delta); by default read off the anchors", above=0
     )
     epsilon: float = option(0.1, "with delta: an anchor stops at this share of it", above=0, high=1)
-    alpha: float | None = option(None, "least eigenvalue of the features' covariance; by default the mean one", above=0)
+    anchor_step: StepRule = option(
+        "least-squares",
+        "how far an anchor moves: least-squares in the subspace of whitened features, line-search along the paper's "
+        "direction, or the paper's own length, which is safe for second moments near a multiple of the identity alone",
+    )
+    alpha: float | None = option(
+        None, "anchor_step=paper: least eigenvalue of the features' covariance; by default the mean one", above=0
+    )
     beta: float | None = option(
-        None, "largest eigenvalue of the features' covariance; by default the mean one", above=0
+        None, "anchor_step=paper: largest eigenvalue of the features' covariance; by default the mean one", above=0
     )
 
     summary: ClassVar[str] = "coarse models of linear regressions from any start, by a few anchor clients"
@@ -113,6 +128,11 @@ class MomentDescent(Method, Initializer):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.anchor_step != "paper" and (self.alpha is not None or self.beta is not None):
+            raise ConfigError(
+                f"alpha and beta decide the length of the paper's step, but anchor_step={self.anchor_step} measures "
+                "its own: give anchor_step=paper, or leave them out"
+            )
 
     @property
     def initializer(self) -> Initializer:
@@ -164,8 +184,18 @@ class MomentDescent(Method, Initializer):
         estimates = path[-1][heard]
         grouping = group_anchors(estimates.double().cpu().numpy(), k, most, self.delta)
         centres = torch.stack([estimates[torch.from_numpy(grouping.group == g)].mean(dim=0) for g in range(grouping.k)])
-        step = self.step_size(server.covariance)
-        return Coarse(centres, anchors[heard], estimates, sigmas[:, heard], path[:, heard], grouping, step, server.cost)
+        step = self.step_size(server.covariance) if self.anchor_step == "paper" else None
+        return Coarse(
+            centres,
+            anchors[heard],
+            estimates,
+            sigmas[:, heard],
+            path[:, heard],
+            grouping,
+            step,
+            server.cost,
+            self.anchor_step,
+        )
 
     @property
     def most_iterations(self) -> int:
@@ -198,13 +228,16 @@ class Coarse:
     estimates: Tensor
     """(A, p)."""
     sigmas: Tensor
-    """(T, A), about |Sigma (theta* - theta)| of each anchor before each iteration; NaN where it was not heard."""
+    """(T, A), about |Sigma (theta* - theta)| of each anchor before each iteration; NaN where it was not heard.
+
+    With whitened features |Sigma^(1/2) (theta* - theta)|: the root mean square by which predictions are off."""
     path: Tensor
     """(T + 1, A, p), the estimates from theta_0 on."""
     grouping: Grouping
-    step: float
-    """What the estimated length of the way is multiplied by."""
+    step: float | None
+    """What the estimated length of the way is multiplied by, with anchor_step=paper."""
     cost: Cost
+    anchor_step: StepRule = "paper"
 
     def facts(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return what was chosen and found, ready for JSON; `names` are the ids of all clients."""
@@ -213,6 +246,7 @@ class Coarse:
             "anchors": {names[i]: int(g) for i, g in zip(self.anchors, self.grouping.group, strict=True)},
             "delta": 2 * self.grouping.threshold,
             "merge_heights": self.grouping.heights.tolist(),
+            "anchor_step": self.anchor_step,
             "step": self.step,
             "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.sigmas],
             "exchanges": self.cost.exchanges,
@@ -233,6 +267,8 @@ class _Server:
     cost: Cost
     covariance: float = 1.0
     """Mean eigenvalue of the pooled covariance of the features."""
+    whitening: Tensor | None = None
+    """(p, p), W with W^T Sigma W = I for the pooled second moment Sigma; None: features as they are."""
     spared: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Clients that are not asked for products."""
 
@@ -243,9 +279,21 @@ class _Server:
         random = generator(key_for(self.seed, Purpose.ANCHORS, 1)).standard_normal((p, width))
         basis = torch.linalg.qr(torch.from_numpy(random).to(theta_0)).Q[None]
         rounds = self.settings.subspace_rounds * (2 if k is None else 1)
-        self._product(theta_0[None], basis[:, :, :1], 0, False)  # how large the features are
+        if self.settings.anchor_step == "least-squares":
+            self.whitening = self._whitening().to(theta_0)
+        else:
+            self._product(theta_0[None], basis[:, :, :1], 0, False)  # how large the features are
         basis = self.orthogonal_iteration(theta_0[None], basis, 0, rounds)
         return (k, basis) if k is not None else self._outstanding(theta_0, basis)
+
+    def _whitening(self) -> Tensor:
+        """W with W^T Sigma W = I, from the clients' pooled second moment Sigma (p, p)."""
+        everybody = np.arange(len(self.federation.clients))
+        reply = self._ask(FeatureProducts(), Clusters({}, 0), everybody, {})
+        samples = float(reply.sums["samples"])
+        moments = reply.sums["products"].double().cpu() / samples
+        self._check_features(float(moments.diagonal().mean()))
+        return whitening(moments, samples)
 
     def _outstanding(self, theta_0: Tensor, basis: Tensor) -> tuple[int, Tensor]:
         """The directions whose eigenvalues of Y at the start stand out of the bulk; all where no bulk is seen."""
@@ -273,8 +321,9 @@ class _Server:
         return basis
 
     def _product(self, theta: Tensor, basis: Tensor, t: int, turned: bool) -> Tensor:
-        """Y basis (or Y^T basis) for each anchor, (A, p, k): a weighted mean over the clients."""
+        """Y basis (or Y^T basis) for each anchor, (A, p, k): a weighted mean over the clients; W^T Y W if whitened."""
         task = MomentProduct(self.settings.moments, turned)
+        basis = self.in_features(basis)
         clusters = Clusters({"anchor": theta, "basis": basis}, len(theta))
         asked = self._asked(t)
         if self.settings.private_anchors:
@@ -289,13 +338,21 @@ class _Server:
                 "moment descent learns from pairs of samples of one client, but no client that answered has two: "
                 "use init=random"
             )
-        self.covariance = float(sums["energy"] / sums["samples"]) / theta.shape[1]
-        if not (math.isfinite(self.covariance) and self.covariance > 0):
+        self._check_features(float(sums["energy"] / sums["samples"]) / theta.shape[1])
+        product = sums["product"] / float(sums["mass"])
+        return product if self.whitening is None else self.whitening.T @ product
+
+    def in_features(self, basis: Tensor) -> Tensor:
+        """A basis (A, p, k) of the whitened features in coefficients of the features as they are."""
+        return basis if self.whitening is None else self.whitening @ basis
+
+    def _check_features(self, covariance: float) -> None:
+        self.covariance = covariance
+        if not (math.isfinite(covariance) and covariance > 0):
             raise TrainingError(
-                f"moment descent: the mean square of the features is {self.covariance:g}, so that no step size can be "
+                f"moment descent: the mean square of the features is {covariance:g}, so that no step size can be "
                 "chosen: standardise the columns"
             )
-        return sums["product"] / float(sums["mass"])
 
     def _asked(self, t: int) -> Positions:
         """Everybody; with two points a part of its own of the clients for each iteration."""
@@ -306,7 +363,7 @@ class _Server:
         lots = keys_for_clients(self.seed, Purpose.ANCHORS, 2, self.federation.hashes[others])
         return np.sort(others[np.argsort(lots, kind="stable")[t :: self.settings.most_iterations]])
 
-    def _ask(self, task: MomentProduct, clusters: Clusters, asked: Positions, each: Params) -> Reply:
+    def _ask(self, task: MomentProduct | FeatureProducts, clusters: Clusters, asked: Positions, each: Params) -> Reply:
         reply = self.cost.count(self.federation.ask(task, Broadcast(BEFORE, clusters, each=each), asked))
         if not reply.clients:
             raise TrainingError(f"moment descent: none of the {len(asked)} clients asked has answered")
@@ -333,7 +390,7 @@ class _Server:
             t, theta = len(sigmas), path[-1].clone()
             if t > 0:
                 bases[walking] = self.orthogonal_iteration(theta[walking], bases[walking], t)
-            own = (theta[walking], bases[walking], floor[walking])
+            own = (theta[walking], self.in_features(bases[walking]), floor[walking])
             heard, theta_next, sigma = self.anchor_steps(anchors[walking], *own, step, t, fresh)
             rows = walking[heard]
             theta[rows] = theta_next
@@ -350,7 +407,7 @@ class _Server:
         self, anchors: Positions, theta: Tensor, bases: Tensor, floor: Tensor, step: float, t: int, fresh: int | None
     ) -> tuple[Positions, Tensor, Tensor]:
         """Every anchor moves by itself: which of them answered, their estimates (H, p) and sigmas (H,)."""
-        task = AnchorStep(fresh, t)
+        task = AnchorStep(fresh, t, self.settings.anchor_step)
         each = {"anchor": theta, "basis": bases, "floor": floor}
         broadcast = Broadcast(BEFORE, Clusters({}, 0), scalars={"step": step}, each=each)
         reply = self.cost.count(self.federation.ask(task, broadcast, anchors))
@@ -359,6 +416,23 @@ class _Server:
         if len(heard) == 0:
             return heard, theta[:0], torch.zeros(0, dtype=torch.float64)
         return heard, reply.rows["anchor"].to(theta), reply.rows["sigma"]
+
+
+def whitening(moments: Tensor, samples: float) -> Tensor:
+    """Return W (p, p) with W^T Sigma W = I for second moments Sigma (p, p) of so many samples.
+
+    Columns are scaled to a mean square of 1 first. p / samples is added to the diagonal, which matters where the
+    samples are hardly more than the coefficients. Columns of zeros, and directions in which features do not vary, get
+    zeros.
+    """
+    p = len(moments)
+    scale = moments.diagonal().sqrt()
+    inverse = torch.where(scale > 0, 1 / scale, 0)
+    values, vectors = torch.linalg.eigh(moments * inverse[:, None] * inverse)
+    kept = values > INDEPENDENT * values[-1]
+    roots = torch.where(kept, (values.clamp_min(0) + p / samples).rsqrt(), 0)
+    found: Tensor = inverse[:, None] * (vectors * roots) @ vectors.T
+    return found
 
 
 def _anchors(federation: Federation, settings: MomentDescent, k: int | None, most: int | None, seed: int) -> Positions:

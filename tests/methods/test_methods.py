@@ -61,6 +61,8 @@ CASES += [
     Case("two-phase", "linear", {"clusters": "auto"}),
     Case("two-phase", "linear", {"lr": "auto", "start_norm": 2.0}),
     Case("moment-descent", "linear", {"private_anchors": 0.1}),
+    Case("moment-descent", "linear", {"anchor_step": "line-search"}),
+    Case("moment-descent", "linear", {"anchor_step": "paper"}),
     Case("moment-descent", "linear", {"clusters": "auto", "delta": 1.0, "anchors": 3}),
     Case("moment-descent", "linear", {"moments": "two-points", "iterations": 2, "anchors": 4}),
     Case("ifca", "linear", {"init": "moment-descent"}),

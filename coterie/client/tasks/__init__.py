@@ -6,6 +6,7 @@ from coterie.client.tasks.curvature import Curvature
 from coterie.client.tasks.diagnosis_moments import DiagnosisMoments
 from coterie.client.tasks.evaluate import Evaluate
 from coterie.client.tasks.feature_means import FeatureMeans
+from coterie.client.tasks.feature_products import FeatureProducts
 from coterie.client.tasks.feature_spread import FeatureSpread
 from coterie.client.tasks.fine_tune import FineTune
 from coterie.client.tasks.group_sums import GroupSums
@@ -32,6 +33,7 @@ __all__ = [
     "DiagnosisMoments",
     "Evaluate",
     "FeatureMeans",
+    "FeatureProducts",
     "FeatureSpread",
     "FineTune",
     "GroupSums",
