@@ -3,6 +3,7 @@
     python benchmarks/two_phase.py             # ten seeds that had no part in the choice of the default
     python benchmarks/two_phase.py --seeds 3
     python benchmarks/two_phase.py --first 0   # the seeds on which the default was chosen
+    python benchmarks/two_phase.py --count --first 200   # the number of groups that clusters=auto finds
 
 120 clients (other numbers where a row says so) in three groups of linear models, 20 features, noise 0.2, least distance
 of two true models 1.2. The numbers are adjusted Rand indices of the clients' clusters with the true groups: after phase
@@ -12,6 +13,7 @@ starts and runs as many rounds. K is given.
 
 import argparse
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
@@ -92,6 +94,43 @@ def ari(data: FederatedDataset, case: Case, method: str, seed: int, **options: o
     return float(result.metrics["ari"])
 
 
+COUNTED: dict[str, dict[str, object]] = {
+    "1 in 20": {"groups": 1},
+    "1 in 20, noise 1": {"groups": 1, "noise": "1"},
+    "1 in 5": {"groups": 1, "dimension": 5},
+    "2 in 20": {"groups": 2},
+    "3 in 20": {"groups": 3},
+    "3 in 20, 12 samples": {"groups": 3, "samples": "12"},
+    "3 in 20, shares .1, .3, .6": {"groups": 3, "proportions": "0.1,0.3,0.6"},
+    "5 in 20": {"groups": 5},
+    "9 in 8": {"groups": 9, "dimension": 8, "clients": 180},
+    "6 in 3": {"groups": 6, "dimension": 3, "clients": 180},
+    "4 in 2": {"groups": 4, "dimension": 2},
+}
+"""Groups in how many features: options of the scenario mixed-regression, with a least distance of 1.2."""
+
+
+def count(seeds: range) -> None:
+    """Print the numbers of groups that moment descent finds, and the mean number of its anchors."""
+    rules = ("merge-heights", "held-out")
+    print("| groups, features | " + " | ".join(f"{rule}: K (seeds), anchors" for rule in rules) + " |")
+    print("| --- |" + " --- |" * len(rules))
+    for name, own in COUNTED.items():
+        cells = []
+        for rule in rules:
+            found, anchors = [], []
+            for seed in seeds:
+                options = {"clients": 120, "samples": "40", "dimension": 20, "test_samples": 2, **own}
+                apart = {} if own["groups"] == 1 else {"separation": 1.2}
+                data = coterie.scenario("mixed-regression", seed=seed, **options, **apart)
+                result = coterie.fit(data, "moment-descent", clusters="auto", seed=seed, count_groups=rule)
+                found.append(len(result.models))
+                anchors.append(len(result.metrics["moment_descent"]["anchors"]))
+            numbers = ", ".join(f"{K} ({times})" for K, times in sorted(Counter(found).items()))
+            cells.append(f"{numbers}; {mean(anchors):.0f}")
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
 def cell(found: list[float]) -> str:
     return f"{mean(found):.2f} ({sum(value > 1 - 1e-9 for value in found)})"
 
@@ -100,9 +139,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first", type=int, default=FIRST)
+    parser.add_argument("--count", action="store_true", help="the number of groups instead")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if given.count:
+        count(range(given.first, given.first + given.seeds))
+        return
     columns = [f"{step}, phase 1" for step in STEPS] + [f"{step}, both" for step in STEPS] + ["ifca, 5 starts"]
     print("| features | " + " | ".join(columns) + " |")
     print("| --- |" + " --- |" * len(columns))

@@ -25,15 +25,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from coterie.client.tasks.anchor_step import AnchorStep, StepRule
 from coterie.client.tasks.feature_products import FeatureProducts
+from coterie.client.tasks.held_out_choice import HeldOutChoice
 from coterie.client.tasks.moment_product import MomentProduct
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
@@ -44,7 +46,7 @@ from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear, as_linear
-from coterie.methods.anchors import Grouping, choose_anchors, group_anchors
+from coterie.methods.anchors import Grouping, choose_anchors, cuts, fewest_as_good, group_anchors, missed, recommended
 from coterie.methods.asking import Cost
 from coterie.methods.base import Method
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
@@ -65,6 +67,8 @@ PLATEAU = 0.9
 """Without T: the anchors stop when their mean sigma is still more than this share of the one before."""
 INDEPENDENT = 1e-10
 """Directions of the features with a smaller share of the largest eigenvalue, columns scaled alike, are left out."""
+MOST_ANCHORS = 64
+"""With clusters=auto no more anchors are added once there are so many."""
 COPIED_AT_ONCE = 500
 """Clients that are sent perturbed copies of their own in one exchange, to bound the memory."""
 
@@ -78,7 +82,12 @@ class MomentDescent(Method, Initializer):
     """
 
     clusters: int | Auto = option(2, "number of clusters (K); auto: as many as the anchors show", low=1)
-    anchors: int | None = option(None, "number of anchor clients (n_H); by default 3 k ln k, rounded up", low=1)
+    anchors: int | None = option(
+        None,
+        "number of anchor clients (n_H); by default 3 k ln k, rounded up, and with clusters=auto as many as it takes "
+        "to miss no group with a chance of 95 %",
+        low=1,
+    )
     anchor_samples: int | None = option(
         None, "least number of samples of an anchor; by default the largest clients are anchors", low=2
     )
@@ -90,6 +99,11 @@ class MomentDescent(Method, Initializer):
         "all-pairs",
         "products over all pairs of a client's samples, or over two points of clients that are new in every iteration "
         "(the paper's letter; needs hundreds of clients a feature)",
+    )
+    count_groups: Literal["held-out", "merge-heights"] = option(
+        "held-out",
+        "clusters=auto: the fewest groups with about the least held-out loss of the clients that are no anchors, or as "
+        "many as the largest jump of the anchors' merge heights shows (at most as many as directions stand out)",
     )
     private_anchors: float = option(
         0.0, "standard deviation of the noise on what clients see of the anchors (remark 2)", low=0
@@ -177,25 +191,35 @@ class MomentDescent(Method, Initializer):
             server.spared = _anchors(federation, self, k, k, seed)
         most, basis = server.first_subspace(theta_0)
         anchors = _anchors(federation, self, k, most, seed)
-        path, sigmas = server.walk(anchors, theta_0, basis)
-        heard = ~sigmas.isnan().all(dim=0).numpy()  # an anchor that never answered knows nothing
-        if heard.sum() < (k or 1):
-            raise TrainingError(f"only {heard.sum()} of {len(anchors)} anchors answered, fewer than clusters={k}")
-        estimates = path[-1][heard]
-        grouping = group_anchors(estimates.double().cpu().numpy(), k, most, self.delta)
+        walked = server.walk(anchors, theta_0, basis)
+        if len(walked.anchors) < (k or 1):
+            answered = f"only {len(walked.anchors)} of {len(anchors)} anchors answered"
+            raise TrainingError(f"{answered}, fewer than clusters={k}")
+        grouping = server.grouped(walked, most)
+        while (more := self._more_anchors(federation, anchors, walked, grouping, seed)) is not None:
+            anchors = np.concatenate([anchors, more])
+            walked = walked.joined(server.walk(more, theta_0, basis))
+            grouping = server.grouped(walked, most)
+        estimates = walked.path[-1]
         centres = torch.stack([estimates[torch.from_numpy(grouping.group == g)].mean(dim=0) for g in range(grouping.k)])
         step = self.step_size(server.covariance) if self.anchor_step == "paper" else None
-        return Coarse(
-            centres,
-            anchors[heard],
-            estimates,
-            sigmas[:, heard],
-            path[:, heard],
-            grouping,
-            step,
-            server.cost,
-            self.anchor_step,
-        )
+        return Coarse(centres, walked, grouping, step, server.cost, self.anchor_step)
+
+    def _more_anchors(
+        self, federation: Federation, anchors: Positions, walked: Walked, grouping: Grouping, seed: int
+    ) -> Positions | None:
+        """As many anchors again, where their number is free and the smallest group has too few to be sure of all.
+
+        At least half of the clients stay without: their losses decide how many groups there are.
+        """
+        room = len(federation.clients) // 2 - len(anchors)
+        enough = len(walked.anchors) >= recommended(grouping.k, float(grouping.shares.min()))
+        if self.anchors is not None or not grouping.held_out or enough or room < 1 or len(anchors) >= MOST_ANCHORS:
+            return None
+        wanted = len(anchors) + min(len(anchors), room)
+        drawn = choose_anchors(federation, None, 1, self.anchor_samples, seed, wanted)
+        new = drawn[~np.isin(drawn, anchors)][: wanted - len(anchors)]
+        return new if len(new) else None
 
     @property
     def most_iterations(self) -> int:
@@ -218,26 +242,67 @@ def _about_groups(run: Run, coarse: Coarse) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
+class Walked:
+    """The anchors that were heard, and their way."""
+
+    anchors: Positions
+    """(A,) where the anchors stand in the federation."""
+    path: Tensor
+    """(T + 1, A, p), the estimates from theta_0 on."""
+    sigmas: Tensor
+    """(T, A), about |Sigma (theta* - theta)| of each anchor before each iteration; NaN where it was not heard.
+
+    With whitened features |Sigma^(1/2) (theta* - theta)|: the root mean square by which predictions are off."""
+
+    def joined(self, more: Walked) -> Walked:
+        """Return these anchors and others from the same start; those that arrived first stay where they are."""
+        T = max(len(self.sigmas), len(more.sigmas))
+        paths = [torch.cat([w.path, w.path[-1:].expand(T - len(w.sigmas), -1, -1)]) for w in (self, more)]
+        sigmas = [
+            torch.cat([w.sigmas, w.sigmas.new_full((T - len(w.sigmas), w.sigmas.shape[1]), torch.nan)])
+            for w in (self, more)
+        ]
+        anchors = np.concatenate([self.anchors, more.anchors])
+        return Walked(anchors, torch.cat(paths, dim=1), torch.cat(sigmas, dim=1))
+
+
+@dataclass(frozen=True)
 class Coarse:
     """What moment descent found."""
 
     centres: Tensor
     """(k, p), the mean estimate of each group of anchors."""
-    anchors: Positions
-    """(A,) where the anchors stand in the federation."""
-    estimates: Tensor
-    """(A, p)."""
-    sigmas: Tensor
-    """(T, A), about |Sigma (theta* - theta)| of each anchor before each iteration; NaN where it was not heard.
-
-    With whitened features |Sigma^(1/2) (theta* - theta)|: the root mean square by which predictions are off."""
-    path: Tensor
-    """(T + 1, A, p), the estimates from theta_0 on."""
+    walked: Walked
     grouping: Grouping
     step: float | None
     """What the estimated length of the way is multiplied by, with anchor_step=paper."""
     cost: Cost
-    anchor_step: StepRule = "paper"
+    anchor_step: StepRule
+
+    @property
+    def anchors(self) -> Positions:
+        """(A,) where the anchors stand in the federation."""
+        return self.walked.anchors
+
+    @property
+    def path(self) -> Tensor:
+        """(T + 1, A, p), the anchors' estimates from theta_0 on."""
+        return self.walked.path
+
+    @property
+    def estimates(self) -> Tensor:
+        """(A, p)."""
+        return self.walked.path[-1]
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """Return the chance that a group has no anchor, and how many anchors make it small; for shares as found."""
+        share = float(self.grouping.shares.min())
+        return {
+            "smallest_share": share,
+            "chance_of_a_missed_group": missed(self.grouping.shares, len(self.anchors)),
+            "recommended_anchors": recommended(self.grouping.k, share) if share > 0 else None,
+        }
 
     def facts(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return what was chosen and found, ready for JSON; `names` are the ids of all clients."""
@@ -248,7 +313,9 @@ class Coarse:
             "merge_heights": self.grouping.heights.tolist(),
             "anchor_step": self.anchor_step,
             "step": self.step,
-            "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.sigmas],
+            "held_out": {str(k): loss for k, loss in self.grouping.held_out.items()},
+            "coverage": self.coverage,
+            "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.walked.sigmas],
             "exchanges": self.cost.exchanges,
             "bytes_up": self.cost.bytes_up,
             "bytes_down": self.cost.bytes_down,
@@ -375,8 +442,39 @@ class _Server:
         noise = np.stack([generator(int(key)).standard_normal((2, *theta.shape)) for key in keys])
         return theta + self.settings.private_anchors * torch.from_numpy(noise).to(theta)
 
-    def walk(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """The anchors' way from theta_0, (T + 1, A, p), and their sigmas (T, A), NaN where one was not heard.
+    def grouped(self, walked: Walked, most: int) -> Grouping:
+        """The anchors' groups: k, or as many as the loss of the other clients, or the merge heights, show."""
+        points, settings = walked.path[-1].double().cpu().numpy(), self.settings
+        decided = self.k is not None or settings.delta is not None
+        if not decided and settings.count_groups == "held-out" and (found := self._by_held_out_loss(walked)):
+            return found
+        return group_anchors(points, self.k, most, settings.delta)
+
+    def _by_held_out_loss(self, walked: Walked) -> Grouping | None:
+        """The fewest groups, of those that jumps of the merge heights suggest, with about the least held-out loss."""
+        points = walked.path[-1].double().cpu().numpy()
+        others = np.setdiff1d(np.arange(len(self.federation.clients)), walked.anchors)
+        if len(others) == 0 or not np.isfinite(points).all():
+            return None
+        tried = cuts(points, max(1, len(points) // 2))
+        centres, members = _collections(walked.path[-1], tried)
+        sent = Broadcast(BEFORE, Clusters({"centre": centres}, len(centres)), common={"members": members})
+        sums = self.cost.count(self.federation.ask(HeldOutChoice(), sent, others)).sums
+        if not sums or float(sums["clients"]) < 2:
+            return None
+        loss, products, count = sums["loss"].numpy(), sums["products"].numpy(), float(sums["clients"])
+        if not (np.isfinite(loss).all() and np.isfinite(products).all()):
+            return None
+        group = tried[fewest_as_good(loss, products, count)]
+        found = group_anchors(points, int(group.max()) + 1, len(points), None)
+        return replace(
+            found,
+            notes=(),
+            held_out={int(each.max()) + 1: float(mean) for each, mean in zip(tried, loss / count, strict=True)},
+        )
+
+    def walk(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> Walked:
+        """The anchors' way from theta_0; those that never answered are left out, since they know nothing.
 
         An anchor below the floor has arrived and is not asked again.
         """
@@ -401,7 +499,8 @@ class _Server:
             if settings.iterations is None and _level(sigmas):
                 break
             walking = np.setdiff1d(walking, rows[(sigma <= floor[rows]).numpy()])
-        return torch.stack(path), torch.stack(sigmas)
+        heard = ~torch.stack(sigmas).isnan().all(dim=0).numpy()
+        return Walked(anchors[heard], torch.stack(path)[:, heard], torch.stack(sigmas)[:, heard])
 
     def anchor_steps(
         self, anchors: Positions, theta: Tensor, bases: Tensor, floor: Tensor, step: float, t: int, fresh: int | None
@@ -416,6 +515,26 @@ class _Server:
         if len(heard) == 0:
             return heard, theta[:0], torch.zeros(0, dtype=torch.float64)
         return heard, reply.rows["anchor"].to(theta), reply.rows["sigma"]
+
+
+def _collections(estimates: Tensor, tried: Sequence[npt.NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
+    """The different centres (N, p) of groupings of estimates (A, p), and which belong to each grouping, (G, N)."""
+    places: dict[bytes, int] = {}
+    centres: list[Tensor] = []
+    owned: list[list[int]] = []
+    for group in tried:
+        own = []
+        for g in range(int(group.max()) + 1):
+            inside = group == g
+            if (key := inside.tobytes()) not in places:
+                places[key] = len(centres)
+                centres.append(estimates[torch.from_numpy(inside)].mean(dim=0))
+            own.append(places[key])
+        owned.append(own)
+    members = torch.zeros(len(tried), len(centres), dtype=torch.float64)
+    for row, own in enumerate(owned):
+        members[row, own] = 1
+    return torch.stack(centres), members
 
 
 def whitening(moments: Tensor, samples: float) -> Tensor:

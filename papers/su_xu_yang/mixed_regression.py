@@ -137,7 +137,11 @@ class Trial(AtOnce):
 
     def _coarse_figures(self, data: FederatedDataset, coarse: Coarse) -> Figures:
         shown = coarse_models(
-            data, MomentDescent(clusters="auto", start_norm=1.0, iterations=5, anchor_step="paper"), self.seed
+            data,
+            MomentDescent(
+                clusters="auto", start_norm=1.0, iterations=5, anchor_step="paper", count_groups="merge-heights"
+            ),
+            self.seed,
         )
         return {
             **coarse_figures(data, coarse),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.client.group import ClientGroup
-from coterie.client.tasks import AnchorStep, FeatureProducts, MomentProduct
+from coterie.client.tasks import AnchorStep, FeatureProducts, HeldOutChoice, MomentProduct
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast
@@ -170,6 +170,27 @@ def test_feature_products_are_those_of_all_rows():
     reply = FeatureProducts().run(ClientGroup(Linear(P), shard()), Broadcast(-1, Clusters({}, 0)))
     np.testing.assert_allclose(reply.sums["products"], X.T @ X, rtol=1e-12)
     assert float(reply.sums["samples"]) == len(X)
+
+
+def test_held_out_choice_against_a_plain_loop():
+    members = np.array([[1, 0, 0], [0, 1, 1]])
+    sent = Broadcast(
+        -1, Clusters({"centre": torch.from_numpy(THETA)}, A), common={"members": torch.from_numpy(members).double()}
+    )
+    reply = HeldOutChoice().run(ClientGroup(Linear(P), shard()), sent)
+    losses = []
+    for x, y in CLIENTS[1:]:
+        errors = (y - THETA @ x.T) ** 2
+        halves = errors[:, ::2].mean(axis=1), errors[:, 1::2].mean(axis=1)
+        own = []
+        for inside in (np.array([0]), np.array([1, 2])):
+            both = [other[inside[one[inside].argmin()]] for one, other in (halves, halves[::-1])]
+            own.append(np.mean(both))
+        losses.append(own)
+    expected = np.array(losses)
+    np.testing.assert_allclose(reply.sums["loss"], expected.sum(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(reply.sums["products"], expected.T @ expected, rtol=1e-10)
+    assert float(reply.sums["clients"]) == 4  # one sample cannot be halved
 
 
 def test_fresh_samples_are_paired_halves_of_the_iterations_own():

@@ -17,7 +17,15 @@ from coterie.data.arrays import stack_shard
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.metrics import parameter_error
-from coterie.methods.anchors import choose_anchors, group_anchors, groups_shown, how_many
+from coterie.methods.anchors import (
+    choose_anchors,
+    fewest_as_good,
+    group_anchors,
+    groups_shown,
+    how_many,
+    missed,
+    recommended,
+)
 from coterie.methods.asking import Cost
 from coterie.methods.moment_descent import Coarse, MomentDescent, _Server, whitening
 from coterie.training.planning import prepare
@@ -202,6 +210,47 @@ def test_the_number_of_groups_is_shown_by_the_anchors():
         found = descend(data, k=None, anchors=24)
         assert found.grouping.k == groups
         assert found.centres.shape[0] == groups
+
+
+@pytest.mark.parametrize(("groups", "dimension"), [(9, 8), (6, 3), (4, 2)])
+def test_there_may_be_more_groups_than_features(groups, dimension):
+    for seed in range(2):
+        options = {"groups": groups, "dimension": dimension, "clients": 180, "samples": "40"}
+        found = descend(population(seed=seed, separation=1.2, **options), seed, k=None)
+        assert found.grouping.k == groups
+        assert found.coverage["chance_of_a_missed_group"] < 0.1
+        assert found.facts(population(seed=seed, **options).clients)["held_out"].keys() >= {"1", str(groups)}
+
+
+def test_anchors_are_added_while_the_smallest_group_has_few():
+    data = population(proportions="0.1,0.3,0.6", separation=1.2, seed=1)
+    found = descend(data, 1, k=None)
+    assert found.grouping.k == 3
+    assert len(found.anchors) > how_many(3)
+    assert len(np.unique(found.anchors)) == len(found.anchors) <= len(data.clients) // 2
+    assert len(descend(data, 1, k=None, anchors=12).anchors) == 12
+
+
+def test_where_all_clients_are_anchors_the_merge_heights_decide():
+    found = descend(population(clients=12, samples="60", separation=2.0), k=None, anchors=12)
+    assert found.grouping.k == 3
+    assert not found.grouping.held_out
+
+
+def test_the_fewest_groups_with_about_the_least_loss():
+    random = np.random.default_rng(0)
+    base = random.random(200)
+    losses = np.stack([base + 1, base + 0.5 * (np.arange(200) < 40), base + 1e-3, base], axis=1)
+    noisy = losses + 0.01 * random.standard_normal(losses.shape)
+    # the second is worse for 40 clients, clearly; the third by a small share of the loss
+    assert fewest_as_good(noisy.sum(axis=0), noisy.T @ noisy, 200) == 2
+    alike = base[:, None] + 0.1 * random.standard_normal((200, 4))
+    assert fewest_as_good(alike.sum(axis=0), alike.T @ alike, 200) == 0
+
+
+def test_coverage_by_hand():
+    assert recommended(3, 0.2) == 21  # ln 60 / 0.2 = 20.5
+    assert missed(np.array([0.5, 0.5]), 2) == pytest.approx(0.5)
 
 
 def test_one_group_is_one_group():

@@ -10,6 +10,7 @@ from coterie.client.tasks.feature_products import FeatureProducts
 from coterie.client.tasks.feature_spread import FeatureSpread
 from coterie.client.tasks.fine_tune import FineTune
 from coterie.client.tasks.group_sums import GroupSums
+from coterie.client.tasks.held_out_choice import HeldOutChoice
 from coterie.client.tasks.introduce import Introduce
 from coterie.client.tasks.local_round import LocalRound
 from coterie.client.tasks.local_solve import LocalSolve
@@ -37,6 +38,7 @@ __all__ = [
     "FeatureSpread",
     "FineTune",
     "GroupSums",
+    "HeldOutChoice",
     "Introduce",
     "LocalRound",
     "LocalSolve",
