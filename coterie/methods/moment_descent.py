@@ -46,7 +46,16 @@ from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear, as_linear
-from coterie.methods.anchors import Grouping, choose_anchors, cuts, fewest_as_good, group_anchors, missed, recommended
+from coterie.methods.anchors import (
+    Grouping,
+    choose_anchors,
+    cuts,
+    fewest_as_good,
+    group_anchors,
+    how_many,
+    missed,
+    recommended,
+)
 from coterie.methods.asking import Cost
 from coterie.methods.base import Method
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
@@ -67,6 +76,9 @@ PLATEAU = 0.9
 """Without T: the anchors stop when their mean sigma is still more than this share of the one before."""
 INDEPENDENT = 1e-10
 """Directions of the features with a smaller share of the largest eigenvalue, columns scaled alike, are left out."""
+FIRST_ANCHORS = 24
+"""With clusters=auto at least so many anchors come first: a group of a tenth of the clients has none with a chance of
+8 %."""
 MOST_ANCHORS = 64
 """With clusters=auto no more anchors are added once there are so many."""
 COPIED_AT_ONCE = 500
@@ -563,7 +575,10 @@ def _anchors(federation: Federation, settings: MomentDescent, k: int | None, mos
     least = settings.anchor_samples
     if least is None and settings.moments == "two-points":
         least = 2 * settings.most_iterations
-    return choose_anchors(federation, settings.anchors, most, least, seed)
+    count = None
+    if k is None and settings.count_groups == "held-out" and settings.delta is None:
+        count = max(how_many(most), min(FIRST_ANCHORS, len(federation.clients) // 2))
+    return choose_anchors(federation, settings.anchors, most, least, seed, count)
 
 
 def _theta_0(width: int, norm: float, seed: int) -> Tensor:
