@@ -120,9 +120,6 @@ class Clustering:
     clustering: Literal["kmeans++", "spectral", "convex", "gradient"] = option(
         "kmeans++", "how the server clusters the clients' solutions"
     )
-    choose_k: Literal["silhouette", "elbow"] = option(
-        "silhouette", "clusters=auto: the rule that finds the number of clusters"
-    )
     gradient_step: float = option(
         1.0, "clustering=gradient: the step alpha times the number of clients, below 2", above=0
     )

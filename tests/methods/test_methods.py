@@ -75,7 +75,7 @@ CASES += [
         {"clustering": "gradient"},
         {"clustering": "convex", "clusters": "auto"},
         {"clustering": "convex", "clusters": "auto", "convex_weights": "knn"},
-        {"clusters": "auto", "choose_k": "elbow"},
+        {"clusters": "auto"},
         {"client_weight": "samples", "clusters": "auto"},
         SGD,
         {"solver": "steps", "solve_steps": 3},
