@@ -13,7 +13,7 @@ from coterie.core.registry import Registered, register
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
 from coterie.learners.local_training import LocalTraining
-from coterie.learners.minimum import GeneralisedLinear, minimise
+from coterie.learners.minimum import GeneralisedLinear, minimise, with_ridge
 from coterie.learners.projected import ProjectedSgd
 
 
@@ -63,11 +63,17 @@ class StochasticGradient(LocalSolver):
 @register("exact")
 @dataclass(frozen=True)
 class ExactMinimum(LocalSolver):
-    """The minimum of the loss to machine precision."""
+    """The minimum of the loss to machine precision; of squared errors with a ridge for clients with few samples."""
+
+    ridge: float = 0.0
+    """Ridge at n_i <= coefficients, as a share of each feature's squares (`learners.minimum.with_ridge`)."""
 
     def client_solve(self, learner: Learner, block: Block, first: Params, lr: float) -> tuple[Params, Tensor]:
         linear = _generalised_linear(learner, self)
-        solved = minimise(linear.glm(block))
+        problem = linear.glm(block)
+        if self.ridge and problem.classes is None:
+            problem = with_ridge(problem, self.ridge, linear.bias)
+        solved = minimise(problem)
         return linear.from_coefficients(solved.theta), solved.found
 
 

@@ -165,6 +165,39 @@ def minimise(problem: Glm) -> Solved:
     return Solved(theta, found)
 
 
+RIDGE_POWER, RIDGE_ENDS = 4, 1e-3
+"""A ridge falls with this power of coefficients over samples, and below this share of a mean square there is none."""
+
+
+def with_ridge(problem: Glm, strength: float, bias: bool) -> Glm:
+    """Return least-squares problems with a ridge where a client has few samples for each of its q coefficients.
+
+    The ridge of a coefficient is `strength` times min(1, q / n_i)^4 times the sum of squares of its feature. Near
+    n_i = q the samples barely decide some directions, and the solution without a ridge is arbitrarily long; with 0.1,
+    from about three samples for each coefficient on there is none. A bias is left free, and with one the squares are
+    those around the client's mean.
+
+    Args:
+        problem: Squared errors.
+        strength: Ridge of a client with no more samples than coefficients, as a share of each feature's squares.
+        bias: Whether the last feature is the constant 1.
+    """
+    q, phi = problem.phi.shape[2], problem.phi
+    share = strength * (q / problem.counts).clamp_max(1) ** RIDGE_POWER
+    share = torch.where(share < RIDGE_ENDS, 0, share)
+    if not bool((share > 0).any()):
+        return problem
+    squares = (phi**2).sum(dim=1)
+    if bias:
+        squares = (squares - phi.sum(dim=1) ** 2 / problem.counts[:, None]).clamp_min(0)
+        squares[:, -1] = 0
+    rows = torch.diag_embed((share[:, None] * squares).sqrt())
+    y = problem.y if problem.mask is None else torch.where(problem.mask, problem.y, 0)
+    return replace(
+        problem, phi=torch.cat([phi, rows], dim=1), y=torch.cat([y, y.new_zeros(len(y), q)], dim=1), mask=None
+    )
+
+
 def _lacks_a_class(problem: Glm) -> Tensor:
     """(B,) whose labels lack one of the classes while a bias is free, so that it would fall for ever."""
     if not bool((problem.penalty == 0).any()):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +17,46 @@ from coterie.errors import ConfigError
 CLEAR = 1.8
 """A jump of the merge heights by at least this factor shows groups; without one there is a single group."""
 
+SOME = 1.3
+"""A jump of the merge heights by at least this factor makes a number of groups worth a look at the held-out loss."""
+MISSED = 0.05
+"""delta: the chance that a group has no anchor which is put up with."""
+LARGER = 2.0
+"""More groups must lower the held-out loss by this many standard errors of the difference."""
+
+SLIGHT = 0.05
+"""A fall of the held-out loss by a smaller share is no reason for another group."""
+
 
 def how_many(k: int) -> int:
     """n_H = ceil(3 k ln k) anchors, which hit all of k equal clusters with a chance of 95 % for k = 3; at least 2."""
     return max(math.ceil(3 * k * math.log(k)), k, 2)
 
 
-def choose_anchors(federation: Federation, wanted: int | None, k: int, least: int | None, seed: int) -> Positions:
+def recommended(k: int, share: float) -> int:
+    """n_H = ln(k / delta) / p_min: with so many anchors no one of k groups is missed with a chance of 1 - delta.
+
+    Args:
+        k: Number of groups.
+        share: Share of the clients that the smallest group has (p_min).
+    """
+    return math.ceil(math.log(k / MISSED) / share)
+
+
+def missed(shares: npt.NDArray[np.float64], anchors: int) -> float:
+    """Return a bound for the chance that some group with these shares of the clients has none of the anchors."""
+    return float(min(1.0, ((1 - shares) ** anchors).sum()))
+
+
+def choose_anchors(
+    federation: Federation, wanted: int | None, k: int, least: int | None, seed: int, count: int | None = None
+) -> Positions:
     """Positions of the anchors, clients with at least `least` samples, by keyed lot.
 
-    As many as `wanted`; else `how_many(k)`, or all that fit if there are fewer. Without `least`: among the 2 x count
-    largest clients, and all that are as large as the last of them.
+    As many as `wanted`; else `count` or `how_many(k)`, or all that fit if there are fewer. Without `least`: among the
+    2 x count largest clients, and all that are as large as the last of them.
     """
-    count = wanted or how_many(k)
+    count = wanted or count or how_many(k)
     sizes = federation.sizes
     if least is None:
         least = max(2, int(np.sort(sizes)[::-1][min(2 * count, len(sizes)) - 1]))
@@ -55,6 +83,13 @@ class Grouping:
     """(A - 1,) ascending: the distances at which average linkage merges."""
     notes: tuple[str, ...]
     """What the user has to know."""
+    held_out: Mapping[int, float] = field(default_factory=dict)
+    """Mean held-out loss of the other clients by number of groups, where that decided their number."""
+
+    @property
+    def shares(self) -> npt.NDArray[np.float64]:
+        """(k,) the share of the anchors in each group."""
+        return np.bincount(self.group, minlength=self.k) / max(len(self.group), 1)
 
 
 def group_anchors(estimates: npt.NDArray[np.float64], k: int | None, most: int, delta: float | None) -> Grouping:
@@ -85,6 +120,40 @@ def group_anchors(estimates: npt.NDArray[np.float64], k: int | None, most: int, 
         group = np.arange(len(estimates)) % wanted
         notes.append(f"anchors' estimates coincide: {wanted} centres were taken among them at random")
     return Grouping(wanted, group, _gap_midpoint(heights, wanted), heights, tuple(notes))
+
+
+def cuts(estimates: npt.NDArray[np.float64], most: int) -> list[npt.NDArray[np.int64]]:
+    """Return groupings of the anchors worth a look, the coarsest first: one group, then up to `most`.
+
+    They are cuts of average linkage where the merge heights rise by a factor of at least `SOME`.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage  # slow to import
+
+    one = np.zeros(len(estimates), dtype=np.int64)
+    if len(estimates) < 3:
+        return [one]
+    tree = linkage(estimates, "average")
+    heights = tree[:, 2]
+    jumps = [k for k in range(2, min(most, len(heights)) + 1) if heights[-k + 1] > SOME * heights[-k]]
+    return [one, *(_by_size(fcluster(tree, k, "maxclust")) for k in jumps)]
+
+
+def fewest_as_good(loss: npt.NDArray[np.float64], products: npt.NDArray[np.float64], clients: float) -> int:
+    """Return the place of the first loss, from one group on, that is not clearly above the least one.
+
+    Clearly: by more than `LARGER` standard errors of the mean difference over clients, and by more than the share
+    `SLIGHT` of the least loss: an anchor with a poor estimate alone makes the others' mean a bit better.
+
+    Args:
+        loss: (G,) sums of the clients' losses.
+        products: (G, G) sums of the products of these losses.
+        clients: Number of clients.
+    """
+    means, best = loss / clients, int(loss.argmin())
+    squares = products.diagonal() - 2 * products[:, best] + products[best, best]
+    spread = np.maximum(squares / clients - (means - means[best]) ** 2, 0)
+    by_chance = LARGER * np.sqrt(spread / max(clients - 1, 1))
+    return int(np.argmax(means - means[best] <= np.maximum(by_chance, SLIGHT * means[best])))
 
 
 def groups_shown(heights: npt.NDArray[np.float64], most: int) -> int:

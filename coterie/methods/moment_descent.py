@@ -5,29 +5,37 @@ H, n_H          anchors (ceil(3 k ln k) unless given), drawn among clients with 
 T, T_1          iterations, subspace_rounds
 theta_0         start_norm times a random direction (0: the origin)
 Delta, epsilon  delta, epsilon; read off the anchors where they are not given
-alpha, beta     alpha, beta; the step is alpha / (2 beta^2), or half over the mean eigenvalue of the covariance
+step 14         anchor_step=paper: alpha / (2 beta^2) times sigma, or half over the mean eigenvalue of the covariance;
+                ours: line-search, and least-squares in the subspace of whitened features (the default)
+alpha, beta     alpha, beta, for the paper's step
 Y, A            moments: all pairs of a client's samples (ours), or two points of fresh clients (the paper's letter)
 remark 2        private_anchors: noise on every client's own two copies of the anchors' estimates
 
 A few anchors walk from a common theta_0 towards their own true models. The direction is sought in a subspace of
 dimension k that all clients find together (`orthogonal_iteration`, algorithm 3 of the paper), in which the few samples
-of one anchor are enough. Then anchors that have come to the same place are one group. The clients' halves are the tasks
-`MomentProduct` and `AnchorStep`. Here it ends with the coarse models; `two-phase` goes on with them, and
-init=moment-descent puts it before any other method.
+of one anchor are enough. The paper's step is fit for features whose second moments are near a multiple of the identity;
+with correlated features, or features that are not centred, it is far too long and the anchors run away. By default the
+subspace is therefore sought among features that the pooled X^T X whitens, and an anchor goes to the least squared error
+of its own samples in it. Then anchors that have come to the same place are one group. The clients' halves are the tasks
+`FeatureProducts`, `MomentProduct` and `AnchorStep`. Here it ends with the coarse models; `two-phase` goes on with them,
+and init=moment-descent puts it before any other method.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.client.tasks.anchor_step import AnchorStep
+from coterie.client.tasks.anchor_step import AnchorStep, StepRule
+from coterie.client.tasks.feature_products import FeatureProducts
+from coterie.client.tasks.held_out_choice import HeldOutChoice
 from coterie.client.tasks.moment_product import MomentProduct
 from coterie.core.clusters import Clusters, Params
 from coterie.core.federation import Federation, positions_of
@@ -38,7 +46,16 @@ from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear, as_linear
-from coterie.methods.anchors import Grouping, choose_anchors, group_anchors
+from coterie.methods.anchors import (
+    Grouping,
+    choose_anchors,
+    cuts,
+    fewest_as_good,
+    group_anchors,
+    how_many,
+    missed,
+    recommended,
+)
 from coterie.methods.asking import Cost
 from coterie.methods.base import Method
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
@@ -57,6 +74,13 @@ MOST_ITERATIONS = 25
 """Enough for a start 30 times as far as the plateau is high."""
 PLATEAU = 0.9
 """Without T: the anchors stop when their mean sigma is still more than this share of the one before."""
+INDEPENDENT = 1e-10
+"""Directions of the features with a smaller share of the largest eigenvalue, columns scaled alike, are left out."""
+FIRST_ANCHORS = 24
+"""With clusters=auto at least so many anchors come first: a group of a tenth of the clients has none with a chance of
+8 %."""
+MOST_ANCHORS = 64
+"""With clusters=auto no more anchors are added once there are so many."""
 COPIED_AT_ONCE = 500
 """Clients that are sent perturbed copies of their own in one exchange, to bound the memory."""
 
@@ -70,7 +94,12 @@ class MomentDescent(Method, Initializer):
     """
 
     clusters: int | Auto = option(2, "number of clusters (K); auto: as many as the anchors show", low=1)
-    anchors: int | None = option(None, "number of anchor clients (n_H); by default 3 k ln k, rounded up", low=1)
+    anchors: int | None = option(
+        None,
+        "number of anchor clients (n_H); by default 3 k ln k, rounded up, and with clusters=auto as many as it takes "
+        "to miss no group with a chance of 95 %",
+        low=1,
+    )
     anchor_samples: int | None = option(
         None, "least number of samples of an anchor; by default the largest clients are anchors", low=2
     )
@@ -83,6 +112,11 @@ class MomentDescent(Method, Initializer):
         "products over all pairs of a client's samples, or over two points of clients that are new in every iteration "
         "(the paper's letter; needs hundreds of clients a feature)",
     )
+    count_groups: Literal["held-out", "merge-heights"] = option(
+        "held-out",
+        "clusters=auto: the fewest groups with about the least held-out loss of the clients that are no anchors, or as "
+        "many as the largest jump of the anchors' merge heights shows (at most as many as directions stand out)",
+    )
     private_anchors: float = option(
         0.0, "standard deviation of the noise on what clients see of the anchors (remark 2)", low=0
     )
@@ -91,9 +125,16 @@ class MomentDescent(Method, Initializer):
         None, "least distance of two true models (Delta); by default read off the anchors", above=0
     )
     epsilon: float = option(0.1, "with delta: an anchor stops at this share of it", above=0, high=1, needs="delta")
-    alpha: float | None = option(None, "least eigenvalue of the features' covariance; by default the mean one", above=0)
+    anchor_step: StepRule = option(
+        "least-squares",
+        "how far an anchor moves: least-squares in the subspace of whitened features, line-search along the paper's "
+        "direction, or the paper's own length, which is safe for second moments near a multiple of the identity alone",
+    )
+    alpha: float | None = option(
+        None, "anchor_step=paper: least eigenvalue of the features' covariance; by default the mean one", above=0
+    )
     beta: float | None = option(
-        None, "largest eigenvalue of the features' covariance; by default the mean one", above=0
+        None, "anchor_step=paper: largest eigenvalue of the features' covariance; by default the mean one", above=0
     )
 
     summary: ClassVar[str] = "coarse models of linear regressions from any start, by a few anchor clients"
@@ -113,6 +154,11 @@ class MomentDescent(Method, Initializer):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.anchor_step != "paper" and (self.alpha is not None or self.beta is not None):
+            raise ConfigError(
+                f"alpha and beta decide the length of the paper's step, but anchor_step={self.anchor_step} measures "
+                "its own: give anchor_step=paper, or leave them out"
+            )
 
     @property
     def initializer(self) -> Initializer:
@@ -157,15 +203,35 @@ class MomentDescent(Method, Initializer):
             server.spared = _anchors(federation, self, k, k, seed)
         most, basis = server.first_subspace(theta_0)
         anchors = _anchors(federation, self, k, most, seed)
-        path, sigmas = server.walk(anchors, theta_0, basis)
-        heard = ~sigmas.isnan().all(dim=0).numpy()  # an anchor that never answered knows nothing
-        if heard.sum() < (k or 1):
-            raise TrainingError(f"only {heard.sum()} of {len(anchors)} anchors answered, fewer than clusters={k}")
-        estimates = path[-1][heard]
-        grouping = group_anchors(estimates.double().cpu().numpy(), k, most, self.delta)
+        walked = server.walk(anchors, theta_0, basis)
+        if len(walked.anchors) < (k or 1):
+            answered = f"only {len(walked.anchors)} of {len(anchors)} anchors answered"
+            raise TrainingError(f"{answered}, fewer than clusters={k}")
+        grouping = server.grouped(walked, most)
+        while (more := self._more_anchors(federation, anchors, walked, grouping, seed)) is not None:
+            anchors = np.concatenate([anchors, more])
+            walked = walked.joined(server.walk(more, theta_0, basis))
+            grouping = server.grouped(walked, most)
+        estimates = walked.path[-1]
         centres = torch.stack([estimates[torch.from_numpy(grouping.group == g)].mean(dim=0) for g in range(grouping.k)])
-        step = self.step_size(server.covariance)
-        return Coarse(centres, anchors[heard], estimates, sigmas[:, heard], path[:, heard], grouping, step, server.cost)
+        step = self.step_size(server.covariance) if self.anchor_step == "paper" else None
+        return Coarse(centres, walked, grouping, step, server.cost, self.anchor_step)
+
+    def _more_anchors(
+        self, federation: Federation, anchors: Positions, walked: Walked, grouping: Grouping, seed: int
+    ) -> Positions | None:
+        """As many anchors again, where their number is free and the smallest group has too few to be sure of all.
+
+        At least half of the clients stay without: their losses decide how many groups there are.
+        """
+        room = len(federation.clients) // 2 - len(anchors)
+        enough = len(walked.anchors) >= recommended(grouping.k, float(grouping.shares.min()))
+        if self.anchors is not None or not grouping.held_out or enough or room < 1 or len(anchors) >= MOST_ANCHORS:
+            return None
+        wanted = len(anchors) + min(len(anchors), room)
+        drawn = choose_anchors(federation, None, 1, self.anchor_samples, seed, wanted)
+        new = drawn[~np.isin(drawn, anchors)][: wanted - len(anchors)]
+        return new if len(new) else None
 
     @property
     def most_iterations(self) -> int:
@@ -188,23 +254,67 @@ def _about_groups(run: Run, coarse: Coarse) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
+class Walked:
+    """The anchors that were heard, and their way."""
+
+    anchors: Positions
+    """(A,) where the anchors stand in the federation."""
+    path: Tensor
+    """(T + 1, A, p), the estimates from theta_0 on."""
+    sigmas: Tensor
+    """(T, A), about |Sigma (theta* - theta)| of each anchor before each iteration; NaN where it was not heard.
+
+    With whitened features |Sigma^(1/2) (theta* - theta)|: the root mean square by which predictions are off."""
+
+    def joined(self, more: Walked) -> Walked:
+        """Return these anchors and others from the same start; those that arrived first stay where they are."""
+        T = max(len(self.sigmas), len(more.sigmas))
+        paths = [torch.cat([w.path, w.path[-1:].expand(T - len(w.sigmas), -1, -1)]) for w in (self, more)]
+        sigmas = [
+            torch.cat([w.sigmas, w.sigmas.new_full((T - len(w.sigmas), w.sigmas.shape[1]), torch.nan)])
+            for w in (self, more)
+        ]
+        anchors = np.concatenate([self.anchors, more.anchors])
+        return Walked(anchors, torch.cat(paths, dim=1), torch.cat(sigmas, dim=1))
+
+
+@dataclass(frozen=True)
 class Coarse:
     """What moment descent found."""
 
     centres: Tensor
     """(k, p), the mean estimate of each group of anchors."""
-    anchors: Positions
-    """(A,) where the anchors stand in the federation."""
-    estimates: Tensor
-    """(A, p)."""
-    sigmas: Tensor
-    """(T, A), about |Sigma (theta* - theta)| of each anchor before each iteration; NaN where it was not heard."""
-    path: Tensor
-    """(T + 1, A, p), the estimates from theta_0 on."""
+    walked: Walked
     grouping: Grouping
-    step: float
-    """What the estimated length of the way is multiplied by."""
+    step: float | None
+    """What the estimated length of the way is multiplied by, with anchor_step=paper."""
     cost: Cost
+    anchor_step: StepRule
+
+    @property
+    def anchors(self) -> Positions:
+        """(A,) where the anchors stand in the federation."""
+        return self.walked.anchors
+
+    @property
+    def path(self) -> Tensor:
+        """(T + 1, A, p), the anchors' estimates from theta_0 on."""
+        return self.walked.path
+
+    @property
+    def estimates(self) -> Tensor:
+        """(A, p)."""
+        return self.walked.path[-1]
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """Return the chance that a group has no anchor, and how many anchors make it small; for shares as found."""
+        share = float(self.grouping.shares.min())
+        return {
+            "smallest_share": share,
+            "chance_of_a_missed_group": missed(self.grouping.shares, len(self.anchors)),
+            "recommended_anchors": recommended(self.grouping.k, share) if share > 0 else None,
+        }
 
     def facts(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return what was chosen and found, ready for JSON; `names` are the ids of all clients."""
@@ -213,8 +323,11 @@ class Coarse:
             "anchors": {names[i]: int(g) for i, g in zip(self.anchors, self.grouping.group, strict=True)},
             "delta": 2 * self.grouping.threshold,
             "merge_heights": self.grouping.heights.tolist(),
+            "anchor_step": self.anchor_step,
             "step": self.step,
-            "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.sigmas],
+            "held_out": {str(k): loss for k, loss in self.grouping.held_out.items()},
+            "coverage": self.coverage,
+            "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.walked.sigmas],
             "exchanges": self.cost.exchanges,
             "bytes_up": self.cost.bytes_up,
             "bytes_down": self.cost.bytes_down,
@@ -233,6 +346,8 @@ class _Server:
     cost: Cost
     covariance: float = 1.0
     """Mean eigenvalue of the pooled covariance of the features."""
+    whitening: Tensor | None = None
+    """(p, p), W with W^T Sigma W = I for the pooled second moment Sigma; None: features as they are."""
     spared: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Clients that are not asked for products."""
 
@@ -243,9 +358,21 @@ class _Server:
         random = generator(key_for(self.seed, Purpose.ANCHORS, 1)).standard_normal((p, width))
         basis = torch.linalg.qr(torch.from_numpy(random).to(theta_0)).Q[None]
         rounds = self.settings.subspace_rounds * (2 if k is None else 1)
-        self._product(theta_0[None], basis[:, :, :1], 0, False)  # how large the features are
+        if self.settings.anchor_step == "least-squares":
+            self.whitening = self._whitening().to(theta_0)
+        else:
+            self._product(theta_0[None], basis[:, :, :1], 0, False)  # how large the features are
         basis = self.orthogonal_iteration(theta_0[None], basis, 0, rounds)
         return (k, basis) if k is not None else self._outstanding(theta_0, basis)
+
+    def _whitening(self) -> Tensor:
+        """W with W^T Sigma W = I, from the clients' pooled second moment Sigma (p, p)."""
+        everybody = np.arange(len(self.federation.clients))
+        reply = self._ask(FeatureProducts(), Clusters({}, 0), everybody, {})
+        samples = float(reply.sums["samples"])
+        moments = reply.sums["products"].double().cpu() / samples
+        self._check_features(float(moments.diagonal().mean()))
+        return whitening(moments, samples)
 
     def _outstanding(self, theta_0: Tensor, basis: Tensor) -> tuple[int, Tensor]:
         """The directions whose eigenvalues of Y at the start stand out of the bulk; all where no bulk is seen."""
@@ -273,8 +400,9 @@ class _Server:
         return basis
 
     def _product(self, theta: Tensor, basis: Tensor, t: int, turned: bool) -> Tensor:
-        """Y basis (or Y^T basis) for each anchor, (A, p, k): a weighted mean over the clients."""
+        """Y basis (or Y^T basis) for each anchor, (A, p, k): a weighted mean over the clients; W^T Y W if whitened."""
         task = MomentProduct(self.settings.moments, turned)
+        basis = self.in_features(basis)
         clusters = Clusters({"anchor": theta, "basis": basis}, len(theta))
         asked = self._asked(t)
         if self.settings.private_anchors:
@@ -289,13 +417,21 @@ class _Server:
                 "moment descent learns from pairs of samples of one client, but no client that answered has two: "
                 "use init=random"
             )
-        self.covariance = float(sums["energy"] / sums["samples"]) / theta.shape[1]
-        if not (math.isfinite(self.covariance) and self.covariance > 0):
+        self._check_features(float(sums["energy"] / sums["samples"]) / theta.shape[1])
+        product = sums["product"] / float(sums["mass"])
+        return product if self.whitening is None else self.whitening.T @ product
+
+    def in_features(self, basis: Tensor) -> Tensor:
+        """A basis (A, p, k) of the whitened features in coefficients of the features as they are."""
+        return basis if self.whitening is None else self.whitening @ basis
+
+    def _check_features(self, covariance: float) -> None:
+        self.covariance = covariance
+        if not (math.isfinite(covariance) and covariance > 0):
             raise TrainingError(
-                f"moment descent: the mean square of the features is {self.covariance:g}, so that no step size can be "
+                f"moment descent: the mean square of the features is {covariance:g}, so that no step size can be "
                 "chosen: standardise the columns"
             )
-        return sums["product"] / float(sums["mass"])
 
     def _asked(self, t: int) -> Positions:
         """Everybody; with two points a part of its own of the clients for each iteration."""
@@ -306,7 +442,7 @@ class _Server:
         lots = keys_for_clients(self.seed, Purpose.ANCHORS, 2, self.federation.hashes[others])
         return np.sort(others[np.argsort(lots, kind="stable")[t :: self.settings.most_iterations]])
 
-    def _ask(self, task: MomentProduct, clusters: Clusters, asked: Positions, each: Params) -> Reply:
+    def _ask(self, task: MomentProduct | FeatureProducts, clusters: Clusters, asked: Positions, each: Params) -> Reply:
         reply = self.cost.count(self.federation.ask(task, Broadcast(BEFORE, clusters, each=each), asked))
         if not reply.clients:
             raise TrainingError(f"moment descent: none of the {len(asked)} clients asked has answered")
@@ -318,8 +454,39 @@ class _Server:
         noise = np.stack([generator(int(key)).standard_normal((2, *theta.shape)) for key in keys])
         return theta + self.settings.private_anchors * torch.from_numpy(noise).to(theta)
 
-    def walk(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """The anchors' way from theta_0, (T + 1, A, p), and their sigmas (T, A), NaN where one was not heard.
+    def grouped(self, walked: Walked, most: int) -> Grouping:
+        """The anchors' groups: k, or as many as the loss of the other clients, or the merge heights, show."""
+        points, settings = walked.path[-1].double().cpu().numpy(), self.settings
+        decided = self.k is not None or settings.delta is not None
+        if not decided and settings.count_groups == "held-out" and (found := self._by_held_out_loss(walked)):
+            return found
+        return group_anchors(points, self.k, most, settings.delta)
+
+    def _by_held_out_loss(self, walked: Walked) -> Grouping | None:
+        """The fewest groups, of those that jumps of the merge heights suggest, with about the least held-out loss."""
+        points = walked.path[-1].double().cpu().numpy()
+        others = np.setdiff1d(np.arange(len(self.federation.clients)), walked.anchors)
+        if len(others) == 0 or not np.isfinite(points).all():
+            return None
+        tried = cuts(points, max(1, len(points) // 2))
+        centres, members = _collections(walked.path[-1], tried)
+        sent = Broadcast(BEFORE, Clusters({"centre": centres}, len(centres)), common={"members": members})
+        sums = self.cost.count(self.federation.ask(HeldOutChoice(), sent, others)).sums
+        if not sums or float(sums["clients"]) < 2:
+            return None
+        loss, products, count = sums["loss"].numpy(), sums["products"].numpy(), float(sums["clients"])
+        if not (np.isfinite(loss).all() and np.isfinite(products).all()):
+            return None
+        group = tried[fewest_as_good(loss, products, count)]
+        found = group_anchors(points, int(group.max()) + 1, len(points), None)
+        return replace(
+            found,
+            notes=(),
+            held_out={int(each.max()) + 1: float(mean) for each, mean in zip(tried, loss / count, strict=True)},
+        )
+
+    def walk(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> Walked:
+        """The anchors' way from theta_0; those that never answered are left out, since they know nothing.
 
         An anchor below the floor has arrived and is not asked again.
         """
@@ -333,7 +500,7 @@ class _Server:
             t, theta = len(sigmas), path[-1].clone()
             if t > 0:
                 bases[walking] = self.orthogonal_iteration(theta[walking], bases[walking], t)
-            own = (theta[walking], bases[walking], floor[walking])
+            own = (theta[walking], self.in_features(bases[walking]), floor[walking])
             heard, theta_next, sigma = self.anchor_steps(anchors[walking], *own, step, t, fresh)
             rows = walking[heard]
             theta[rows] = theta_next
@@ -344,13 +511,14 @@ class _Server:
             if settings.iterations is None and _level(sigmas):
                 break
             walking = np.setdiff1d(walking, rows[(sigma <= floor[rows]).numpy()])
-        return torch.stack(path), torch.stack(sigmas)
+        heard = ~torch.stack(sigmas).isnan().all(dim=0).numpy()
+        return Walked(anchors[heard], torch.stack(path)[:, heard], torch.stack(sigmas)[:, heard])
 
     def anchor_steps(
         self, anchors: Positions, theta: Tensor, bases: Tensor, floor: Tensor, step: float, t: int, fresh: int | None
     ) -> tuple[Positions, Tensor, Tensor]:
         """Every anchor moves by itself: which of them answered, their estimates (H, p) and sigmas (H,)."""
-        task = AnchorStep(fresh, t)
+        task = AnchorStep(fresh, t, self.settings.anchor_step)
         each = {"anchor": theta, "basis": bases, "floor": floor}
         broadcast = Broadcast(BEFORE, Clusters({}, 0), scalars={"step": step}, each=each)
         reply = self.cost.count(self.federation.ask(task, broadcast, anchors))
@@ -359,6 +527,43 @@ class _Server:
         if len(heard) == 0:
             return heard, theta[:0], torch.zeros(0, dtype=torch.float64)
         return heard, reply.rows["anchor"].to(theta), reply.rows["sigma"]
+
+
+def _collections(estimates: Tensor, tried: Sequence[npt.NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
+    """The different centres (N, p) of groupings of estimates (A, p), and which belong to each grouping, (G, N)."""
+    places: dict[bytes, int] = {}
+    centres: list[Tensor] = []
+    owned: list[list[int]] = []
+    for group in tried:
+        own = []
+        for g in range(int(group.max()) + 1):
+            inside = group == g
+            if (key := inside.tobytes()) not in places:
+                places[key] = len(centres)
+                centres.append(estimates[torch.from_numpy(inside)].mean(dim=0))
+            own.append(places[key])
+        owned.append(own)
+    members = torch.zeros(len(tried), len(centres), dtype=torch.float64)
+    for row, own in enumerate(owned):
+        members[row, own] = 1
+    return torch.stack(centres), members
+
+
+def whitening(moments: Tensor, samples: float) -> Tensor:
+    """Return W (p, p) with W^T Sigma W = I for second moments Sigma (p, p) of so many samples.
+
+    Columns are scaled to a mean square of 1 first. p / samples is added to the diagonal, which matters where the
+    samples are hardly more than the coefficients. Columns of zeros, and directions in which features do not vary, get
+    zeros.
+    """
+    p = len(moments)
+    scale = moments.diagonal().sqrt()
+    inverse = torch.where(scale > 0, 1 / scale, 0)
+    values, vectors = torch.linalg.eigh(moments * inverse[:, None] * inverse)
+    kept = values > INDEPENDENT * values[-1]
+    roots = torch.where(kept, (values.clamp_min(0) + p / samples).rsqrt(), 0)
+    found: Tensor = inverse[:, None] * (vectors * roots) @ vectors.T
+    return found
 
 
 def _anchors(federation: Federation, settings: MomentDescent, k: int | None, most: int | None, seed: int) -> Positions:
@@ -370,7 +575,10 @@ def _anchors(federation: Federation, settings: MomentDescent, k: int | None, mos
     least = settings.anchor_samples
     if least is None and settings.moments == "two-points":
         least = 2 * settings.most_iterations
-    return choose_anchors(federation, settings.anchors, most, least, seed)
+    count = None
+    if k is None and settings.count_groups == "held-out" and settings.delta is None:
+        count = max(how_many(most), min(FIRST_ANCHORS, len(federation.clients) // 2))
+    return choose_anchors(federation, settings.anchors, most, least, seed, count)
 
 
 def _theta_0(width: int, norm: float, seed: int) -> Tensor:

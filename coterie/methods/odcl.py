@@ -9,6 +9,7 @@ C, eta                clustering and its settings (`coterie/server/clustering`);
 theta-bar_k           the mean over the cluster: client_weight=uniform as in the paper, or samples
 lambda, (12), (13)    lam, or convex_grid and convex_rule for the path of appendix C; lam=oracle13 needs the truth
 T, R, mu_f            sgd_steps, sgd_radius, sgd_mu
+assumption 2          solutions are bounded: ridge, for clients with hardly more samples than coefficients (ours)
 
 `IFCA(init=ODCL(clustering="spectral"))` starts another method from it. The paper's yardsticks are in
 `one_shot_yardsticks.py`. ALL-for-ALL is left out: it has to be told which clients belong together.
@@ -68,6 +69,13 @@ class Solving:
         low=1,
         needs="solver=steps|auto",
     )
+    ridge: float = option(
+        0.1,
+        "solver=exact, learner linear: ridge of a client with no more samples than coefficients, as a share of each "
+        "feature's squares; it falls with the fourth power of coefficients over samples, to none from about three "
+        "samples a coefficient on; 0: least squares of minimum norm for everybody",
+        low=0,
+    )
     sgd_steps: int = option(10_000, "solver=sgd: number of steps, one sample each (T)", low=1, needs="solver=sgd")
     sgd_radius: float | None = option(
         None, "solver=sgd: radius of the ball that is projected on (R); to be given", above=0, needs="solver=sgd"
@@ -86,7 +94,7 @@ class Solving:
         """Return the solver, which may depend on the learner and on the method's local training."""
         name = self.solver or ("exact" if _has_minimum(run.learner) else "steps")
         if name == "exact":
-            return ExactMinimum()
+            return ExactMinimum(self.ridge)
         if name == "steps":
             return LocalSteps(run.tiers.local.without_prox(self.solve_steps))
         if self.sgd_radius is None:
@@ -115,9 +123,6 @@ class Clustering:
 
     clustering: Literal["kmeans++", "spectral", "convex", "gradient"] = option(
         "kmeans++", "how the server clusters the clients' solutions"
-    )
-    choose_k: Literal["silhouette", "elbow"] = option(
-        "silhouette", "clusters=auto: the rule that finds the number of clusters"
     )
     gradient_step: float = option(
         1.0,

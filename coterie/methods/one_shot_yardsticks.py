@@ -99,6 +99,7 @@ class ClusterOracle(_Yardstick):
     As an initializer it is for experiments: models trained on the pooled data of each true group, plus noise.
     """
 
+    ridge: float = option(0.0, "as for odcl; pooled data needs none", low=0)
     noise: float = option(0.0, "standard deviation of noise on every parameter of the solutions", low=0)
     restarts: int = option(1, "number of draws of the noise that are trained side by side", low=1)
 

@@ -83,7 +83,7 @@ class FewShot(AtOnce):
         return self.case.name
 
     def measure(self, folder: Path) -> Figures:
-        best, few = self._curve(self._best_random()), self._curve(self._begun({"init": "odcl"}))
+        best, few = self._curve(self._best_random()), self._curve(self._begun({"init": "odcl:ridge=0"}))
         figures: Figures = {}
         for name in self.case.figures:
             random, shot = ([point[name] for point in curve] for curve in (best, few))

@@ -40,10 +40,10 @@ class Shot:
 
 
 def shot(data: FederatedDataset, method: str, seed: int, options: Mapping[str, Any]) -> Shot:
-    """A method without rounds; all that it does happens before the first one."""
+    """A method without rounds; all that it does happens before the first one. Solutions are the paper's: no ridge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that clusters overlap, or clients have few samples, is the experiment
-        begun = initialize(prepare(data, method, None, {**options, "seed": seed}))
+        begun = initialize(prepare(data, method, None, {"ridge": 0.0, **options, "seed": seed}))
     known = assigned_groups(begun.plan.tiers, begun.state)
     groups = np.zeros(len(data.clients), np.int64) if known is None else known.numpy()
     return Shot(vectors(begun.state.clusters.params), groups)

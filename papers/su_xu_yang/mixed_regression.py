@@ -131,10 +131,18 @@ class Trial(AtOnce):
 
     def _phase_one(self, data: FederatedDataset) -> Coarse:
         """Five iterations from a random start of norm 1, as in the paper."""
-        return coarse_models(data, MomentDescent(clusters=GROUPS, start_norm=1.0, iterations=5), self.seed)
+        return coarse_models(
+            data, MomentDescent(clusters=GROUPS, start_norm=1.0, iterations=5, anchor_step="paper"), self.seed
+        )
 
     def _coarse_figures(self, data: FederatedDataset, coarse: Coarse) -> Figures:
-        shown = coarse_models(data, MomentDescent(clusters="auto", start_norm=1.0, iterations=5), self.seed)
+        shown = coarse_models(
+            data,
+            MomentDescent(
+                clusters="auto", start_norm=1.0, iterations=5, anchor_step="paper", count_groups="merge-heights"
+            ),
+            self.seed,
+        )
         return {
             **coarse_figures(data, coarse),
             "shown": float(shown.grouping.k),
@@ -471,6 +479,7 @@ class FreshTrial(AtOnce):
             iterations=self.iterations,
             subspace_rounds=3,
             start_norm=1.0,
+            anchor_step="paper",
         )
         return coarse_figures(data, coarse_models(data, settings, self.seed))
 
@@ -541,7 +550,9 @@ class PrivateTrial(AtOnce):
 
     def measure(self, folder: Path) -> Figures:
         data = Trial(SETTINGS[1], self.seed).data()
-        settings = MomentDescent(clusters=GROUPS, start_norm=1.0, iterations=5, private_anchors=self.sigma)
+        settings = MomentDescent(
+            clusters=GROUPS, start_norm=1.0, iterations=5, anchor_step="paper", private_anchors=self.sigma
+        )
         coarse = coarse_models(data, settings, self.seed)
         return coarse_figures(data, coarse) | {"megabytes": round(coarse.cost.bytes_down / 1e6, 1)}
 

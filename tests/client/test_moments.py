@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.client.group import ClientGroup
-from coterie.client.tasks import AnchorStep, MomentProduct
+from coterie.client.tasks import AnchorStep, FeatureProducts, HeldOutChoice, MomentProduct
 from coterie.core.clusters import Clusters
 from coterie.core.dataset import Profile
 from coterie.core.messages import Broadcast
@@ -85,12 +85,12 @@ def test_two_points_takes_the_first_two_samples(turned):
     assert float(reply.sums["mass"]) == 4
 
 
-def step(x: np.ndarray, y: np.ndarray, theta: np.ndarray, basis: np.ndarray, floor=0.0, fresh=None, t=0):
+def step(x: np.ndarray, y: np.ndarray, theta: np.ndarray, basis: np.ndarray, floor=0.0, fresh=None, t=0, rule="paper"):
     each = {"anchor": torch.from_numpy(theta[None]), "basis": torch.from_numpy(basis[None])}
     each["floor"] = torch.tensor([floor], dtype=torch.float64)
     part = stack_shard(["one"], x, y, [len(y)])
     sent = Broadcast(-1, Clusters({}, 0), scalars={"step": 0.5}, each=each)
-    rows = AnchorStep(fresh, t).run(ClientGroup(Linear(x.shape[1]), part), sent).rows
+    rows = AnchorStep(fresh, t, rule).run(ClientGroup(Linear(x.shape[1]), part), sent).rows
     return rows["anchor"][0].numpy(), float(rows["sigma"][0])
 
 
@@ -124,6 +124,73 @@ def test_a_step_in_a_subspace_against_plain_linear_algebra():
     moved, sigma = step(x, y, THETA[0], basis)
     assert sigma == pytest.approx(np.sqrt(values[0]))
     np.testing.assert_allclose(moved, THETA[0] + 0.5 * np.sqrt(values[0]) * basis @ direction, rtol=1e-10)
+
+
+def test_a_line_search_ends_at_the_least_squared_error_along_the_direction():
+    x, y = CLIENTS[2]
+    basis = np.linalg.qr(BASIS[0])[0]
+    short, _ = step(x, y, THETA[0], basis)
+    moved, _ = step(x, y, THETA[0], basis, rule="line-search")
+    along = short - THETA[0]
+    assert np.linalg.matrix_rank(np.stack([moved - THETA[0], along]), tol=1e-10) == 1
+    assert (y - x @ moved) @ (x @ along) == pytest.approx(0, abs=1e-10)
+
+
+def test_least_squares_in_the_subspace_against_plain_linear_algebra():
+    x, y = CLIENTS[2]
+    basis = BASIS[0]
+    z, n = x @ basis, len(y)
+    ridge = (z**2).sum() / Q * Q / n
+    expected = basis @ np.linalg.solve(z.T @ z + ridge * np.eye(Q), z.T @ (y - x @ THETA[0]))
+    moved, sigma = step(x, y, THETA[0], basis, rule="least-squares")
+    np.testing.assert_allclose(moved, THETA[0] + expected, rtol=1e-10)
+    eps = gradients(x, y, THETA[0]) @ basis
+    matrix = np.mean([np.outer(eps[i], eps[j]) for i, j in permutations(range(n), 2)], axis=0)
+    assert sigma == pytest.approx(np.sqrt(np.linalg.svd(matrix)[1][0]))
+    stayed, _ = step(x, y, THETA[0], basis, floor=sigma, rule="least-squares")
+    np.testing.assert_array_equal(stayed, THETA[0])
+
+
+def test_steps_of_anchors_of_different_sizes_do_not_depend_on_each_other():
+    each = {
+        "anchor": torch.from_numpy(np.tile(THETA[0], (4, 1))),
+        "basis": torch.from_numpy(np.tile(BASIS[0], (4, 1, 1))),
+    }
+    each["floor"] = torch.zeros(4, dtype=torch.float64)
+    part = stack_shard([f"c{i}" for i in range(4)], X[1:], Y[1:], SIZES[1:])
+    for rule in ("paper", "line-search", "least-squares"):
+        sent = Broadcast(-1, Clusters({}, 0), scalars={"step": 0.5}, each=each)
+        rows = AnchorStep(rule=rule).run(ClientGroup(Linear(P), part), sent).rows
+        for place, (x, y) in enumerate(CLIENTS[1:]):
+            alone, _ = step(x, y, THETA[0], BASIS[0], rule=rule)
+            np.testing.assert_allclose(rows["anchor"][place].numpy(), alone, rtol=1e-9)
+
+
+def test_feature_products_are_those_of_all_rows():
+    reply = FeatureProducts().run(ClientGroup(Linear(P), shard()), Broadcast(-1, Clusters({}, 0)))
+    np.testing.assert_allclose(reply.sums["products"], X.T @ X, rtol=1e-12)
+    assert float(reply.sums["samples"]) == len(X)
+
+
+def test_held_out_choice_against_a_plain_loop():
+    members = np.array([[1, 0, 0], [0, 1, 1]])
+    sent = Broadcast(
+        -1, Clusters({"centre": torch.from_numpy(THETA)}, A), common={"members": torch.from_numpy(members).double()}
+    )
+    reply = HeldOutChoice().run(ClientGroup(Linear(P), shard()), sent)
+    losses = []
+    for x, y in CLIENTS[1:]:
+        errors = (y - THETA @ x.T) ** 2
+        halves = errors[:, ::2].mean(axis=1), errors[:, 1::2].mean(axis=1)
+        own = []
+        for inside in (np.array([0]), np.array([1, 2])):
+            both = [other[inside[one[inside].argmin()]] for one, other in (halves, halves[::-1])]
+            own.append(np.mean(both))
+        losses.append(own)
+    expected = np.array(losses)
+    np.testing.assert_allclose(reply.sums["loss"], expected.sum(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(reply.sums["products"], expected.T @ expected, rtol=1e-10)
+    assert float(reply.sums["clients"]) == 4  # one sample cannot be halved
 
 
 def test_fresh_samples_are_paired_halves_of_the_iterations_own():

@@ -47,6 +47,7 @@ RUNS = (
     Case("fedsoft", "linear", {"rounds": 1}),
     Case("linear-heads", "representation", {"rounds": 1}),
     Case("moment-descent", "linear", {"iterations": 1, "anchors": 3}),
+    Case("moment-descent", "linear", {"iterations": 1, "anchors": 3, "clusters": "auto"}),
     Case("odcl", "linear"),
     Case("pacfl", "logistic", {"rounds": 1}),
     Case("stocfl", "logistic", {"rounds": 1}),

@@ -37,6 +37,7 @@ VARIANTS = (
     ("two-phase", "linear", {"phase2": "fedprox", "init": "random"}),
     ("two-phase", "linear", {"soft": 0.5, "init": "random"}),
     ("moment-descent", "linear", {"private_anchors": 0.1}),
+    ("moment-descent", "linear", {"anchor_step": "paper"}),
     ("odcl", "linear", {"clustering": "spectral"}),
     ("odcl", "linear", {"clustering": "convex", "clusters": "auto"}),
     ("odcl", "logistic", {"solver": "sgd", "sgd_steps": 50, "sgd_radius": 3.0, "sgd_mu": 0.5}),

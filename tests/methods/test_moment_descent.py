@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -16,9 +17,17 @@ from coterie.data.arrays import stack_shard
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.metrics import parameter_error
-from coterie.methods.anchors import choose_anchors, group_anchors, groups_shown, how_many
+from coterie.methods.anchors import (
+    choose_anchors,
+    fewest_as_good,
+    group_anchors,
+    groups_shown,
+    how_many,
+    missed,
+    recommended,
+)
 from coterie.methods.asking import Cost
-from coterie.methods.moment_descent import Coarse, MomentDescent, _Server
+from coterie.methods.moment_descent import Coarse, MomentDescent, _Server, whitening
 from coterie.training.planning import prepare
 
 
@@ -103,9 +112,78 @@ def test_without_the_sign_the_anchors_lose_their_way(monkeypatch):
         return plain(matrix, torch.zeros_like(towards))
 
     data = population()
-    before = parameter_error(data.true_models, descend(data).centres.numpy())
+    before = parameter_error(data.true_models, descend(data, anchor_step="paper").centres.numpy())
     monkeypatch.setattr(anchor_step, "_leading", unsigned)
-    assert parameter_error(data.true_models, descend(data).centres.numpy()) > 2 * before
+    assert parameter_error(data.true_models, descend(data, anchor_step="paper").centres.numpy()) > 2 * before
+
+
+def squares(x: np.ndarray) -> np.ndarray:
+    """All monomials of degrees 1 and 2, and a column of ones."""
+    pairs = [x[:, a] * x[:, b] for a, b in combinations_with_replacement(range(x.shape[1]), 2)]
+    return np.column_stack([x, *pairs, np.ones(len(x))])
+
+
+FEATURES = {
+    "AR(.8)": lambda x: x @ np.linalg.cholesky(0.8 ** np.abs(np.subtract.outer(range(20), range(20)))).T,
+    "means 1": lambda x: x + 1,
+    "one times 3": lambda x: x * np.where(np.arange(20) == 0, 3.0, 1.0),
+    "degree 2": lambda x: squares(x[:, :5]),
+}
+"""Features whose second moments are far from a multiple of the identity, from 20 independent ones."""
+
+
+def uneven(kind: str, seed: int) -> FederatedDataset:
+    random = np.random.default_rng(seed)
+    x = FEATURES[kind](random.standard_normal((120 * 40, 20)))
+    models = random.standard_normal((3, x.shape[1]))
+    models *= 1.2 / min(np.linalg.norm(models[a] - models[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    truth = np.arange(120) % 3
+    y = (x * models[np.repeat(truth, 40)]).sum(axis=1) + 0.2 * random.standard_normal(len(x))
+    train = stack_shard([f"c{i}" for i in range(120)], x, y, [40] * 120)
+    return FederatedDataset("uneven", train, truth=truth, true_models=models)
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+def test_features_as_they_are_do_not_make_anchors_run_away(kind):
+    for seed in range(2):
+        data = uneven(kind, seed)
+        assert data.true_models is not None
+        assert data.truth is not None
+        found = descend(data, seed, anchors=14)
+        assert covered(data, found), "choose another seed: the test is about covered ones"
+        own = data.true_models[data.truth[found.anchors]]
+        anchors = np.linalg.norm(found.estimates.numpy() - own, axis=1)
+        assert anchors.mean() < 0.3 * 1.2  # the groups of anchors need less than half the least distance, 0.5
+        searched = descend(data, seed, anchors=14, anchor_step="line-search")
+        walked = searched.path.numpy() - own
+        assert (np.linalg.norm(walked[-1], axis=1) < np.linalg.norm(walked[0], axis=1)).all()
+
+
+def test_the_paper_s_step_runs_away_from_correlated_features():
+    data = uneven("AR(.8)", 0)
+    assert data.true_models is not None
+    found = descend(data, anchor_step="paper")
+    assert found.step is not None
+    assert parameter_error(data.true_models, found.centres.numpy()) > 1.2
+
+
+def test_whitening_makes_second_moments_the_identity():
+    x = torch.from_numpy(FEATURES["degree 2"](np.random.default_rng(0).standard_normal((4000, 20))))
+    x[:, 0] *= 1e4  # a column in another unit
+    moments = x.T @ x / len(x)
+    turned = whitening(moments, 1e12)
+    torch.testing.assert_close(turned.T @ moments @ turned, torch.eye(21, dtype=torch.float64), atol=1e-6, rtol=0)
+    x[:, 1], x[:, 2] = x[:, 3], 0.0  # a column twice, and one of zeros
+    turned = whitening(x.T @ x / len(x), 1e12)
+    product = turned.T @ (x.T @ x / len(x)) @ turned
+    assert bool(turned.isfinite().all())
+    assert float(product.diagonal().sum()) == pytest.approx(19, abs=1e-6)
+
+
+def test_alpha_and_beta_belong_to_the_paper_s_step():
+    assert MomentDescent(alpha=1.0, beta=2.0, anchor_step="paper").step_size(5.0) == pytest.approx(1 / 8)
+    with pytest.raises(ConfigError, match="give anchor_step=paper"):
+        MomentDescent(alpha=1.0)
 
 
 def test_private_anchors_cost_a_little_and_show_no_estimate():
@@ -132,6 +210,47 @@ def test_the_number_of_groups_is_shown_by_the_anchors():
         found = descend(data, k=None, anchors=24)
         assert found.grouping.k == groups
         assert found.centres.shape[0] == groups
+
+
+@pytest.mark.parametrize(("groups", "dimension"), [(9, 8), (6, 3), (4, 2)])
+def test_there_may_be_more_groups_than_features(groups, dimension):
+    for seed in range(2):
+        options = {"groups": groups, "dimension": dimension, "clients": 180, "samples": "40"}
+        found = descend(population(seed=seed, separation=1.2, **options), seed, k=None)
+        assert found.grouping.k == groups
+        assert found.coverage["chance_of_a_missed_group"] < 0.1
+        assert found.facts(population(seed=seed, **options).clients)["held_out"].keys() >= {"1", str(groups)}
+
+
+def test_anchors_are_added_while_the_smallest_group_has_few():
+    data = population(proportions="0.1,0.3,0.6", separation=1.2, seed=1)
+    found = descend(data, 1, k=None)
+    assert found.grouping.k == 3
+    assert len(found.anchors) > how_many(3)
+    assert len(np.unique(found.anchors)) == len(found.anchors) <= len(data.clients) // 2
+    assert len(descend(data, 1, k=None, anchors=12).anchors) == 12
+
+
+def test_where_all_clients_are_anchors_the_merge_heights_decide():
+    found = descend(population(clients=12, samples="60", separation=2.0), k=None, anchors=12)
+    assert found.grouping.k == 3
+    assert not found.grouping.held_out
+
+
+def test_the_fewest_groups_with_about_the_least_loss():
+    random = np.random.default_rng(0)
+    base = random.random(200)
+    losses = np.stack([base + 1, base + 0.5 * (np.arange(200) < 40), base + 1e-3, base], axis=1)
+    noisy = losses + 0.01 * random.standard_normal(losses.shape)
+    # the second is worse for 40 clients, clearly; the third by a small share of the loss
+    assert fewest_as_good(noisy.sum(axis=0), noisy.T @ noisy, 200) == 2
+    alike = base[:, None] + 0.1 * random.standard_normal((200, 4))
+    assert fewest_as_good(alike.sum(axis=0), alike.T @ alike, 200) == 0
+
+
+def test_coverage_by_hand():
+    assert recommended(3, 0.2) == 21  # ln 60 / 0.2 = 20.5
+    assert missed(np.array([0.5, 0.5]), 2) == pytest.approx(0.5)
 
 
 def test_one_group_is_one_group():

@@ -57,6 +57,34 @@ def test_a_cluster_is_the_mean_of_its_members_solutions(clustering: str):
         assert weights(result)[result.assignments[client]] == pytest.approx(members.mean(axis=0), rel=1e-12)
 
 
+@pytest.mark.parametrize("method", ["odcl", "one-shot"])
+@pytest.mark.parametrize("spare", [-1, 0, 1])
+def test_groups_are_found_where_clients_have_as_many_samples_as_coefficients(method: str, spare: int):
+    rounds = {"rounds": 1} if method == "one-shot" else {}
+    data = two_groups((20 + spare,) * 40, d=20)
+    assert coterie.fit(data, method, **rounds).metrics["ari"] == 1
+    if spare == 0:
+        assert coterie.fit(data, method, ridge=0.0, **rounds).metrics["ari"] < 0.9
+
+
+def test_a_ridge_by_hand_and_none_with_many_samples():
+    data = two_groups((6, 4, 50, 3), d=3)
+    alone = coterie.fit(data, "local-erm")
+    for client, a, b in zip(data.clients, data.train.starts, data.train.stops, strict=True):
+        x, y = data.train.x[a:b].numpy(), data.train.y[a:b].numpy()
+        share = 0.1 * min(1, 3 / len(y)) ** 4
+        ridge = np.diag((x**2).sum(axis=0)) * (share if share >= 1e-3 else 0)
+        expected = np.linalg.solve(x.T @ x + ridge, x.T @ y)
+        assert weights(alone)[alone.assignments[client]] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_ridge_leaves_the_bias_free():
+    data = two_groups((4, 4, 4, 4, 4, 4), d=3)
+    moved = replace(data, train=replace(data.train, y=data.train.y + 100, x=data.train.x + 50))
+    plain, far = (coterie.fit(each, "local-erm", learner="linear:bias=true") for each in (data, moved))
+    assert weights(far) == pytest.approx(weights(plain), rel=1e-6, abs=1e-8)
+
+
 def test_clients_may_count_by_their_samples():
     data = two_groups()
     result = coterie.fit(data, "odcl", client_weight="samples")

@@ -6,12 +6,14 @@ from coterie.client.tasks.curvature import Curvature
 from coterie.client.tasks.diagnosis_moments import DiagnosisMoments
 from coterie.client.tasks.evaluate import Evaluate
 from coterie.client.tasks.feature_means import FeatureMeans
+from coterie.client.tasks.feature_products import FeatureProducts
 from coterie.client.tasks.feature_spread import FeatureSpread
 from coterie.client.tasks.fine_tune import FineTune
 from coterie.client.tasks.group_sums import GroupSums
 from coterie.client.tasks.half_losses import HalfLosses
 from coterie.client.tasks.half_summaries import HalfSummaries
 from coterie.client.tasks.half_update import HalfUpdate
+from coterie.client.tasks.held_out_choice import HeldOutChoice
 from coterie.client.tasks.introduce import Introduce
 from coterie.client.tasks.local_round import LocalRound
 from coterie.client.tasks.local_solve import LocalSolve
@@ -35,12 +37,14 @@ __all__ = [
     "DiagnosisMoments",
     "Evaluate",
     "FeatureMeans",
+    "FeatureProducts",
     "FeatureSpread",
     "FineTune",
     "GroupSums",
     "HalfLosses",
     "HalfSummaries",
     "HalfUpdate",
+    "HeldOutChoice",
     "Introduce",
     "LocalRound",
     "LocalSolve",

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import ConfigError, unknown_name
-from coterie.server.clustering.counting import RULES, Cluster, count_clusters
+from coterie.server.clustering.counting import Cluster, count_clusters
 from coterie.server.clustering.gradient import check_step, gradient_clustering
 from coterie.server.clustering.kmeans import kmeans
 from coterie.server.clustering.partition import Labels, Points, check_K, checked, partition, sklearn_seed
@@ -22,7 +22,6 @@ from coterie.server.clustering.spectral import check_parts, spectral
 CLUSTERINGS = ("kmeans++", "spectral", "convex", "gradient")
 CHOICES = {
     "clustering": CLUSTERINGS,
-    "choose_k": tuple(RULES),
     "convex_grid": ("log", "equidistant"),
     "convex_rule": ("b", "a-then-b"),
     "convex_weights": ("uniform", "knn"),
@@ -36,9 +35,7 @@ class ClusterSettings:
 
     clustering: str = "kmeans++"
     clusters: int | None = None
-    """K; None: by `choose_k`. Convex clustering looks for K on its path; None: by its rule."""
-    choose_k: str = "silhouette"
-    """silhouette or elbow; not used by convex clustering."""
+    """K; None: by the silhouette. Convex clustering looks for K on its path; None: by its rule."""
     spectral_parts: int = 3
     """3: all of algorithm 2. 1: its first part alone, as in theorem 3."""
     gradient_step: float = 1.0
@@ -163,7 +160,7 @@ def _by_count(points: Points, settings: ClusterSettings, seed: int) -> _Found:
     cluster = _clustering(settings)
     if settings.clusters is not None:
         return _Found(cluster(points, settings.clusters, seed).labels)
-    counted = count_clusters(points, cluster, settings.choose_k, seed=seed)
+    counted = count_clusters(points, cluster, seed=seed)
     return _Found(cluster(points, counted.K, seed).labels, counted=counted.facts(), warnings=counted.notes)
 
 

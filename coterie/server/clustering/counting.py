@@ -1,10 +1,10 @@
-"""How many clusters? By the silhouette or by the elbow of the cost; and is there more than one at all?
+"""How many clusters? By the silhouette; and is there more than one at all?
 
-Neither rule is a test: the silhouette is not defined for K=1, and the elbow cuts any cloud of few dimensions. So what
-a rule proposes has to pass one: K clusters must leave less of the scatter than K clusters do of a single Gaussian cloud
-with the same mean and covariance, for every one of 20 such clouds. Otherwise the answer is 1. A single cloud is so
-taken for several in about one case of 20 at most. The test is cautious: where there are no more points than dimensions,
-two clusters are seen only if they account for much of the scatter. A cloud with far outliers may be cut.
+The silhouette is no test, and is not defined for K=1. So what it proposes has to pass one: K clusters must leave less
+of the scatter than K clusters do of a single Gaussian cloud with the same mean and covariance, for every one of 20 such
+clouds. Otherwise the answer is 1. A single cloud is so taken for several in about one case of 20 at most. The test is
+cautious: where there are no more points than dimensions, two clusters are seen only if they account for much of the
+scatter. A cloud with far outliers may be cut.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.keys import Purpose, generator, key_for
-from coterie.errors import ConfigError, unknown_name
+from coterie.errors import ConfigError
 from coterie.server.clustering.partition import Partition, Points, places
 
 Cluster = Callable[[Points, int, int], Partition]
@@ -26,8 +26,6 @@ SAMPLE = 2000
 """At most so many points are looked at, chosen by lot. A cluster with less than one client in 500 may be missed."""
 MOST = 15
 """The largest K tried unless told otherwise."""
-ELBOW = 0.1
-"""One more cluster must save this share of the present cost."""
 CLOUDS = 20
 TIE = 1e-9
 """Silhouettes closer than this are equal, and the smaller K wins."""
@@ -38,7 +36,7 @@ class OneCloud:
     """Whether one Gaussian cloud would explain the points."""
 
     K: int
-    """What the rule proposed."""
+    """What the silhouette proposed."""
     left: float
     """The share of the scatter that K clusters leave, cost(K) / cost(1)."""
     left_in_clouds: tuple[float, ...]
@@ -55,11 +53,10 @@ class Counted:
     """How many clusters there are, and why."""
 
     K: int
-    rule: str
     scores: dict[int, float]
-    """By K: the mean silhouette, or the share of the cost that one more cluster saves."""
+    """By K: the mean silhouette."""
     one_cloud: OneCloud | None
-    """None if the rule itself said 1."""
+    """None if there was nothing to count."""
     notes: tuple[str, ...]
     """What the user has to know."""
 
@@ -68,7 +65,7 @@ class Counted:
         cloud = self.one_cloud
         return {
             "K": self.K,
-            "rule": self.rule,
+            "rule": "silhouette",
             "scores": {str(K): score for K, score in self.scores.items()},
             "one_cloud": cloud
             and {
@@ -80,33 +77,25 @@ class Counted:
         }
 
 
-def count_clusters(
-    points: Points, cluster: Cluster, rule: str = "silhouette", most: int | None = None, seed: int = 0
-) -> Counted:
+def count_clusters(points: Points, cluster: Cluster, most: int | None = None, seed: int = 0) -> Counted:
     """The number of clusters of points (m, p), from 1 to `most` (15, or fewer if there are fewer distinct points).
 
-    silhouette: the K with the largest mean silhouette. elbow: the first K from which one more cluster saves less than a
-    tenth of the present cost; it is for points of many dimensions, since in few dimensions any further cut saves more.
-    Both then have to pass the test against one cloud.
+    It is the K with the largest mean silhouette, if that passes the test against one cloud.
     """
-    if rule not in RULES:
-        raise unknown_name("rule for the number of clusters", rule, RULES)
     if most is not None and most < 1:
         raise ConfigError(f"the largest number of clusters to try must be at least 1, got {most}")
     seen = sample(points, seed)
     limit = min(most or MOST, places(seen), len(seen) - 1)
     if limit < 2:
         note = "there is nothing to count: fewer than 3 points, or all equal, or at most 1 cluster was allowed"
-        return Counted(1, rule, {}, None, (note,))
+        return Counted(1, {}, None, (note,))
     cut = {K: cluster(seen, K, seed) for K in range(1, limit + 1)}
-    K, scores = RULES[rule](seen, cut)
-    if K == 1:
-        return Counted(1, rule, scores, None, ())
+    K, scores = by_silhouette(seen, cut)
     notes = [f"K={K} is the largest that was tried: there may be more"] if (most or MOST) == K else []
     cloud = compare_with_one_cloud(seen, cut[K], cluster, seed)
     if cloud.explains:
-        notes = [f"the {rule} proposed {K} clusters, but one Gaussian cloud can be cut as well: taken as 1 cluster"]
-    return Counted(1 if cloud.explains else K, rule, scores, cloud, tuple(notes))
+        notes = [f"the silhouette proposed {K} clusters, but one Gaussian cloud can be cut as well: taken as 1 cluster"]
+    return Counted(1 if cloud.explains else K, scores, cloud, tuple(notes))
 
 
 def sample(points: Points, seed: int) -> Points:
@@ -128,22 +117,6 @@ def by_silhouette(points: Points, cut: dict[int, Partition]) -> tuple[int, dict[
     }
     best = max(scores.values())
     return next(K for K, score in scores.items() if score >= best - TIE), scores
-
-
-def by_elbow(points: Points, cut: dict[int, Partition]) -> tuple[int, dict[int, float]]:
-    """The first K from which one more cluster saves too little, and the savings K -> K+1 up to the last but one K.
-
-    The largest K tried is taken if every step before it was worth its while.
-    """
-    cost = {K: part.cost(points) for K, part in cut.items()}
-    savings = {K: 1 - cost[K + 1] / cost[K] if cost[K] > 0 else 0.0 for K in list(cut)[:-1]}
-    return next((K for K, saving in savings.items() if saving < ELBOW), max(cut)), savings
-
-
-RULES: dict[str, Callable[[Points, dict[int, Partition]], tuple[int, dict[int, float]]]] = {
-    "silhouette": by_silhouette,
-    "elbow": by_elbow,
-}
 
 
 def compare_with_one_cloud(points: Points, found: Partition, cluster: Cluster, seed: int) -> OneCloud:

@@ -11,7 +11,7 @@ import pytest
 
 from coterie.errors import ConfigError, InputError
 from coterie.server.clustering.choose import CLUSTERINGS, ClusterSettings, cluster_points, rotated
-from tests.server.clustering.data import D_2, FIGURE_2, blobs, gaussian, solutions
+from tests.server.clustering.data import FIGURE_2, blobs, gaussian, solutions
 
 COUNTED = [name for name in CLUSTERINGS if name != "convex"]
 BLOBS, TRUTH = blobs([8, 7, 9], [[0, 3, 0], [3, 0, 0], [-2, -2, 4]])
@@ -59,14 +59,6 @@ def test_the_partition_does_not_depend_on_the_order_of_clients(name):
     assert one.K == K
     assert (together[shuffle][:, shuffle] == (other.labels[:, None] == other.labels[None])).all()
     assert other.separation.ambiguity.tolist() == pytest.approx(one.separation.ambiguity[shuffle].tolist(), rel=1e-9)
-
-
-@pytest.mark.parametrize("rule", ["silhouette", "elbow"])
-def test_the_rule_for_K_is_the_one_asked_for(rule):
-    points, _ = solutions(D_2, 50, 0)
-    found = cluster_points(points, ClusterSettings(choose_k=rule), 0)
-    assert found.facts["counted"]["rule"] == rule
-    assert found.K == found.facts["counted"]["K"] == {"silhouette": 2, "elbow": 4}[rule]
 
 
 def test_settings_reach_their_clustering(monkeypatch):
@@ -130,7 +122,6 @@ def test_points_that_are_none_are_refused(bad):
     ("settings", "message"),
     [
         ({"clustering": "kmeans"}, r"did you mean 'kmeans\+\+'"),
-        ({"choose_k": "silhouete"}, "did you mean 'silhouette'"),
         ({"clusters": 0}, "clusters must be at least 1, got 0"),
         ({"spectral_parts": 2}, "got 2"),
         ({"gradient_step": 2.5}, "below 2"),

@@ -1,4 +1,4 @@
-"""How many clusters: both rules, one cluster reachable, large federations."""
+"""How many clusters: the silhouette, one cluster reachable, large federations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from coterie.errors import ConfigError
 from coterie.server.clustering.counting import (
     SAMPLE,
-    by_elbow,
     by_silhouette,
     compare_with_one_cloud,
     count_clusters,
@@ -23,41 +22,27 @@ from coterie.server.clustering.partition import partition
 from coterie.server.clustering.spectral import spectral
 from tests.server.clustering.data import D_2, FIGURE_2, blobs, gaussian, solutions
 
-RULES = ("silhouette", "elbow")
 QUICK = partial(kmeans, restarts=3)
 
 
-def count(points, rule="silhouette", **settings):
-    return count_clusters(points, kmeans, rule, **settings)
-
-
-def by_both(points, cluster=kmeans, **settings):
-    """The numbers of clusters by the silhouette and by the elbow, which are given the same partitions."""
-    made = {}
-
-    def once(points, K, seed):
-        key = (points.tobytes(), K, seed)
-        if key not in made:
-            made[key] = cluster(points, K, seed)
-        return made[key]
-
-    return tuple(count_clusters(points, once, rule, **settings).K for rule in RULES)
+def count(points, **settings):
+    return count_clusters(points, kmeans, **settings)
 
 
 @pytest.mark.parametrize("n", [50, 400])
 def test_the_ten_models_of_figure_2_are_counted(n):
-    assert by_both(solutions(FIGURE_2, n, 0)[0]) == (10, 10)
+    assert count(solutions(FIGURE_2, n, 0)[0]).K == 10
 
 
-@pytest.mark.parametrize(("n", "expected"), [(400, (4, 4)), (50, (2, 4))])
-def test_four_models_on_a_line_need_more_samples_for_the_silhouette_than_for_the_elbow(n, expected):
-    assert by_both(solutions(D_2, n, 0)[0], most=8) == expected
+@pytest.mark.parametrize(("n", "expected"), [(400, 4), (50, 2)])
+def test_four_models_on_a_line_need_many_samples(n, expected):
+    assert expected == count(solutions(D_2, n, 0)[0], most=8).K
 
 
 @pytest.mark.parametrize(("m", "p"), [(40, 1), (100, 20)])
 def test_one_gaussian_cloud_is_one_cluster_in_most_draws(m, p):
-    found = [by_both(gaussian(m, p, seed), QUICK, most=5, seed=seed) for seed in range(4)]
-    assert found == [(1, 1)] * 4
+    found = [count_clusters(gaussian(m, p, seed), QUICK, most=5, seed=seed).K for seed in range(4)]
+    assert found == [1] * 4
 
 
 def test_a_stretched_cloud_is_one_cluster():
@@ -72,13 +57,7 @@ def test_a_stretched_cloud_is_one_cluster():
 @pytest.mark.parametrize("cluster", [kmeans, spectral, gradient_clustering])
 def test_any_clustering_can_be_counted_with(cluster):
     points, _ = blobs([20, 15, 25], 3 * np.eye(3, 20))
-    assert by_both(points, cluster, most=5) == (3, 3)
-
-
-def test_the_elbow_cuts_clusters_of_few_dimensions_where_the_silhouette_does_not():
-    """A Gaussian cluster in the plane cut in two saves about a third of its cost: a known weakness, and documented."""
-    points, _ = blobs([20, 15, 25], [[0, 3], [3, 0], [-2, -2]])
-    assert by_both(points, most=5) == (3, 5)
+    assert count_clusters(points, cluster, most=5).K == 3
 
 
 def test_equidistant_centres_are_counted_though_two_parts_tell_nothing():
@@ -109,17 +88,6 @@ def test_silhouettes_are_those_of_the_definition():
     assert scores[best] == max(scores.values())
 
 
-def test_the_elbow_is_relative_to_the_present_cost():
-    """0, 1 | 10, 11 with costs 101, 1, 0.5: two clusters save 100/101, a third one half, a fourth everything."""
-    points = np.array([[0.0], [1.0], [10.0], [11.0]])
-    cut = {K: partition(points, np.array(labels)) for K, labels in enumerate(([0] * 4, [0, 0, 1, 1], [0, 0, 1, 2]), 1)}
-    K, savings = by_elbow(points, cut)
-    assert savings == pytest.approx({1: 100 / 101, 2: 0.5}, abs=1e-12)
-    assert K == 3
-    cut[3] = cut[2]
-    assert by_elbow(points, cut)[0] == 2
-
-
 def test_the_share_left_is_that_of_the_partition():
     points = np.array([[0.0], [1.0], [10.0], [11.0]])
     cloud = compare_with_one_cloud(points, partition(points, np.array([0, 0, 1, 1])), kmeans, 0)
@@ -145,7 +113,7 @@ def test_clouds_have_the_mean_and_covariance_of_the_points():
 def test_equal_models_up_to_rounding_are_counted_exactly():
     points = np.repeat([[1.0, 2.0], [3.0, 4.0], [-5.0, 0.1], [7.0, 7.0]], 25, axis=0)
     points *= 1 + 1e-16 * np.arange(100)[:, None]
-    assert by_both(points) == (4, 4)
+    assert count(points).K == 4
 
 
 @pytest.mark.parametrize("points", [np.ones((1, 3)), gaussian(2, 3, 0), np.ones((50, 2))])
@@ -157,15 +125,13 @@ def test_where_there_is_nothing_to_count_the_answer_is_one(points):
 
 def test_the_limit_is_kept_and_told():
     points, _ = blobs([10] * 6, 10 * np.eye(6))
-    counted = count(points, "elbow", most=4)
+    counted = count(points, most=4)
     assert counted.K == 4
     assert counted.notes == ("K=4 is the largest that was tried: there may be more",)
     assert count(points, most=1).K == 1
 
 
-def test_bad_rules_and_limits_are_refused():
-    with pytest.raises(ConfigError, match="did you mean 'elbow'"):
-        count(gaussian(9, 2, 0), "elbows")
+def test_bad_limits_are_refused():
     with pytest.raises(ConfigError, match="at least 1, got 0"):
         count(gaussian(9, 2, 0), most=0)
 
