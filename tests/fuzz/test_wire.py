@@ -52,6 +52,8 @@ RUNS = (
     Case("pacfl", "logistic", {"rounds": 1}),
     Case("stocfl", "logistic", {"rounds": 1}),
     Case("fedavg", "linear", {"lr": "auto", "rounds": 1}),
+    Case("cfl", "logistic", {"test_every": 1, "rounds": 1}),
+    Case("pacfl", "logistic", {"clusters": "auto", "rounds": 1}),
 )
 """Together they ask for every task."""
 COMPARED = (RUNS[0], RUNS[10])

@@ -289,7 +289,7 @@ def test_check_suite(case: Case, check: str) -> None:
 
 
 NUMBERS_ONLY = {"moment-descent", "linear-heads", "linear-heads-found"}
-CLASSES_ONLY = {"fedrc", "hcfl+", "hcfl", "hcfl-split"}
+CLASSES_ONLY = {"fedrc", "hcfl+"}
 
 
 def layouts_of(method: str, task: str) -> list[str]:

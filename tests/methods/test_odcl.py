@@ -161,7 +161,7 @@ def test_the_oracle_lambda_needs_the_truth():
         ({"clusters": 7}, "clusters=7 but there are only 6 clients"),
         ({"lam": -1.0, "clustering": "convex"}, "lam must be a number above 0, or oracle13"),
         ({"lam": float("nan"), "clustering": "convex"}, "lam must be a number above 0"),
-        ({"lam": 0.1}, "belongs to clustering=convex"),
+        ({"lam": 0.1}, "lam has no effect unless clustering=convex"),
         ({"solver": "sgd"}, "sgd_radius"),
         ({"clustering": "kmean"}, "unknown clustering 'kmean'"),
         ({"rounds": 5}, "rounds means nothing to method odcl"),

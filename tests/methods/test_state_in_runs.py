@@ -18,7 +18,7 @@ from coterie.training.runs.checkpoint import newest_checkpoint, save_checkpoint
 
 METHODS = {
     "cfl": {"eps1": 5.0, "eps2": 0.01, "warmup": 2, "least": 3},
-    "icfl": {},
+    "icfl": {"alpha0": 0.85},
     "stocfl": {"tau": 0.5, "participation": 0.5},
     "hcfl+": {"learner": "mlp:hidden=6", "rho": 0.05, "participation": 0.4, "max_clusters": 5},
 }

@@ -4,6 +4,7 @@ import pytest
 
 from papers.hcfl.knobs import BACKBONES, KNOBS, cells, claims, tables
 from papers.hcfl.reference import PLUS_FEDEM, PLUS_FEDRC
+from papers.hcfl.settings import of_the_paper
 
 
 def figures(val: float = 80, test: float = 60, clusters: int = 4) -> dict:
@@ -45,7 +46,7 @@ def test_a_cell_differs_from_the_reference_row_in_its_own_setting_only():
     for cell in made:
         row = PLUS_FEDRC if "FedRC" in cell.name else PLUS_FEDEM
         knob = next(knob for knob in KNOBS if knob.cell(row) == cell.name)
-        expected = {"rounds": 60, "evaluate_every": 15, **row.options, **knob.changed(row)}
+        expected = of_the_paper("hcfl+", {"rounds": 60, "evaluate_every": 15, **row.options, **knob.changed(row)})
         assert cell.options == expected
         assert (cell.scenario, cell.method) == ("diverse-shift-a", "hcfl+")
 
