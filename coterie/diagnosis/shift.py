@@ -20,6 +20,9 @@ from coterie.diagnosis.values import Estimate, Shift, ShiftKind, ShiftTest
 LEVEL = 0.05
 DRAWS = 199
 """Number of sets of random signs, from which p-values are counted."""
+TIE = 1e-5
+"""Difference of standardised statistics that counts as none: draws in which all signs of a client are equal repeat the
+statistic up to rounding errors."""
 MOST_HIDDEN = 100.0
 """Squared difference, relative to the noise of a sample, that stands for any difference."""
 RESAMPLES = 400
@@ -93,7 +96,7 @@ def p_value(pairs: Floats, sizes: Floats, drawn: Floats) -> tuple[float, float]:
         return 0.0, 1.0
     observed = (((weights @ pairs) - center)[known] / spread[known]).max()
     null = ((drawn - center[:, None])[known] / spread[known, None]).max(axis=0)
-    return float(observed), float((1 + (null >= observed).sum()) / (1 + drawn.shape[1]))
+    return float(observed), float((1 + (null >= observed - TIE).sum()) / (1 + drawn.shape[1]))
 
 
 def variance_between(pairs: Floats, possible: Floats, sizes: Floats, counts: Floats) -> Floats:
