@@ -120,9 +120,8 @@ def _with_own_intercepts(samples: Samples, broadcast: Broadcast) -> Aspect:
     if "contrast" not in broadcast.common:
         r, _ = residuals(samples, broadcast, offset)
         identity = torch.eye(offset.shape[2], dtype=offset.dtype)
-        spread = samples.valid[..., None, None] * identity
         r = r - (r.sum(dim=1) / samples.counts[:, None])[:, None] * samples.valid[..., None]
-        return Aspect(samples.z, r, spread)
+        return Aspect(samples.z, r, samples.valid[..., None, None] * identity)
     contrast = broadcast.common["contrast"]
     observed = (contrast.T[samples.block.y] * samples.valid[..., None]).sum(dim=1)
     ridge = INTERCEPT_RIDGE * torch.eye(offset.shape[2], dtype=offset.dtype)
@@ -134,9 +133,7 @@ def _with_own_intercepts(samples: Samples, broadcast: Broadcast) -> Aspect:
         intercept = intercept + (step / longest.clamp(min=1))[:, None]  # no step is longer than 1
         if float(longest.max()) < INTERCEPT_SETTLED:
             break
-    r, spread = residuals(samples, broadcast, offset + intercept)
-    assert spread is not None
-    return Aspect(samples.z, r, spread)
+    return Aspect(samples.z, *residuals(samples, broadcast, offset + intercept))
 
 
 def _intercept_sums(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> tuple[Tensor, Tensor]:
