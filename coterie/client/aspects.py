@@ -182,7 +182,7 @@ def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Pro
         design = samples.ones_and_z
         return Aspect(design, *residuals(samples, broadcast, design @ common["model"]))
     if name == "relation":
-        return Profiled.of(_with_own_intercepts(samples, broadcast), samples)
+        return Profiled.of(_with_own_intercepts(samples, broadcast), samples, "contrast" in common)
     one = samples.valid[..., None]
     if name == "features":
         return Aspect(one, moments_of(samples, broadcast), None)
@@ -285,24 +285,35 @@ class Profiled:
     cross: Tensor
     """sum_j D_j x V_j, (B, k c, c)."""
     lengths: Tensor
-    """Squared distance of each sample's D from the client's mean, (B, n)."""
-    factor: Tensor
-    """n_i / (n_i - 1), by which the diagonal of centred residuals is too small, (B,); 0 for a single sample."""
+    """Weights of the squared residuals with which the diagonal part of |S|^2 has the right mean, (B, n)."""
+    stretch: Tensor
+    """Factor by which the fitted intercept makes a residual too small, for the draws, (B, n)."""
+    counted: Tensor
+    """1 for clients whose slopes are not open, else 0, (B,)."""
     valid: Tensor
     """1 for real samples, 0 for padding, (B, n)."""
 
     @classmethod
-    def of(cls, inner: Aspect, samples: Samples) -> Profiled:
+    def of(cls, inner: Aspect, samples: Samples, by_class: bool) -> Profiled:
         """Return the aspect with everything that the intercepts need."""
         spread = inner.spread
         assert spread is not None
         total = spread.sum(dim=1)
         inverse = torch.linalg.inv(total + 1e-6 * torch.eye(total.shape[1], dtype=total.dtype))
         cross = torch.einsum("bnk,bnac->bkac", inner.design, spread).flatten(1, 2)
-        n = samples.counts
-        centred = inner.design - (inner.design.sum(dim=1) / n[:, None])[:, None] * samples.valid[..., None]
-        factor = torch.where(n > 1, n / (n - 1).clamp(min=1), 0)
-        return cls(inner, inverse, cross, centred.pow(2).sum(dim=2), factor, samples.valid)
+        traces = spread.diagonal(dim1=2, dim2=3).sum(dim=2)
+        leverage = torch.einsum("bnac,bca->bn", spread, inverse) / total.shape[1]
+        middle = (traces[..., None] * inner.design).sum(dim=1) / traces.sum(dim=1).clamp(min=1e-12)[:, None]
+        lengths = (inner.design - middle[:, None]).pow(2).sum(dim=2) * samples.valid
+        few = 2 if by_class else 3
+        counted = (samples.counts >= few).double()
+        stretch = (1 - leverage).clamp(min=1e-3).rsqrt()
+        if by_class:  # the variance of a residual is its V, and that of a fitted one V (1 - leverage)
+            lengths = lengths * stretch**2
+        else:  # the variances may be anything: their estimates have the right mean if those of others are taken out
+            n = samples.counts.clamp(min=few)[:, None]
+            lengths = n / (n - 2) * (lengths - lengths.sum(dim=1, keepdim=True) / (n * (n - 1))) * samples.valid
+        return cls(inner, inverse, cross, lengths * counted[:, None], stretch, counted, samples.valid)
 
     @property
     def hessian(self) -> Tensor:
@@ -312,8 +323,15 @@ class Profiled:
     @property
     def scores(self) -> Tensor:
         """Scores of the slopes with those of the intercepts projected out, (B, n, k c)."""
-        r = self.inner.residual
-        return self.inner.scores - r @ (self.cross @ self.inverse).transpose(1, 2)
+        return self._scores(self.inner.residual)
+
+    @property
+    def drawn(self) -> Tensor:
+        """Residuals with the variance of those without a fitted intercept, to which signs are given, (B, n, c)."""
+        return self.inner.residual * self.stretch[..., None]
+
+    def _scores(self, r: Tensor) -> Tensor:
+        return _outer(self.inner.design, r) - r @ (self.cross @ self.inverse).transpose(1, 2)
 
     def square_and_diagonal(self) -> Tensor:
         """|S|^2 and its diagonal part, (B, 2); equal for clients whose slopes are open."""
@@ -321,20 +339,20 @@ class Profiled:
         ones = self.lengths.new_ones(len(self.lengths), 1, n)
         square = self.scores.sum(dim=1).pow(2).sum(dim=1)
         still = self.cross.new_zeros(1, self.cross.shape[1])
-        return torch.stack([square * (self.factor > 0), self._diagonal(ones, still)[:, 0]], dim=1)
+        return torch.stack([square * self.counted, self._diagonal(self.inner.residual, ones, still)[:, 0]], dim=1)
 
     def signed_scores(self, signs: Tensor) -> Tensor:
         """S with the residuals times signs (B, draws, n), (B, draws, k c)."""
-        return _times(signs, self.scores)
+        return _times(signs, self._scores(self.drawn))
 
     def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
         """U with signs (B, draws, n) after the pooled slopes moved by `refit` (draws, k c), (B, draws)."""
         square = (self.signed_scores(signs) - refit @ self.hessian).pow(2).sum(dim=2)
-        return square * (self.factor > 0)[:, None] - self._diagonal(signs, refit)
+        return square * self.counted[:, None] - self._diagonal(self.drawn, signs, refit)
 
-    def _diagonal(self, signs: Tensor, refit: Tensor) -> Tensor:
-        """Return the diagonal part after slopes moved by `refit` and the intercepts followed, (B, draws)."""
-        r, spread = self.inner.residual, self.inner.spread
+    def _diagonal(self, r: Tensor, signs: Tensor, refit: Tensor) -> Tensor:
+        """Return the diagonal part of residuals r after slopes moved by `refit` and intercepts followed, (B, draws)."""
+        spread = self.inner.spread
         assert spread is not None
         whole = Aspect(torch.cat([self.valid[..., None], self.inner.design], dim=2), r, spread)
         intercepts = (_times(signs, r) - refit @ self.cross) @ self.inverse
@@ -343,7 +361,7 @@ class Profiled:
         linear = (_times(signs, _outer(weighted, (spread @ r[..., None])[..., 0])) * moved).sum(dim=2)
         bent = (moved @ whole.curved(weighted, spread @ spread) * moved).sum(dim=2)
         fixed = (self.lengths * r.pow(2).sum(dim=2)).sum(dim=1)
-        return self.factor[:, None] * (fixed[:, None] - 2 * linear + bent)
+        return fixed[:, None] - 2 * linear + bent
 
 
 def _outer(design: Tensor, residual: Tensor) -> Tensor:

@@ -146,11 +146,10 @@ def squared_interval(pairs: Floats, possible: Floats, sizes: Floats, drawn: Floa
     return Estimate(max(0.0, value), max(0.0, float(low)), max(float(hidden.min()), float(high), value))
 
 
-def _test(scores: Scores, aspect: str, scale: float, unit: str, counts: Floats) -> ShiftTest:
+def _test(scores: Scores, aspect: str, possible: Floats, scale: float, unit: str, counts: Floats) -> ShiftTest:
     index = ASPECTS.index(aspect)
     pairs, n = scores.pairs[:, index], scores.sizes
     statistic, p = p_value(pairs, n, scores.drawn[index])
-    possible = n * (n - 1) if aspect != "relation" else (n - 1) * np.maximum(n - 2, 0)
     squared = squared_interval(pairs, possible, n, scores.drawn[index], counts)
     rejects = p <= LEVEL
     low = squared.low**0.5 * scale if rejects else 0.0
@@ -180,13 +179,16 @@ def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
     scale = pooled.prediction_scale / information_scale(scores, pooled.samples)
     share = "share of a class" if pooled.classes is not None else "share of an eighth of the targets"
     moments = pooled.common["moment_map"].shape[1]
-    counts = resampled_counts(len(scores.sizes), seed)
+    n = scores.sizes
+    counts = resampled_counts(len(n), seed)
+    pairs = n * (n - 1)
+    slopes = n * np.maximum(n - 3, 0) if pooled.classes is None else (n - 1) * np.maximum(n - 2, 0)
     tests = {
-        "model": _test(scores, "model", scale, unit, counts),
-        "relation": _test(scores, "relation", scale, unit, counts),
-        "features": _test(scores, "features", moments**-0.5, "standard deviations", counts),
-        "labels": _test(scores, "labels", pooled.label_scale, share, counts),
-        "conditional": _test(scores, "conditional", moments**-0.5, "standard deviations", counts),
+        "model": _test(scores, "model", pairs, scale, unit, counts),
+        "relation": _test(scores, "relation", slopes, scale, unit, counts),
+        "features": _test(scores, "features", pairs, moments**-0.5, "standard deviations", counts),
+        "labels": _test(scores, "labels", pairs, pooled.label_scale, share, counts),
+        "conditional": _test(scores, "conditional", pairs, moments**-0.5, "standard deviations", counts),
     }
     kind = kind_of_shift({name: test.p_value for name, test in tests.items()})
     return Shift(
