@@ -301,17 +301,16 @@ class Profiled:
         total = spread.sum(dim=1)
         inverse = torch.linalg.inv(total + 1e-6 * torch.eye(total.shape[1], dtype=total.dtype))
         cross = torch.einsum("bnk,bnac->bkac", inner.design, spread).flatten(1, 2)
-        traces = spread.diagonal(dim1=2, dim2=3).sum(dim=2)
         leverage = torch.einsum("bnac,bca->bn", spread, inverse) / total.shape[1]
-        middle = (traces[..., None] * inner.design).sum(dim=1) / traces.sum(dim=1).clamp(min=1e-12)[:, None]
+        stretch = (1 - leverage).clamp(min=1e-3).rsqrt()
+        middle = inner.design.sum(dim=1) / samples.counts[:, None]
         lengths = (inner.design - middle[:, None]).pow(2).sum(dim=2) * samples.valid
         few = 2 if by_class else 3
+        n = samples.counts.clamp(min=few)[:, None]
         counted = (samples.counts >= few).double()
-        stretch = (1 - leverage).clamp(min=1e-3).rsqrt()
-        if by_class:  # the variance of a residual is its V, and that of a fitted one V (1 - leverage)
-            lengths = lengths * stretch**2
+        if by_class:  # not exact, but the error is nearly the same with random signs
+            lengths = n / (n - 1) * lengths
         else:  # the variances may be anything: their estimates have the right mean if those of others are taken out
-            n = samples.counts.clamp(min=few)[:, None]
             lengths = n / (n - 2) * (lengths - lengths.sum(dim=1, keepdim=True) / (n * (n - 1))) * samples.valid
         return cls(inner, inverse, cross, lengths * counted[:, None], stretch, counted, samples.valid)
 

@@ -170,18 +170,17 @@ def test_pairs_of_slopes_against_loops(classes):
         if size < 3:
             continue
         z, r, spread = inner.design[client, :size], inner.residual[client, :size], inner.spread[client, :size]
-        traces = spread.diagonal(dim1=1, dim2=2).sum(dim=1)
         leverage = torch.stack([torch.trace(v @ torch.linalg.inv(spread.sum(dim=0))) / c for v in spread])
         stretched = r / (1 - leverage[:, None]).sqrt()
         moved = stretched * signs[client, 0, :size, None] - (spread @ (z @ refit.reshape(k, c))[..., None])[..., 0]
         intercept = torch.linalg.inv(spread.sum(dim=0) + 1e-6 * torch.eye(c)) @ moved.sum(dim=0)
         left = moved - spread @ intercept
         square = float((z.T @ left).pow(2).sum())
-        lengths = (z - (traces[:, None] * z).sum(dim=0) / traces.sum()).pow(2).sum(dim=1)
+        lengths = (z - z.mean(dim=0)).pow(2).sum(dim=1)
         squares = left.pow(2).sum(dim=1)
         if classes is None:  # estimates of the variances of all samples that have the right means
             variances = size / (size - 2) * (squares - squares.sum() / (size * (size - 1)))
         else:
-            variances = squares / (1 - leverage)
+            variances = squares * size / (size - 1)
         diagonal = float(lengths @ variances)
         assert float(fast[client]) == pytest.approx(square - diagonal, rel=1e-4, abs=1e-6)
