@@ -87,7 +87,7 @@ def answer(case: Case, seed: int) -> dict[str, object]:
     data, clock = data_of(case, seed), time.process_time()
     squares = (data.train.x.numpy() ** 2).sum(axis=1)
     linear = case.task == "linear"
-    lr = stable_step(squares, data.train.sizes) if linear else logistic_step(squares)
+    lr = stable_step(squares, data.train.sizes) if linear else logistic_step(float(squares.mean()))
     learner = "linear:bias=true" if linear else "logistic"
     chosen = initialize_run(prepare(data, "ifca", learner, {**OPTIONS, "lr": lr, "seed": seed})).found["chosen"]
     seconds = round(time.process_time() - clock, 2)

@@ -35,6 +35,10 @@ SCORES = 50
 """Number of scores that a client is taken to have, in the choice of how many clients are served at once."""
 INTERCEPT_STEPS = 12
 """Newton steps for the intercept of a client."""
+INTERCEPT_SETTLED = 1e-6
+"""Length of a Newton step that is the last for an intercept; the error is about its square."""
+INTERCEPT_RIDGE = 1e-3
+"""Weight of the squared intercept of a client, which keeps that of a client with one class finite."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +93,17 @@ def residuals(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> tupl
     if contrast is None:
         y = (samples.block.y.double() - broadcast.scalars["y_center"]) / broadcast.scalars["y_scale"]
         return (y[..., None] - predictor) * valid, None
-    p = torch.softmax(predictor @ contrast + broadcast.common["absent"], dim=-1)
+    p = _probabilities(broadcast, predictor)
     mean = p @ contrast.T
     observed = contrast.T[samples.block.y]
     spread = torch.einsum("ac,bnc,dc->bnad", contrast, p, contrast) - mean[..., :, None] * mean[..., None, :]
     return (observed - mean) * valid, spread * valid[..., None]
+
+
+def _probabilities(broadcast: Broadcast, predictor: Tensor) -> Tensor:
+    """Return the probability of every class at a linear predictor (B, n, c), (B, n, C)."""
+    logits = predictor @ broadcast.common["contrast"] + broadcast.common["absent"]
+    return torch.softmax(logits.transpose(1, 2), dim=1).transpose(1, 2)  # ten times as fast as along a short last axis
 
 
 def log_loss(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> Tensor:
@@ -107,21 +117,32 @@ def _with_own_intercepts(samples: Samples, broadcast: Broadcast) -> Aspect:
     """Return the relation: the slopes of `slopes` (q, c), with each client's best intercept."""
     offset = samples.z @ broadcast.common["slopes"]
     intercept = offset.new_zeros(len(offset), 1, offset.shape[2])
-    r, spread = residuals(samples, broadcast, offset)
-    if spread is None:
+    if "contrast" not in broadcast.common:
+        r, _ = residuals(samples, broadcast, offset)
         identity = torch.eye(offset.shape[2], dtype=offset.dtype)
-        spread = samples.valid[..., None, None] * identity
         r = r - (r.sum(dim=1) / samples.counts[:, None])[:, None] * samples.valid[..., None]
-        return Aspect(samples.z, r, spread)
+        return Aspect(samples.z, r, samples.valid[..., None, None] * identity)
+    contrast = broadcast.common["contrast"]
+    observed = (contrast.T[samples.block.y] * samples.valid[..., None]).sum(dim=1)
+    ridge = INTERCEPT_RIDGE * torch.eye(offset.shape[2], dtype=offset.dtype)
     for _ in range(INTERCEPT_STEPS):
-        total = spread.sum(dim=1)
-        ridge = 1e-3 * torch.eye(total.shape[1], dtype=total.dtype)
-        step = torch.linalg.solve(total + ridge, (r.sum(dim=1) - 1e-3 * intercept[:, 0])[..., None])[..., 0]
+        slope, curve = _intercept_sums(samples, broadcast, offset + intercept)
+        slope = observed - slope - INTERCEPT_RIDGE * intercept[:, 0]
+        step = torch.linalg.solve(curve + ridge, slope[..., None])[..., 0]
         longest = step.norm(dim=1, keepdim=True)
         intercept = intercept + (step / longest.clamp(min=1))[:, None]  # no step is longer than 1
-        r, spread = residuals(samples, broadcast, offset + intercept)
-        assert spread is not None
-    return Aspect(samples.z, r, spread)
+        if float(longest.max()) < INTERCEPT_SETTLED:
+            break
+    return Aspect(samples.z, *residuals(samples, broadcast, offset + intercept))
+
+
+def _intercept_sums(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sums over a client's samples of the means (B, c) and of their derivatives (B, c, c) of `residuals`."""
+    contrast = broadcast.common["contrast"]
+    p = _probabilities(broadcast, predictor) * samples.valid[..., None]
+    mean = p @ contrast.T
+    shares = p.sum(dim=1)
+    return shares @ contrast.T, (contrast * shares[:, None]) @ contrast.T - mean.transpose(1, 2) @ mean
 
 
 def feature_moments(samples: Samples, count: int) -> Tensor:
@@ -161,7 +182,7 @@ def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Pro
         design = samples.ones_and_z
         return Aspect(design, *residuals(samples, broadcast, design @ common["model"]))
     if name == "relation":
-        return Profiled.of(_with_own_intercepts(samples, broadcast), samples)
+        return Profiled.of(_with_own_intercepts(samples, broadcast), samples, "contrast" in common)
     one = samples.valid[..., None]
     if name == "features":
         return Aspect(one, moments_of(samples, broadcast), None)
@@ -227,17 +248,20 @@ class Aspect:
 
     def signed_scores(self, signs: Tensor) -> Tensor:
         """S with the residuals times signs (B, draws, n), (B, draws, k c)."""
-        return signs @ self.scores
+        return _times(signs, self.scores)
 
     def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
         """U with signs (B, draws, n) after the pooled model moved by `refit` (draws, k c), (B, draws)."""
         lengths = self.design.pow(2).sum(dim=2, keepdim=True)
-        turned = self._times_spread(self.residual)
-        moved = self._apply(self.hessian, refit)
-        square = (self.signed_scores(signs) - moved).pow(2).sum(dim=2)
-        linear = (signs @ _outer(self.design * lengths, turned) * refit).sum(dim=2)
-        squared = None if self.spread is None else self.spread @ self.spread
-        bent = (self._apply(self.curved(self.design * lengths, squared), refit) * refit).sum(dim=2)
+        scores, moved = self.signed_scores(signs), self._apply(self.hessian, refit)
+        square = (scores - moved).pow(2).sum(dim=2)
+        weighted = self.design * lengths
+        if self.spread is None and torch.equal(weighted, self.design):  # all lengths are 1: the sums are there
+            linear, bent = (scores * refit).sum(dim=2), (moved * refit).sum(dim=2)
+        else:
+            linear = (_times(signs, _outer(weighted, self._times_spread(self.residual))) * refit).sum(dim=2)
+            squared = None if self.spread is None else self.spread @ self.spread
+            bent = (self._apply(self.curved(weighted, squared), refit) * refit).sum(dim=2)
         return square - (self.square_and_diagonal()[:, 1, None] - 2 * linear + bent)
 
     def _times_spread(self, residual: Tensor) -> Tensor:
@@ -261,24 +285,34 @@ class Profiled:
     cross: Tensor
     """sum_j D_j x V_j, (B, k c, c)."""
     lengths: Tensor
-    """Squared distance of each sample's D from the client's mean, (B, n)."""
-    factor: Tensor
-    """n_i / (n_i - 1), by which the diagonal of centred residuals is too small, (B,); 0 for a single sample."""
+    """Weights of the squared residuals with which the diagonal part of |S|^2 has the right mean, (B, n)."""
+    stretch: Tensor
+    """Factor by which the fitted intercept makes a residual too small, for the draws, (B, n)."""
+    counted: Tensor
+    """1 for clients whose slopes are not open, else 0, (B,)."""
     valid: Tensor
     """1 for real samples, 0 for padding, (B, n)."""
 
     @classmethod
-    def of(cls, inner: Aspect, samples: Samples) -> Profiled:
+    def of(cls, inner: Aspect, samples: Samples, by_class: bool) -> Profiled:
         """Return the aspect with everything that the intercepts need."""
         spread = inner.spread
         assert spread is not None
         total = spread.sum(dim=1)
         inverse = torch.linalg.inv(total + 1e-6 * torch.eye(total.shape[1], dtype=total.dtype))
         cross = torch.einsum("bnk,bnac->bkac", inner.design, spread).flatten(1, 2)
-        n = samples.counts
-        centred = inner.design - (inner.design.sum(dim=1) / n[:, None])[:, None] * samples.valid[..., None]
-        factor = torch.where(n > 1, n / (n - 1).clamp(min=1), 0)
-        return cls(inner, inverse, cross, centred.pow(2).sum(dim=2), factor, samples.valid)
+        leverage = torch.einsum("bnac,bca->bn", spread, inverse) / total.shape[1]
+        stretch = (1 - leverage).clamp(min=1e-3).rsqrt()
+        middle = inner.design.sum(dim=1) / samples.counts[:, None]
+        lengths = (inner.design - middle[:, None]).pow(2).sum(dim=2) * samples.valid
+        few = 2 if by_class else 3
+        n = samples.counts.clamp(min=few)[:, None]
+        counted = (samples.counts >= few).double()
+        if by_class:  # not exact, but the error is nearly the same with random signs
+            lengths = n / (n - 1) * lengths
+        else:  # the variances may be anything: their estimates have the right mean if those of others are taken out
+            lengths = n / (n - 2) * (lengths - lengths.sum(dim=1, keepdim=True) / (n * (n - 1))) * samples.valid
+        return cls(inner, inverse, cross, lengths * counted[:, None], stretch, counted, samples.valid)
 
     @property
     def hessian(self) -> Tensor:
@@ -288,8 +322,15 @@ class Profiled:
     @property
     def scores(self) -> Tensor:
         """Scores of the slopes with those of the intercepts projected out, (B, n, k c)."""
-        r = self.inner.residual
-        return self.inner.scores - r @ (self.cross @ self.inverse).transpose(1, 2)
+        return self._scores(self.inner.residual)
+
+    @property
+    def drawn(self) -> Tensor:
+        """Residuals with the variance of those without a fitted intercept, to which signs are given, (B, n, c)."""
+        return self.inner.residual * self.stretch[..., None]
+
+    def _scores(self, r: Tensor) -> Tensor:
+        return _outer(self.inner.design, r) - r @ (self.cross @ self.inverse).transpose(1, 2)
 
     def square_and_diagonal(self) -> Tensor:
         """|S|^2 and its diagonal part, (B, 2); equal for clients whose slopes are open."""
@@ -297,33 +338,38 @@ class Profiled:
         ones = self.lengths.new_ones(len(self.lengths), 1, n)
         square = self.scores.sum(dim=1).pow(2).sum(dim=1)
         still = self.cross.new_zeros(1, self.cross.shape[1])
-        return torch.stack([square * (self.factor > 0), self._diagonal(ones, still)[:, 0]], dim=1)
+        return torch.stack([square * self.counted, self._diagonal(self.inner.residual, ones, still)[:, 0]], dim=1)
 
     def signed_scores(self, signs: Tensor) -> Tensor:
         """S with the residuals times signs (B, draws, n), (B, draws, k c)."""
-        return signs @ self.scores
+        return _times(signs, self._scores(self.drawn))
 
     def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
         """U with signs (B, draws, n) after the pooled slopes moved by `refit` (draws, k c), (B, draws)."""
         square = (self.signed_scores(signs) - refit @ self.hessian).pow(2).sum(dim=2)
-        return square * (self.factor > 0)[:, None] - self._diagonal(signs, refit)
+        return square * self.counted[:, None] - self._diagonal(self.drawn, signs, refit)
 
-    def _diagonal(self, signs: Tensor, refit: Tensor) -> Tensor:
-        """Return the diagonal part after slopes moved by `refit` and the intercepts followed, (B, draws)."""
-        r, spread = self.inner.residual, self.inner.spread
+    def _diagonal(self, r: Tensor, signs: Tensor, refit: Tensor) -> Tensor:
+        """Return the diagonal part of residuals r after slopes moved by `refit` and intercepts followed, (B, draws)."""
+        spread = self.inner.spread
         assert spread is not None
         whole = Aspect(torch.cat([self.valid[..., None], self.inner.design], dim=2), r, spread)
-        intercepts = (signs @ r - refit @ self.cross) @ self.inverse
+        intercepts = (_times(signs, r) - refit @ self.cross) @ self.inverse
         moved = torch.cat([intercepts, refit.expand(len(r), -1, -1)], dim=2)
         weighted = whole.design * self.lengths[..., None]
-        linear = (signs @ _outer(weighted, (spread @ r[..., None])[..., 0]) * moved).sum(dim=2)
+        linear = (_times(signs, _outer(weighted, (spread @ r[..., None])[..., 0])) * moved).sum(dim=2)
         bent = (moved @ whole.curved(weighted, spread @ spread) * moved).sum(dim=2)
         fixed = (self.lengths * r.pow(2).sum(dim=2)).sum(dim=1)
-        return self.factor[:, None] * (fixed[:, None] - 2 * linear + bent)
+        return fixed[:, None] - 2 * linear + bent
 
 
 def _outer(design: Tensor, residual: Tensor) -> Tensor:
     return (design[..., :, None] * residual[..., None, :]).flatten(2)
+
+
+def _times(signs: Tensor, values: Tensor) -> Tensor:
+    """Return signs (B, draws, n) times values (B, n, w) in the precision of the signs, as float64."""
+    return (signs @ values.to(signs.dtype)).double()
 
 
 # ---- random signs --------------------------------------------------------------------------------------------
@@ -332,7 +378,8 @@ def _outer(design: Tensor, residual: Tensor) -> Tensor:
 def signed(shard: Shard, broadcast: Broadcast, seed: int, draws: int) -> Iterator[tuple[Samples, Tensor]]:
     """Yield the clients of a shard in small blocks, with random signs (B, draws, n).
 
-    The signs of a client depend on the seed and its id, so that they are the same in every exchange.
+    The signs of a client depend on the seed and its id, so that they are the same in every exchange. They are in single
+    precision, and so are their products: a distribution of 199 draws does not need more.
     """
     keys = keys_for_clients(seed, Purpose.DIAGNOSIS, 0, shard.hashes)
     for block in cut(on_cpu(shard), keys, 0):
@@ -341,7 +388,7 @@ def signed(shard: Shard, broadcast: Broadcast, seed: int, draws: int) -> Iterato
         for first in range(0, len(block.positions), count):
             part = _part(block, slice(first, first + count))
             samples = samples_of(part, broadcast)
-            drawn = np.zeros((len(part.positions), draws, width))
+            drawn = np.zeros((len(part.positions), draws, width), dtype=np.float32)
             for b, (key, size) in enumerate(zip(part.keys, part.sizes.tolist(), strict=True)):
                 drawn[b, :, :size] = _random_signs(int(key), draws, size)
             yield samples, torch.from_numpy(drawn)
@@ -350,7 +397,7 @@ def signed(shard: Shard, broadcast: Broadcast, seed: int, draws: int) -> Iterato
 def _random_signs(key: int, draws: int, size: int) -> np.ndarray:
     count = draws * size
     bits = np.unpackbits(np.frombuffer(generator(key).bytes(-(-count // 8)), dtype=np.uint8))[:count]
-    return 1 - 2.0 * bits.reshape(draws, size)
+    return 1 - 2 * bits.reshape(draws, size).astype(np.float32)
 
 
 def _part(block: Block, rows: slice) -> Block:

@@ -93,7 +93,8 @@ def find_gain(found: Found, differences: Differences, scores: Scores, pooled: Po
     unit = "mean squared error" if pooled.classes is None else "log loss"
     n, noise, p = scores.sizes, differences.noise, pooled.parameters
     index = ASPECTS.index("model")
-    between = squared_interval(scores.pairs[:, index], n * (n - 1), n, scores.drawn[index], seed)
+    counts = resampled_counts(len(n), seed)
+    between = squared_interval(scores.pairs[:, index], n * (n - 1), n, scores.drawn[index], counts)
     information = information_scale(scores, pooled.samples)
     spread, highest = between.value / information, between.high / information
     mixture = found.mixture
@@ -105,7 +106,6 @@ def find_gain(found: Found, differences: Differences, scores: Scores, pooled: Po
         over_one, left = np.zeros(len(n)), np.full(len(n), spread)
     worst = max(pooled.null_score - pooled.score, 0.0) / cost + left
     alone = np.minimum(noise * p / np.maximum(n - p - 1, 1e-9), worst)
-    counts = resampled_counts(len(n), seed)
     return Gain(
         unit,
         pooled.score,

@@ -20,6 +20,9 @@ from coterie.diagnosis.values import Estimate, Shift, ShiftKind, ShiftTest
 LEVEL = 0.05
 DRAWS = 199
 """Number of sets of random signs, from which p-values are counted."""
+TIE = 1e-5
+"""Difference of standardised statistics that counts as none: draws in which all signs of a client are equal repeat the
+statistic up to rounding errors."""
 MOST_HIDDEN = 100.0
 """Squared difference, relative to the noise of a sample, that stands for any difference."""
 RESAMPLES = 400
@@ -93,7 +96,7 @@ def p_value(pairs: Floats, sizes: Floats, drawn: Floats) -> tuple[float, float]:
         return 0.0, 1.0
     observed = (((weights @ pairs) - center)[known] / spread[known]).max()
     null = ((drawn - center[:, None])[known] / spread[known, None]).max(axis=0)
-    return float(observed), float((1 + (null >= observed).sum()) / (1 + drawn.shape[1]))
+    return float(observed), float((1 + (null >= observed - TIE).sum()) / (1 + drawn.shape[1]))
 
 
 def variance_between(pairs: Floats, possible: Floats, sizes: Floats, counts: Floats) -> Floats:
@@ -120,7 +123,7 @@ def resampled_counts(clients: int, seed: int) -> Floats:
     return random.multinomial(clients, np.full(clients, 1 / clients), size=RESAMPLES).astype(np.float64)
 
 
-def squared_interval(pairs: Floats, possible: Floats, sizes: Floats, drawn: Floats, seed: int) -> Estimate:
+def squared_interval(pairs: Floats, possible: Floats, sizes: Floats, drawn: Floats, counts: Floats) -> Estimate:
     """Return the mean squared difference between clients with an interval by bootstrap over clients.
 
     The upper end is at least that of the test: the largest difference that the noise could hide. Without clients of
@@ -131,10 +134,10 @@ def squared_interval(pairs: Floats, possible: Floats, sizes: Floats, drawn: Floa
         possible: Mean of U for a difference of length 1, (m,).
         sizes: n_i, (m,).
         drawn: Weighted sums of U with random signs, (weights, draws).
-        seed: Seed of the bootstrap.
+        counts: How often each client is in each bootstrap sample, (resamples, m).
     """
     value = float(variance_between(pairs, possible, sizes, np.ones(len(sizes))))
-    resampled = variance_between(pairs, possible, sizes, resampled_counts(len(sizes), seed))
+    resampled = variance_between(pairs, possible, sizes, counts)
     low, high = np.quantile(resampled, (0.025, 0.975))
     weights = 1 / (1 + np.array(DOUBTS)[:, None] * sizes)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -143,12 +146,11 @@ def squared_interval(pairs: Floats, possible: Floats, sizes: Floats, drawn: Floa
     return Estimate(max(0.0, value), max(0.0, float(low)), max(float(hidden.min()), float(high), value))
 
 
-def _test(scores: Scores, aspect: str, scale: float, unit: str, seed: int) -> ShiftTest:
+def _test(scores: Scores, aspect: str, possible: Floats, scale: float, unit: str, counts: Floats) -> ShiftTest:
     index = ASPECTS.index(aspect)
     pairs, n = scores.pairs[:, index], scores.sizes
     statistic, p = p_value(pairs, n, scores.drawn[index])
-    possible = n * (n - 1) if aspect != "relation" else (n - 1) * np.maximum(n - 2, 0)
-    squared = squared_interval(pairs, possible, n, scores.drawn[index], seed)
+    squared = squared_interval(pairs, possible, n, scores.drawn[index], counts)
     rejects = p <= LEVEL
     low = squared.low**0.5 * scale if rejects else 0.0
     return ShiftTest(statistic, p, rejects, Estimate(squared.value**0.5 * scale, low, squared.high**0.5 * scale), unit)
@@ -177,12 +179,16 @@ def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
     scale = pooled.prediction_scale / information_scale(scores, pooled.samples)
     share = "share of a class" if pooled.classes is not None else "share of an eighth of the targets"
     moments = pooled.common["moment_map"].shape[1]
+    n = scores.sizes
+    counts = resampled_counts(len(n), seed)
+    pairs = n * (n - 1)
+    slopes = n * np.maximum(n - 3, 0) if pooled.classes is None else (n - 1) * np.maximum(n - 2, 0)
     tests = {
-        "model": _test(scores, "model", scale, unit, seed),
-        "relation": _test(scores, "relation", scale, unit, seed),
-        "features": _test(scores, "features", moments**-0.5, "standard deviations", seed),
-        "labels": _test(scores, "labels", pooled.label_scale, share, seed),
-        "conditional": _test(scores, "conditional", moments**-0.5, "standard deviations", seed),
+        "model": _test(scores, "model", pairs, scale, unit, counts),
+        "relation": _test(scores, "relation", slopes, scale, unit, counts),
+        "features": _test(scores, "features", pairs, moments**-0.5, "standard deviations", counts),
+        "labels": _test(scores, "labels", pairs, pooled.label_scale, share, counts),
+        "conditional": _test(scores, "conditional", pairs, moments**-0.5, "standard deviations", counts),
     }
     kind = kind_of_shift({name: test.p_value for name, test in tests.items()})
     return Shift(

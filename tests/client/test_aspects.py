@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.client.aspects import ASPECTS, Aspect, Profiled, Samples, aspect_of, samples_of, signed
+from coterie.client.aspects import ASPECTS, Aspect, Profiled, Samples, aspect_of, sample_blocks, samples_of, signed
 from coterie.core.blocks import cut
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
@@ -132,6 +132,27 @@ def test_signs_depend_on_the_client_alone():
             assert torch.equal(signs, whole[name])
 
 
+def test_pairs_of_slopes_have_mean_zero_with_unequal_variances():
+    """Clients of 3 to 6 samples whose noise grows with the feature: the mean of U is 0 within four standard errors."""
+    random = np.random.default_rng(0)
+    arrays = []
+    for size in np.repeat([3, 4, 5, 6], 2000):
+        x = random.standard_normal((size, 1))
+        arrays.append((x, random.standard_normal(size) * (0.2 + x[:, 0] ** 2)))
+    shard = from_arrays(arrays).train
+    one, zero = torch.ones(1, 1).double(), torch.zeros(1).double()
+    sent = broadcast(None)
+    common = sent.common | {"center": zero, "basis": one, "slopes": 0 * one}
+    sent = Broadcast(-1, sent.clusters, common=common, scalars=sent.scalars)
+    found = []
+    for samples in sample_blocks(shard, sent):
+        both = aspect_of("relation", samples, sent).square_and_diagonal()
+        found.append(both[:, 0] - both[:, 1])
+    pairs = torch.cat(found)
+    assert len(pairs) == 8000
+    assert abs(float(pairs.mean())) < 4 * float(pairs.std()) / len(pairs) ** 0.5
+
+
 @pytest.mark.parametrize("classes", [None, 2, 3])
 def test_pairs_of_slopes_against_loops(classes):
     """Residuals e r - V (a + z g) with the intercept a for which they add up to zero, each sample computed alone."""
@@ -149,10 +170,17 @@ def test_pairs_of_slopes_against_loops(classes):
         if size < 3:
             continue
         z, r, spread = inner.design[client, :size], inner.residual[client, :size], inner.spread[client, :size]
-        moved = r * signs[client, 0, :size, None] - (spread @ (z @ refit.reshape(k, c))[..., None])[..., 0]
+        leverage = torch.stack([torch.trace(v @ torch.linalg.inv(spread.sum(dim=0))) / c for v in spread])
+        stretched = r / (1 - leverage[:, None]).sqrt()
+        moved = stretched * signs[client, 0, :size, None] - (spread @ (z @ refit.reshape(k, c))[..., None])[..., 0]
         intercept = torch.linalg.inv(spread.sum(dim=0) + 1e-6 * torch.eye(c)) @ moved.sum(dim=0)
         left = moved - spread @ intercept
         square = float((z.T @ left).pow(2).sum())
-        centred = z - z.mean(dim=0)
-        diagonal = sum(float(centred[j].pow(2).sum() * left[j].pow(2).sum()) for j in range(size)) * size / (size - 1)
+        lengths = (z - z.mean(dim=0)).pow(2).sum(dim=1)
+        squares = left.pow(2).sum(dim=1)
+        if classes is None:  # estimates of the variances of all samples that have the right means
+            variances = size / (size - 2) * (squares - squares.sum() / (size * (size - 1)))
+        else:
+            variances = squares * size / (size - 1)
+        diagonal = float(lengths @ variances)
         assert float(fast[client]) == pytest.approx(square - diagonal, rel=1e-4, abs=1e-6)

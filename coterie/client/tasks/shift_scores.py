@@ -59,7 +59,7 @@ class ShiftScores(Task):
         hessians = dict(zip(ASPECTS, (p if curved else len(common["model"]), s, 1, 1, k), strict=True))
         sums = {f"signed/{name}": Spec((self.draws, width)) for name, width in widths.items()}
         sums |= {f"hessian/{name}": Spec((size, size)) for name, size in hessians.items()}
-        rows = {"pairs": Spec((len(ASPECTS), 2), low=-1e-9), "score": Spec((p,))}
+        rows = {"pairs": Spec((len(ASPECTS), 2)), "score": Spec((p,))}
         return Expected(sums=sums | {"meat": Spec((p, p))}, rows=rows)
 
 
