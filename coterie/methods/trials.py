@@ -46,7 +46,7 @@ class RoundTrials:
                 continue
             own = rows.at(members)
             mass = torch.from_numpy(sizes[view.answered[members]]).double()
-            found = [self._parted(parting, own, view.round, most) for parting in partings]
+            found = [self._parted(parting, own, most) for parting in partings]
             parts = [pair for pair in found if min(map(len, pair)) >= FEWEST]
             if parts:
                 changes = [_mean(own["change"], mass, np.arange(len(members)))]
@@ -63,7 +63,7 @@ class RoundTrials:
         scalars = {"lr": tiers.local.rate(view.round, run.rounds)}
         return self._asked(task, view, Clusters(view.clusters.all_models(), view.K), own[:, None], places, scalars)
 
-    def _parted(self, parting: Parting, rows: Params, round_: int, most: int) -> tuple[Positions, Positions]:
+    def _parted(self, parting: Parting, rows: Params, most: int) -> tuple[Positions, Positions]:
         """Part the members of one cluster; of more than `most` some are parted, and the others join the nearer part."""
         distance = self.run.tiers.distance
         assert distance is not None, "checked when the method is built"
@@ -101,6 +101,8 @@ class RoundTrials:
         rows = self._asked(HalfLosses(self.run.seed), view, Clusters(params, first), slots, places, {})
         for one in candidates:
             members = [place for part in one.parts[0] for place in part if place in rows.places]
+            if len(members) < 2:  # the losses of the others are not finite
+                continue
             losses = rows.at(members)["losses"].numpy()
             samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
             found = [
@@ -119,6 +121,8 @@ class RoundTrials:
         scalars: Mapping[str, float],
     ) -> _Rows:
         """Return the rows of the members at these places, by place; `slots` has a row for all that answered."""
+        if not len(places):
+            return _Rows({}, {})
         positions = np.sort(view.answered[places])
         where = {int(position): place for place, position in enumerate(view.answered)}
         asked = np.array([where[int(position)] for position in positions], dtype=np.int64)

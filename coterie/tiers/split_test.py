@@ -92,11 +92,13 @@ def split_test(
     """
     from scipy.stats import t as student  # slow to import
 
-    gains = losses[:, 0] - losses[:, 1]
     share = samples / samples.sum()
-    mean = float(share @ gains)
     effective = 1 / float((share**2).sum())
-    error = math.sqrt(float(share**2 @ (gains - mean) ** 2) * effective / max(effective - 1, 1e-9))
+    gains = losses[:, 0] - losses[:, 1]
+    scale = float(np.abs(gains).max()) or 1.0  # the squares of a training that diverges would overflow
+    mean = float(share @ (gains / scale))
+    spread = float(share**2 @ (gains / scale - mean) ** 2)
+    mean, error = scale * mean, scale * math.sqrt(spread * effective / max(effective - 1, 1e-9))
     p = float(student.sf(mean / error, effective - 1)) if error > 0 and effective > 1 else 1.0
     return SplitTest(cluster, len(gains), mean, error, float(share @ losses[:, 0]), p, level, parts)
 

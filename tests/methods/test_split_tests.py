@@ -148,3 +148,17 @@ def test_clients_with_one_sample_take_no_part():
     first = next(record.tests[0] for record in result.records if record.tests)
     assert first["clients"] == 12
     assert "tiny" in result.assignments
+
+
+def test_clients_that_have_one_sample_each_are_never_tested():
+    rows = {f"c{i}": (np.full((1, 3), float(i)), np.ones(1)) for i in range(6)}
+    result = coterie.fit(coterie.from_arrays(rows), CFL(test_every=1), rounds=2, lr=0.01)
+    assert [record.tests for record in result.records] == [[], []]
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.DivergenceWarning")
+@pytest.mark.parametrize("lr", [1e3, 1e150])
+def test_a_training_that_diverges_ends_as_one_that_diverged(lr):
+    """Losses that are not finite are no evidence; the run says that it diverged, and does not fail in a test."""
+    result = coterie.fit(regressions(0, 2), CFL(test_every=1), rounds=4, lr=lr, local_steps=20)
+    assert result.metrics["diverged"]
