@@ -95,12 +95,12 @@ def split_test(
     share = samples / samples.sum()
     effective = 1 / float((share**2).sum())
     gains = losses[:, 0] - losses[:, 1]
-    scale = float(np.abs(gains).max()) or 1.0  # the squares of a training that diverges would overflow
+    scale = float(abs(gains).max()) or 1.0  # the squares of a training that diverges would overflow
     mean = float(share @ (gains / scale))
     spread = float(share**2 @ (gains / scale - mean) ** 2)
     mean, error = scale * mean, scale * math.sqrt(spread * effective / max(effective - 1, 1e-9))
     p = float(student.sf(mean / error, effective - 1)) if error > 0 and effective > 1 else 1.0
-    return SplitTest(cluster, len(gains), mean, error, float(share @ losses[:, 0]), p, level, parts)
+    return SplitTest(cluster, len(losses), mean, error, float(share @ losses[:, 0]), p, level, parts)
 
 
 class Trials(Protocol):
