@@ -15,19 +15,19 @@ from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.registry import register
 from coterie.errors import ConfigError
 from coterie.methods.run import FirstModels, Initializer, Run
-from coterie.options import check_fields, option
+from coterie.options import AUTO, Auto, check_fields, option
 from coterie.tiers.composition import Tiers
 
 Model = Mapping[str, np.ndarray]
 """One model as named arrays."""
-_RESTARTS = "number of random initialisations that are trained side by side; the least training loss wins"
+_RESTARTS = "number of random initialisations that are trained side by side; the least training loss wins; auto: the method decides"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Drawn(Initializer):
     """Base of initializers that draw models by keys of the run's seed."""
 
-    restarts: int = option(1, _RESTARTS, low=1)
+    restarts: int | Auto = option(AUTO, _RESTARTS, low=1)
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

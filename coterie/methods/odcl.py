@@ -32,7 +32,7 @@ from coterie.core.registry import register
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
-from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.learners.local_training import AutoTraining, LocalTraining
 from coterie.learners.logistic import Logistic
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.projected import ProjectedSgd
@@ -90,9 +90,16 @@ class Solving:
         "last", "solver=sgd: the last iterate, or their mean with weights t", needs="solver=sgd"
     )
 
+    def takes_steps(self, learner: Learner) -> bool:
+        """Return whether clients solve their problems by gradient steps with the run's learning rate."""
+        return self._solver_for(learner) == "steps"
+
+    def _solver_for(self, learner: Learner) -> str:
+        return self.solver or ("exact" if _has_minimum(learner) else "steps")
+
     def local_solver(self, run: Run) -> LocalSolver:
         """Return the solver, which may depend on the learner and on the method's local training."""
-        name = self.solver or ("exact" if _has_minimum(run.learner) else "steps")
+        name = self._solver_for(run.learner)
         if name == "exact":
             return ExactMinimum(self.ridge)
         if name == "steps":
@@ -175,7 +182,7 @@ class ODCL(Clustering, Solving, Method, Initializer):
         "number of clusters (K); auto: as many as the clustering finds; by default 2, with convex clustering auto",
         low=1,
     )
-    local: LocalTraining = FullBatch()
+    local: LocalTraining = AutoTraining()
     averaging: Averaging = Averaging()
 
     summary: ClassVar[str] = "one round: clients' own solutions are clustered and averaged"

@@ -15,7 +15,7 @@ from coterie.client.group import ClientGroup
 from coterie.core.clusters import unflat
 from coterie.core.registry import register
 from coterie.errors import ConfigError, TrainingError
-from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.learners.local_training import AutoTraining, LocalTraining
 from coterie.methods.base import Method
 from coterie.methods.groups import FoundGroups, OneModelEach, SingleGroup, TrueGroups
 from coterie.methods.initializers import clusters_of, one_model, with_noise
@@ -33,7 +33,7 @@ REFUSED = ODCL.refuses | {"clusters"}
 class _Yardstick(Solving, Method, Initializer):
     """Base of all four: solutions, and no round after them."""
 
-    local: LocalTraining = FullBatch()
+    local: LocalTraining = AutoTraining()
     averaging: Averaging = Averaging()
 
     citation: ClassVar[str] = CITATION

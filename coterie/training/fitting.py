@@ -22,6 +22,7 @@ from coterie.engines.in_process import InProcess
 from coterie.errors import CoterieError, RunError, memory_failures
 from coterie.learners import LearnerChoice
 from coterie.methods.initializers import GivenModels
+from coterie.methods.rates import RATE, find_rate
 from coterie.plugins.loading import load_installed
 from coterie.training.callbacks.base import Callback, Progress, TrainingRun
 from coterie.training.callbacks.functions import OnRound, as_callback
@@ -29,6 +30,7 @@ from coterie.training.callbacks.internal import (
     FolderWriter,
     Patience,
     PrivacyBudget,
+    SettledLoss,
     StateRelease,
     counts_questions,
     write_clients,
@@ -44,7 +46,7 @@ from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
-from coterie.training.stopping import Watch
+from coterie.training.stopping import Settling, Watch
 
 Callbacks = Sequence[Callback | OnRound]
 """Callbacks, or functions that are called with the record of each round; True ends the run after this round."""
@@ -130,15 +132,25 @@ def initialize(plan: Plan) -> Initialized:
     if plan.earlier is not None:
         check_schema(plan.earlier, plan.data.schema)
     with torch.no_grad():
+        found: dict[str, Any] = {}
+        notes: tuple[str, ...] = ()
+        if plan.seeks_rate:
+            clock = time.perf_counter()
+            rate = find_rate(plan.run)
+            plan = plan.decided(lr=rate.lr)
+            spent = round(time.perf_counter() - clock, 6)
+            found, notes = {RATE: rate.found}, rate.notes
         initial = plan.method.initialize(plan.run)
-        found = dict(initial.found)
-        plan = plan.decided(initial.clusters, initial.lr)
+        found |= initial.found
+        plan = plan.decided(initial.clusters)
+        if RATE in found:
+            found["beginning_seconds"] = round(spent + found.get("beginning_seconds", 0), 6)
         if plan.earlier is not None:
             before = plan.earlier.assignments
             found["drift"] = drifted(plan.data, plan.federation, plan.learner, initial.state.clusters, before)
         if plan.diagnosis is not None:
             found = _with_diagnosis(found, plan.diagnosis)
-    for note in initial.notes:
+    for note in (*notes, *initial.notes):
         warnings.warn(note, stacklevel=4)
     return Initialized(plan, initial.state, finite_numbers(found))
 
@@ -339,10 +351,10 @@ def execute(
 
 
 def _patience(plan: Plan) -> list[Callback]:
-    """The callback of the option `patience`."""
+    """The callback of the option `patience`, or of `rounds=auto`."""
     patience = plan.settings.patience
     if patience is None:
-        return []
+        return [SettledLoss(Settling(plan.least_rounds))] if plan.settles else []
     monitor = "loss" if plan.validated is None else "validation_loss"
     return [Patience(Watch(monitor, patience, plan.race_rounds), keeps_best=plan.validated is not None)]
 

@@ -17,7 +17,7 @@ from coterie.training.records import RoundRecord
 from coterie.training.result import Result
 from coterie.training.runs.files import writing
 from coterie.training.runs.folder import RunFolder
-from coterie.training.stopping import Watch
+from coterie.training.stopping import Settling, Watch
 
 
 def progress_of(run: TrainingRun) -> Progress:
@@ -50,6 +50,23 @@ class Patience(Callback):
         if self.watch.see(record) and self.keeps_best:
             progress.best = with_clients(progress.plan, progress.state)
         return self.watch.exhausted
+
+
+@dataclass
+class SettledLoss(Callback):
+    """The option `rounds=auto`: ends the run when the training loss has settled."""
+
+    settling: Settling
+
+    reason: ClassVar[str] = "settled"
+
+    def on_start(self, run: TrainingRun) -> None:
+        for record in run.records:
+            self.settling.see(record)
+
+    def on_round(self, run: TrainingRun, record: RoundRecord) -> bool:
+        self.settling.see(record)
+        return self.settling.reached
 
 
 @dataclass
