@@ -171,6 +171,11 @@ class Method(Registered, family="method"):
         return from_options(type(self), values, self)  # type: ignore[no-any-return]
 
 
+def _replaced(method: Any, **fields: Any) -> Any:
+    """Return a method, which is a dataclass, with these fields replaced."""
+    return replace(method, **fields)
+
+
 def find_method(name: object) -> type[Method]:
     """Return the method of this name; the error for an unknown name suggests the nearest one."""
     if not isinstance(name, str):

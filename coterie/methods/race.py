@@ -33,8 +33,8 @@ class Raced(TieredMethod):
     )
     race_share: float | Auto = option(
         AUTO,
-        f"share of clients asked in each round of a race; auto: {SHARE:g}, or more so that there are {EACH} clients for "
-        "each cluster",
+        f"share of clients asked in each round of a race; auto: {SHARE:g}, or more, so that there are {EACH} clients "
+        "for each cluster",
         above=0,
         high=1,
         needs="race",
