@@ -82,9 +82,7 @@ class Method(Registered, family="method"):
             ConfigError: if it cannot.
         """
         local: LocalTraining | None = getattr(self, "local", None)
-        if local is None:
-            return self
-        return replace(self, local=local.for_learner(learner.usual_training))  # type: ignore[call-arg]
+        return self if local is None else _replaced(self, local=local.for_learner(learner.usual_training))
 
     def with_starts(self, clients: int, rounds: int | None) -> Method:
         """Return the method with the number of its random starts decided.
