@@ -289,6 +289,8 @@ class AutoTraining(LocalTraining):
         if "local_steps" in given:
             return _of_length(FullBatch(), given, own)
         epochs, size = given.get("local_epochs", self.epochs), given.get("batch_size", self.batch_size)
+        if epochs is not None and size is not None:
+            return MiniBatch(epochs=epochs, batch_size=size, **own)
         return AutoTraining(epochs=epochs, batch_size=size, **own)
 
     @property

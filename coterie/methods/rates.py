@@ -86,7 +86,7 @@ def _from_curvature(run: Run, bound: float) -> FoundRate:
     """The rate with which every full-batch step of every client is stable."""
     cost, work = Cost(), run.tiers.local
     everybody = np.arange(len(run.federation.clients))
-    reply = cost.count(run.federation.ask(Curvature(), Broadcast(0, Clusters({}, K=1)), everybody))
+    reply = cost.count(run.federation.ask(Curvature(run.tiers.resample), Broadcast(0, Clusters({}, K=1)), everybody))
     if not reply.clients:
         raise SilenceError("lr=auto: no client has answered")
     largest = float(reply.rows["curvature"].max()) * bound
