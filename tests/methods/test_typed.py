@@ -168,7 +168,7 @@ def test_recommendations_for_a_method_do_not_apply_to_a_typed_one():
     assert {"restarts", "lr", "clusters", "rounds"} <= data.recommended.keys()
     typed, named = prepare(data, IFCA(), None, {}), prepare(data, "ifca", None, {})
     decided = {"init": RandomInit(restarts=5), "race": 5, "race_share": 1.0}
-    assert typed.method == IFCA(local=MiniBatch(batch_size=20, epochs=1), **decided)
+    assert typed.method == IFCA(local=MiniBatch(batch_size=20, epochs=2), **decided)
     assert named.method.init == RandomInit(restarts=data.recommended["restarts"])
     assert typed.rounds == named.rounds == data.recommended["rounds"]
 
