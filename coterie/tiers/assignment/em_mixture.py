@@ -13,7 +13,7 @@ from coterie.client.kept import KEPT_SAMPLES, KEPT_WEIGHTS, as_vectors, kept_sam
 from coterie.client.predictors import Mixture, Predictor
 from coterie.client.reply import Assignment
 from coterie.client.round import ClientRound, RoundSettings, expected_sums, expected_vectors, expected_weights
-from coterie.client.shared_body import evaluate_heads, train_heads, with_features
+from coterie.client.shared_body import evaluate_heads, features_under, train_heads, with_features
 from coterie.core.blocks import Block
 from coterie.core.clusters import Clusters, Params
 from coterie.core.expected import Expected, RunFacts, Spec
@@ -110,7 +110,7 @@ class EMMixture(AssignmentRule):
             likelihood=block.mean(found.likelihood),
         )
         work.train(places, block, assignment, scored.memo)
-        self._finish(work, places, block, found, None)
+        self._finish(work, places, block, found, features_under(work, block, best(own)[:, 0]))
 
     def _train_heads(self, work: ClientRound, places: Positions, block: Block) -> None:
         """Train all heads, and the shared body with them; one restart only."""
@@ -143,7 +143,7 @@ class EMMixture(AssignmentRule):
     def _finish(
         self, work: ClientRound, places: Positions, block: Block, found: Responsibilities, features: Tensor | None
     ) -> None:
-        """Send the counts and the weights, and keep the weights; features (B, n, d) under the shared body, if any."""
+        """Send the counts and the weights, and keep the weights; features (B, n, d) if there is a body."""
         objective, builder = work.settings.objective, work.builder
         real = found.gamma if block.mask is None else found.gamma * block.mask[..., None, None]
         builder.count(places, objective.client_counts(real, block, found.seen, work.learner.classes))
