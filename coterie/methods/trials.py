@@ -170,9 +170,7 @@ class RoundTrials:
         places = np.concatenate([part for one in candidates for part in one.parts[0]])
         losses = self._asked(HalfLosses(self.run.seed), view, Clusters(params, first), slots, places, {})
         for one in candidates:
-            tests = [
-                self._test(view, losses, one.model, parts, 1 + way, level) for way, parts in enumerate(one.parts)
-            ]
+            tests = [self._test(view, losses, one.model, parts, 1 + way, level) for way, parts in enumerate(one.parts)]
             yield from sorted((test for test in tests if test is not None), key=lambda test: test.p)[:1]
 
     def _test(

@@ -329,8 +329,9 @@ def test_rotations_are_found():
     settings = {"tau": 0.5, "batch_size": 10, "local_epochs": 1, "evaluate_every": 100}
     for seed in (0, 1):
         data = coterie.scenario("rotated-digits", seed=seed)
-        for share, rounds in ((1.0, 3), (0.2, 15)):
-            found = coterie.fit(data, "stocfl", seed=seed, rounds=rounds, participation=share, **settings)
+        for share, rounds, compare in ((1.0, 3, "sampled"), (0.2, 15, "all")):
+            given = {"rounds": rounds, "participation": share, "compare": compare, **settings}
+            found = coterie.fit(data, "stocfl", seed=seed, **given)
             assert len(found.models) == 4
             assert found.records[-1]["ari"] == 1.0
 
