@@ -295,12 +295,14 @@ class AutoTraining(LocalTraining):
             return replace(usual, **own)
         return _of_length(usual, given, own)
 
-    def of_length(self, given: Mapping[str, Any], common: Mapping[str, Any]) -> LocalTraining:
+    def of_length(self, given: Mapping[Any, Any], common: Mapping[Any, Any]) -> LocalTraining:
         """Return the training with this length; steps without a batch size use all samples."""
         own = {name: getattr(self, name) for name in COMMON} | dict(common)
         if "local_steps" in given:
             return _of_length(FullBatch(), given, own)
         epochs, size = given.get("local_epochs", self.epochs), given.get("batch_size", self.batch_size)
+        if epochs is not None and size is not None:
+            return MiniBatch(epochs=epochs, batch_size=size, **own)
         return AutoTraining(epochs=epochs, batch_size=size, **own)
 
     @property
@@ -421,7 +423,7 @@ LOCAL_OPTIONS = (
     Option(
         "local_epochs",
         int,
-        f"number of passes over a client's samples in a round, instead of local_steps; for networks {EPOCHS} by default",
+        f"passes over a client's samples in a round, instead of local_steps; {EPOCHS} by default for networks",
         low=1,
     ),
     Option(

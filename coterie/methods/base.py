@@ -82,9 +82,7 @@ class Method(Registered, family="method"):
             ConfigError: if it cannot.
         """
         local: LocalTraining | None = getattr(self, "local", None)
-        if local is None:
-            return self
-        return replace(self, local=local.for_learner(learner.usual_training))  # type: ignore[call-arg]
+        return self if local is None else _replaced(self, local=local.for_learner(learner.usual_training))
 
     def with_starts(self, clients: int, rounds: int | None) -> Method:
         """Return the method with the number of its random starts decided.
@@ -169,6 +167,11 @@ class Method(Registered, family="method"):
     def with_options(self, values: Mapping[str, Any]) -> Self:
         """Return the method with these options replaced."""
         return from_options(type(self), values, self)  # type: ignore[no-any-return]
+
+
+def _replaced(method: Any, **fields: Any) -> Any:
+    """Return a method, which is a dataclass, with these fields replaced."""
+    return replace(method, **fields)
 
 
 def find_method(name: object) -> type[Method]:

@@ -20,7 +20,10 @@ from coterie.tiers.composition import Tiers
 
 Model = Mapping[str, np.ndarray]
 """One model as named arrays."""
-_RESTARTS = "number of random initialisations that are trained side by side; the least training loss wins; auto: the method decides"
+_RESTARTS = (
+    "number of random initialisations that are trained side by side; the least training loss wins; auto: the method "
+    "decides"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

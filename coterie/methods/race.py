@@ -33,8 +33,8 @@ class Raced(TieredMethod):
     )
     race_share: float | Auto = option(
         AUTO,
-        f"share of clients asked in each round of a race; auto: {SHARE:g}, or more so that there are {EACH} clients for "
-        "each cluster",
+        f"share of clients asked in each round of a race; auto: {SHARE:g}, or more, so that there are {EACH} clients "
+        "for each cluster",
         above=0,
         high=1,
         needs="race",
@@ -47,7 +47,7 @@ class Raced(TieredMethod):
         several = usual and enough and self.init.random and self.count != 1 and not self.shared
         race = (ROUNDS if several else 0) if self.race == AUTO else self.race
         share: float | Auto = self.race_share
-        if share == AUTO:
+        if share == AUTO and race > 0:
             share = min(1.0, max(SHARE, EACH * (self.count or 1) / clients))
         decided = replace(self, race=race, race_share=share)
         return decided._started(STARTS if several else 1)

@@ -25,6 +25,7 @@ from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.errors import SilenceError, TrainingError
 from coterie.learners.local_training import FIXED_RATE
+from coterie.learners.minimum import GeneralisedLinear
 from coterie.methods.asking import Cost
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, Run
@@ -44,7 +45,7 @@ MOST_WORSE = 0.1
 MARGIN = 2.0
 """The rate that the range test finds is divided by this: later steps are less stable than the first ones."""
 APART = 100.0
-"""Scales of features that differ by more than this factor slow gradient steps down so much that the user is told."""
+"""A feature whose scale is more than this times the median one slows all others down so much that the user is told."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _from_curvature(run: Run, bound: float) -> FoundRate:
     """The rate with which every full-batch step of every client is stable."""
     cost, work = Cost(), run.tiers.local
     everybody = np.arange(len(run.federation.clients))
-    reply = cost.count(run.federation.ask(Curvature(), Broadcast(0, Clusters({}, K=1)), everybody))
+    reply = cost.count(run.federation.ask(Curvature(run.tiers.resample), Broadcast(0, Clusters({}, K=1)), everybody))
     if not reply.clients:
         raise SilenceError("lr=auto: no client has answered")
     largest = float(reply.rows["curvature"].max()) * bound
@@ -93,20 +94,22 @@ def _from_curvature(run: Run, bound: float) -> FoundRate:
         raise TrainingError("lr=auto: the squares of the features are not finite: standardise the columns or give lr")
     curvature = max(largest, float(np.finfo(np.float32).tiny))
     lr = STABLE / (curvature + work.prox) / work.optimizer.lengthening
-    squares = np.sqrt((reply.sums["squares"] / reply.sums["samples"]).numpy())
-    return FoundRate(lr, "curvature", {"curvature": curvature}, _scales_note(squares), cost)
+    scales = np.sqrt((reply.sums["squares"] / reply.sums["samples"]).numpy())
+    assert isinstance(run.learner, GeneralisedLinear), "it declares a curvature"
+    notes = _scales_note(scales[:-1] if run.learner.bias else scales)
+    return FoundRate(lr, "curvature", {"curvature": curvature}, notes, cost)
 
 
 def _scales_note(scales: np.ndarray) -> tuple[str, ...]:
-    """A warning where root mean squares of features differ by a large factor; features that are all 0 do not count."""
-    present = np.flatnonzero(scales > 0)
-    if not len(present) or not scales[present].max() > APART * scales[present].min():
+    """A warning where a feature is much larger than most, by root mean squares; columns of zeros do not count."""
+    present = np.sort(scales[scales > 0])
+    if not len(present) or not present[-1] > APART * present[(len(present) - 1) // 2]:
         return ()
-    low, high = present[scales[present].argmin()], present[scales[present].argmax()]
+    usual = present[(len(present) - 1) // 2]
     return (
-        f"the features differ in scale by a factor of {scales[high] / scales[low]:.2g} (root mean squares: feature "
-        f"{high} {scales[high]:.3g}, feature {low} {scales[low]:.3g}), so that gradient steps that are small enough for "
-        "the one hardly move the other: standardise the features (from_table does)",
+        f"feature {int(scales.argmax())} is {present[-1] / usual:.2g} times as large as the median feature (root mean "
+        f"squares {present[-1]:.3g} and {usual:.3g}): gradient steps that are short enough for the one hardly move the "
+        "others, so that training is slow; standardise the features (from_table does)",
     )
 
 

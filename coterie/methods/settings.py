@@ -10,7 +10,12 @@ from coterie.options import AUTO, SEED, Auto, Option, check_fields, option, opti
 MOST_ROUNDS = 100
 """rounds=auto: the largest number of rounds."""
 USUAL_ROUNDS = 50
-"""rounds=auto: the number where it has to be known in advance, and the least one where the number of clusters changes."""
+"""rounds=auto: the number where it has to be known in advance, and the least one where clusters come and go."""
+
+
+def most_of(rounds: int | Auto) -> int:
+    """Return the largest number of rounds that a setting allows."""
+    return MOST_ROUNDS if rounds == AUTO else rounds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -241,7 +241,9 @@ def _prepared(
         load_installed()
     chosen = make_learner(choice, data.profile, read_tensors)
     settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
-    built = built.for_learner(chosen).with_starts(len(data.clients), None if settings.rounds == AUTO else settings.rounds)
+    built = built.for_learner(chosen).with_starts(
+        len(data.clients), None if settings.rounds == AUTO else settings.rounds
+    )
     _check_open(built, chosen)
     plan = _assembled(built, data, chosen, settings, earlier)
     _check_trials(plan)

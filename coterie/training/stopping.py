@@ -43,8 +43,10 @@ class Watch:
 
 WINDOW = 10
 """Rounds whose mean loss is compared with that of as many rounds before them."""
-SETTLED = 0.01
+SLIGHT = 0.01
 """A loss has settled if between the two it fell by less than this part of its fall so far."""
+SETTLED = "settled"
+"""In a record's `stopped`: the training loss had settled, and rounds=auto."""
 
 
 class Settling:
@@ -77,4 +79,4 @@ class Settling:
         if self.rounds < self.least or len(self.losses) < 2 * WINDOW:
             return False
         before, now = (sum(part) / WINDOW for part in (self.losses[-2 * WINDOW : -WINDOW], self.losses[-WINDOW:]))
-        return before - now <= SETTLED * (self.highest - now)
+        return before - now <= SLIGHT * (self.highest - now)

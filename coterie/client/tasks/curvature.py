@@ -22,9 +22,11 @@ from coterie.learners.minimum import GeneralisedLinear
 class Curvature(Task):
     """Row `curvature`: the largest eigenvalue of X^T X / n_i of each client, (m,); for linear and logistic models.
 
-    It is computed from the smaller of X^T X and X X^T. Sums `squares` (p,) of the squared features and `samples`.
+    It is computed from the smaller of X^T X and X X^T. With `subsets` it is the largest squared length of a row
+    instead, which bounds the eigenvalue for any of the client's samples by themselves. Sums `squares` (p,) of the squared features and `samples`.
     """
 
+    subsets: bool = False
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
@@ -35,10 +37,14 @@ class Curvature(Task):
         for block in cut(shard, shard.hashes, 0):
             phi = learner.glm(block).phi
             squares = squares + (phi**2).sum(dim=(0, 1)).cpu()
+            places = torch.from_numpy(block.positions)
+            if self.subsets:
+                largest[places] = (phi**2).sum(dim=2).amax(dim=1).cpu()
+                continue
             wide = phi.shape[1] < phi.shape[2]
             small = phi @ phi.transpose(1, 2) if wide else phi.transpose(1, 2) @ phi
             top = torch.linalg.eigvalsh(small)[:, -1]
-            largest[torch.from_numpy(block.positions)] = (top / block.sizes.double()).cpu()
+            largest[places] = (top / block.sizes.double()).cpu()
         sums = {"squares": torch.as_tensor(squares), "samples": torch.tensor(float(shard.sizes.sum())).double()}
         return Reply(clients=shard.ids, sums=sums, rows={"curvature": largest})
 

@@ -12,12 +12,13 @@ from coterie.engines.in_process import InProcess
 from coterie.engines.remote import RemoteClients
 from coterie.training.budget import Spending
 from coterie.training.callbacks.base import Callback, Progress, TrainingRun
+from coterie.training.exploding import EXPLODED, has_exploded
 from coterie.training.planning import Plan
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result
 from coterie.training.runs.files import writing
 from coterie.training.runs.folder import RunFolder
-from coterie.training.stopping import Settling, Watch
+from coterie.training.stopping import SETTLED, Settling, Watch
 
 
 def progress_of(run: TrainingRun) -> Progress:
@@ -58,7 +59,7 @@ class SettledLoss(Callback):
 
     settling: Settling
 
-    reason: ClassVar[str] = "settled"
+    reason: ClassVar[str] = SETTLED
 
     def on_start(self, run: TrainingRun) -> None:
         for record in run.records:
@@ -67,6 +68,18 @@ class SettledLoss(Callback):
     def on_round(self, run: TrainingRun, record: RoundRecord) -> bool:
         self.settling.see(record)
         return self.settling.reached
+
+
+@dataclass
+class Exploding(Callback):
+    """Ends a run whose training loss explodes."""
+
+    plan: Plan
+
+    reason: ClassVar[str] = EXPLODED
+
+    def on_round(self, run: TrainingRun, record: RoundRecord) -> bool:
+        return has_exploded(self.plan, [*run.records, record])
 
 
 @dataclass
