@@ -99,6 +99,10 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
     def one_pass(self) -> LocalTraining:
         """Return the same training for one pass over the client's samples."""
 
+    def prolonged(self, times: int) -> LocalTraining:
+        """Return gradient steps on the loss alone, with this many times the number of steps or epochs."""
+        return self.without_prox().prolonged(times)
+
     @abstractmethod
     def batch_size_for(self, samples: int) -> int:
         """Return the number of samples of a step, for clients with up to so many samples."""
@@ -187,6 +191,9 @@ class FullBatch(LocalTraining):
     def one_pass(self) -> FullBatch:
         return replace(self, steps=1)
 
+    def prolonged(self, times: int) -> FullBatch:
+        return replace(self, prox=0.0, steps=times * self.steps)
+
     def batch_size_for(self, samples: int) -> int:
         return samples
 
@@ -244,6 +251,11 @@ class MiniBatch(LocalTraining):
 
     def one_pass(self) -> MiniBatch:
         return replace(self, steps=None, epochs=1)
+
+    def prolonged(self, times: int) -> MiniBatch:
+        if self.epochs is not None:
+            return replace(self, prox=0.0, epochs=times * self.epochs)
+        return replace(self, prox=0.0, steps=times * (self.steps or 1))
 
     def batch_size_for(self, samples: int) -> int:
         return min(self.batch_size, samples)

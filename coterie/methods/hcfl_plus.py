@@ -44,6 +44,7 @@ from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import Prototypes
 from coterie.tiers.procedure import Procedure, ProcedureStep, RemoveUnclaimed, SplitByGap
+from coterie.tiers.split_test import OwnBodiesByTest
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
 """mu-tilde of each backbone that has it, as in the paper's tables."""
@@ -75,6 +76,12 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
         "whether a split halves the clients' weights (soft), or writes the parts into them (hard); by default hard, "
         "with rho soft",
     )
+    body: Literal["auto", "shared"] = option(
+        "auto",
+        "whether all clusters share one body (shared, as in the paper), or each gets its own once a test on held-out "
+        "halves finds that better (auto, where such tests decide about splits)",
+    )
+    merge: bool = option(True, "whether clusters that need no models of their own unite, by tests on held-out halves")
     remove: bool = option(True, "whether clusters that nobody ranks first are removed")
     grace: int = option(2, "number of rounds in which a cluster that comes from a split is not removed", low=0)
     warmup: int = option(0, "number of rounds before the first split", low=0)
@@ -94,19 +101,21 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
 
     def tiers(self) -> Tiers:
         by_default: Literal["ascp", "cscp"] = "cscp" if self.backbone == "fedrc" else "ascp"
-        removal = (RemoveUnclaimed(self.grace),) if self.remove else ()
         return self.grown(
             self._assignment(),
-            Procedure((*removal, self._splitting())),
+            Procedure(self._steps()),
             Prototypes(self.principle or by_default),
             ("body",),
             self.order,
         )
 
-    def _splitting(self) -> ProcedureStep:
-        if self.rho is None:
-            return self.held_out_split(self._hard(), self.warmup)
-        return SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters)
+    def _steps(self) -> tuple[ProcedureStep, ...]:
+        removal = (RemoveUnclaimed(self.grace),) if self.remove else ()
+        if self.rho is not None:
+            return (*removal, SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters))
+        merge = (self.held_out_merge(),) if self.merge else ()
+        bodies = (OwnBodiesByTest(self.test_every),) if self.body == "auto" and self.backbone != "fedsoft" else ()
+        return (*removal, *merge, self.held_out_split(self._hard(), self.warmup), *bodies)
 
     def _assignment(self) -> AssignmentRule:
         if self.backbone in MU:

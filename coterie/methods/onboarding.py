@@ -55,6 +55,9 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
         rows={"anchor": state.portraits[:0]},
         distance=tiers.distance,
     )
+    only_here = run.settings.participation < 1 and any(step.keeps_introductions for step in tiers.procedure.steps)
+    if only_here:  # if everybody takes part, the sums of all members are those of the members that take part
+        view = replace(view, rows={"anchor": state.introductions[:0]}, taking_part=chosen)
     new = chosen[(view.choice[torch.from_numpy(chosen)] < 0).numpy()]
     if not len(new):
         after = regroup(tiers.procedure, view)
@@ -80,7 +83,12 @@ def _with_new_clients(view: View, answered: Positions, rows: torch.Tensor) -> Vi
     """Return the view with the rows (a, P) of the clients that answered, in the order of their hashes."""
     order = np.argsort(view.hashes[answered], kind="stable")
     state = view.state
-    if "portraits" not in state.arrays:
+    if view.taking_part is not None:
+        if "introductions" not in state.arrays:
+            nothing = rows.new_zeros(len(view.clients), rows.shape[1])
+            state = state.with_arrays({"introductions": StateArray(nothing, ("client", None))})
+        state = state.with_values(introductions=state.introductions.index_copy(0, torch.from_numpy(answered), rows))
+    elif "portraits" not in state.arrays:
         empty = StateArray(rows.new_zeros(view.K, rows.shape[1]), ("cluster", None), Share())
         state = state.with_arrays({"portraits": empty})
     return replace(view, state=state, answered=answered[order], rows={"anchor": rows[torch.from_numpy(order)]})

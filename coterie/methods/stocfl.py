@@ -4,6 +4,9 @@ paper                      here
 Psi_i                      row `anchor`, sent once, before the client first trains: a frozen random model less what one
                            local epoch makes of it; everybody draws that model from the seed, so it is not sent
 tau                        tau: clusters whose mean Psi have a cosine of at least tau unite, from the largest on
+mean Psi                   compare=sampled, the authors' code: of the members that take part in the round, so that only
+                           clusters with such members are compared, and the server keeps every Psi_i; compare=all: of
+                           all members so far, and the server keeps their sum. With participation=1 both are the same
 theta_k, omega             the clusters' models, and `clusters.overall`, which all clients train as in FedAvg
 lambda                     lam: theta_k is pulled to omega, as it was sent, by (lam/2) |theta_k - omega|^2
 
@@ -21,7 +24,7 @@ A new client takes the cluster's model with the least loss on its samples (the p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from coterie.core.registry import register
 from coterie.methods.base import TieredMethod
@@ -38,6 +41,11 @@ class StoCFL(TieredMethod):
     """Unite by Psi_i where cos >= tau; theta_k <- mean over members, held near omega; omega <- mean over all."""
 
     tau: float = option(0.1, "clusters unite if their clients' changes of the frozen model have this cosine")
+    compare: Literal["sampled", "all"] = option(
+        "sampled",
+        "whose introductions represent a cluster in a round: those of its members that take part, as in the authors' "
+        "code, or those of all its members so far",
+    )
     lam: float = option(0.5, "how strongly clusters' models are pulled to the one for all (lambda)", low=0)
 
     summary: ClassVar[str] = (
@@ -50,7 +58,7 @@ class StoCFL(TieredMethod):
     def tiers(self) -> Tiers:
         return self.compose(
             assignment=Assigned(),
-            procedure=Procedure((MergeAbove(self.tau),)),
+            procedure=Procedure((MergeAbove(self.tau, self.compare),)),
             distance=AnchorCosine(),
             K=1,
             local=replace(self.local, prox=self.lam),

@@ -35,7 +35,7 @@ from coterie.tiers.procedure import (
     SplitByNorm,
     SplitBySpectrum,
 )
-from coterie.tiers.split_test import SplitByTest
+from coterie.tiers.split_test import MergeByTest, OwnBodiesByTest, SplitByTest
 
 __all__ = [
     "AnchorCosine",
@@ -50,8 +50,10 @@ __all__ = [
     "LabelHistogram",
     "LowestLoss",
     "MergeAbove",
+    "MergeByTest",
     "NearestParameters",
     "Objective",
+    "OwnBodiesByTest",
     "Parameters",
     "PersonalEM",
     "PrincipalAngles",

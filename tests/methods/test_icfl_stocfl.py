@@ -167,7 +167,7 @@ def test_two_means_does_not_mind_the_order_or_the_signs_of_axes():
 
 
 def plain_stocfl(
-    data: FederatedDataset, first: Model, plan: Plan, tau: float, lam: float, share: float
+    data: FederatedDataset, first: Model, plan: Plan, tau: float, lam: float, share: float, compare: str = "sampled"
 ) -> tuple[list[Model], dict[int, int], list[int], Model]:
     """Clusters as lists of clients in the order in which they came; union-find over sorted pairs."""
     clients, hashes = clients_of(data), hash_ids(data.clients)
@@ -184,9 +184,11 @@ def plain_stocfl(
             psi[i] = vector(anchor) - vector(trained(anchor, *clients[i], steps=1))
             groups.append([i])
             models.append(None)
-        shown = [np.mean([psi[i] for i in members], axis=0) for members in groups]
+        seen = [[i for i in members if i in asked or compare == "all"] for members in groups]
+        shown = [np.mean([psi[i] for i in members], axis=0) if members else None for members in seen]
         root = list(range(len(groups)))
-        pairs = [(cosine(shown[a], shown[b]), a, b) for a in range(len(groups)) for b in range(a)]
+        both = [(a, b) for a in range(len(groups)) for b in range(a) if seen[a] and seen[b]]
+        pairs = [(cosine(shown[a], shown[b]), a, b) for a, b in both]
         for similar, a, b in sorted(pairs, reverse=True):
             if similar >= tau:
                 root = [min(root[a], root[b]) if r in (root[a], root[b]) else r for r in root]
@@ -209,10 +211,11 @@ def plain_stocfl(
 
 
 @pytest.mark.parametrize(("tau", "share"), [(0.1, 1.0), (0.5, 1.0), (0.8, 1.0), (0.35, 0.3), (0.5, 0.3), (0.7, 0.3)])
-def test_stocfl_against_a_plain_loop(tau: float, share: float):
+@pytest.mark.parametrize("compare", ["sampled", "all"])
+def test_stocfl_against_a_plain_loop(tau: float, share: float, compare: str):
     data = small_federation("logistic")
-    first, plan, result = run(data, "stocfl", tau=tau, lam=0.4, participation=share)
-    models, cluster, grown, _ = plain_stocfl(data, first, plan, tau, 0.4, share)
+    first, plan, result = run(data, "stocfl", tau=tau, lam=0.4, participation=share, compare=compare)
+    models, cluster, grown, _ = plain_stocfl(data, first, plan, tau, 0.4, share, compare)
     assert [record["K"] for record in result.records] == grown
     assert result.assignments == {data.clients[i]: k for i, k in sorted(cluster.items())}
     assert_models(result, models)
@@ -326,8 +329,9 @@ def test_rotations_are_found():
     settings = {"tau": 0.5, "batch_size": 10, "local_epochs": 1, "evaluate_every": 100}
     for seed in (0, 1):
         data = coterie.scenario("rotated-digits", seed=seed)
-        for share, rounds in ((1.0, 3), (0.2, 15)):
-            found = coterie.fit(data, "stocfl", seed=seed, rounds=rounds, participation=share, **settings)
+        for share, rounds, compare in ((1.0, 3, "sampled"), (0.2, 15, "all")):
+            given = {"rounds": rounds, "participation": share, "compare": compare, **settings}
+            found = coterie.fit(data, "stocfl", seed=seed, **given)
             assert len(found.models) == 4
             assert found.records[-1]["ari"] == 1.0
 
