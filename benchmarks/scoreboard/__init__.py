@@ -29,11 +29,11 @@ class Board:
         """Return the cells of the scenarios whose data is here."""
         return chosen_cells(folder, seeds, only, methods, small)
 
-    def absent(self, folder: Path | None) -> Sequence[str]:
+    def absent(self, folder: Path | None, only: str | None, small: bool) -> Sequence[str]:
         """Return one line for each source of data that is absent: what is left out, and how to get it."""
         files, left_out = Files(folder), dict[str, list[str]]()
         for scenario in scenarios().values():
-            if scenario.needs is not None and not files.has(scenario.needs):
+            if scenario.needs is not None and scenario.is_chosen(only, small) and not files.has(scenario.needs):
                 left_out.setdefault(scenario.needs, []).append(scenario.name)
         return [f"left out: {', '.join(names)} ({how_to_get(needs)})" for needs, names in left_out.items()]
 

@@ -88,7 +88,7 @@ def measured(entry: Entry, scenario: Scenario, drawn: Drawn, seed: int) -> Figur
         "newcomers": _rounded(_newcomers(result, drawn, unit)),
         "groups": drawn.groups,
         "rounds": len(result.records),
-        "bytes": sum(record.bytes_up + record.bytes_down for record in result.records),
+        "bytes": result.metrics.bytes_up + result.metrics.bytes_down,
         "cpu": round(seconds, 2),
     }
     if not result.method.groups.personal:
@@ -142,8 +142,7 @@ def chosen_cells(
     for number in range(seeds or (1 if small else 3)):
         for scenario in known.values():
             absent = scenario.needs is not None and not files.has(scenario.needs)
-            left_out = (small and not scenario.small) or (only or "").lower() not in scenario.name
-            if absent or left_out:
+            if absent or not scenario.is_chosen(only, small):
                 continue
             for entry in ENTRIES.values():
                 wanted = entry.name in names if names is not None else entry.small or not small

@@ -10,7 +10,7 @@ from benchmarks.scoreboard.scenarios import FAMILIES
 from benchmarks.scoreboard.standing import NEARLY_ALL, Standing, mean
 from coterie.experiments.reproduction import Table
 
-DASH = "–"
+DASH = "-"
 SUMMARY = (
     "method",
     "K",
@@ -28,19 +28,20 @@ SUMMARY = (
 HEAD = """# Scoreboard
 
 Every method with its defaults over many scenarios. `coterie scoreboard --page docs/scoreboard.md` writes this page from
-`benchmarks/scoreboard/results.jsonl`, after it has run the cells that the file does not hold; `coterie scoreboard --small`
-shows a small version in about two minutes. Both need a checkout of the repository.
+`benchmarks/scoreboard/results.jsonl`, after it has run the cells that the file does not hold, and `coterie scoreboard
+--small` shows a small version in about two minutes. Both need a checkout of the repository.
 """
 
 READING = """## How to read it
 
-- Nothing is set but the seed, the learner `mlp` for images (`representation` for `linear-heads` and `linear-heads-found`),
-  and the true number of clusters for methods that need one (*given*; 2 where all clients are alike). Where nobody knows
-  the groups these methods take their default. *Finds* means that a method looks for K itself, *truth* that it knows
-  the group of every client: such rows are yardsticks and have no rank. `auto` diagnoses the clients and follows the
-  recommendation. `ifca-auto` is `ifca` with `clusters=auto`, for drawn clients only, since its trial runs take long.
-- *Mean rank*: methods are ranked in each scenario by the mean over seeds of the accuracy, or of the RMSE, of the clients
-  that train; equal ones share a rank, and one that diverges comes last. The mean is over the *scenarios* in which a
+- Nothing is set but the seed, the learner `mlp` for images (`representation` for `linear-heads` and
+  `linear-heads-found`), and the true number of clusters for methods that need one (*given*; 2 where all clients are
+  alike). Where nobody knows the groups these methods take their default. *Finds* means that a method looks for K
+  itself, *truth* that it knows the group of every client: such rows are yardsticks and have no rank. `auto` diagnoses
+  the clients and follows the recommendation. `ifca-auto` is `ifca` with `clusters=auto`, for drawn clients only, since
+  its trial runs take long.
+- *Mean rank*: methods are ranked in each scenario by the mean over seeds of the accuracy, or RMSE, of the clients that
+  train; equal ones share a rank, and one that diverges comes last. The mean is over the *scenarios* in which a
   method can be used, so compare it only among methods with about the same number of them.
 - *Oracle's gain*: how much of the way from `fedavg` (0 %) to `oracle` (100 %) a method goes, in the mean over the
   scenarios where the oracle gains at least two points of accuracy or 5 % of the RMSE. A scenario counts at least
@@ -99,9 +100,9 @@ def markdown(table: Table) -> str:
 def _facts(standing: Standing) -> Iterator[str]:
     cells = sum(len(seeds) for seeds in standing.found.values())
     yield (
-        f"{len(standing.names)} scenarios, {len(standing.entries)} methods, seeds {_listed(standing.seeds)}: {cells} cells, of "
-        f"which {standing.refusals()} were refused because the method is not for such data. Version of the code: "
-        f"{', '.join(standing.versions) or DASH}.\n"
+        f"{len(standing.names)} scenarios, {len(standing.entries)} methods, seeds {_listed(standing.seeds)}: "
+        f"{cells} cells, of which {standing.refusals()} were refused because the method is not for such data. "
+        f"Version of the code: {', '.join(standing.versions) or DASH}.\n"
     )
 
 
@@ -136,12 +137,9 @@ def good_for(standing: Standing, entry: Entry) -> str:
         if shares[least] < NEARLY_ALL:
             parts.append(f"least gain on {least} ({_percent(max(shares[least], -1.0))})")
     split = standing.split_alike(name) if entry.knows is Knows.FINDS else None
-    if split:
-        parts.append(
-            "never splits clients that are alike"
-            if not split[0]
-            else f"splits alike clients in {split[0]} of {split[1]} runs"
-        )
+    if split is not None:
+        often = f"splits alike clients in {split[0]} of {split[1]} runs"
+        parts.append(often if split[0] else "never splits clients that are alike")
     return f"`{name}`: {'; '.join(parts)}."
 
 

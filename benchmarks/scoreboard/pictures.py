@@ -12,8 +12,7 @@ from benchmarks.scoreboard.drawing import Client, Drawn, Values, federation
 from benchmarks.scoreboard.files import Files
 
 Shift = Literal["concept", "feature", "label", "all", "mixed", "none", "dirichlet"]
-"""How groups differ: in what labels mean, in the rotation of images, in the frequency of labels, in all of it, in what
-most labels mean (`mixed`), or not at all. In `dirichlet` there are no groups, every client has its own mix of labels."""
+"""How groups differ; `SHIFTS` in `scenarios` describes each."""
 GROUPS = 3
 CLIENTS = 30
 FILTERS, PATCH, STRIDE = 64, 6, 2
@@ -122,11 +121,8 @@ def filtered(x: Values) -> Values:
     patches /= np.linalg.norm(patches, axis=1, keepdims=True) + 0.1
     answers = np.maximum(patches @ (filters / np.linalg.norm(filters, axis=0)), 0).reshape(n, side, side, FILTERS)
     half = side // 2
-    quarters = [
-        answers[:, a, b].mean((1, 2))
-        for a in (slice(half), slice(half, None))
-        for b in (slice(half), slice(half, None))
-    ]
+    halves = slice(half), slice(half, None)
+    quarters = [answers[:, rows, columns].mean((1, 2)) for rows in halves for columns in halves]
     found: Values = 10 * np.concatenate(quarters, axis=1)
     return found
 

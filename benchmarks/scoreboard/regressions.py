@@ -55,7 +55,7 @@ SITES, ROWS = 40, 50
 
 
 def mixed_table(seed: int) -> Drawn:
-    """Return sites with a raw table: columns in unlike units, categories, a column with gaps, three groups of prices."""
+    """Return sites with a raw table: unlike units, categories, a column with gaps, three groups of prices."""
     random = np.random.default_rng([seed, 5])
     group = random.permutation(np.arange(SITES) % 3)
     own = np.repeat(group, ROWS)

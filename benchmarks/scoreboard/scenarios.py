@@ -38,6 +38,10 @@ class Scenario:
     small: bool = False
     """Whether it belongs to the small version."""
 
+    def is_chosen(self, only: str | None, small: bool) -> bool:
+        """Whether its name contains a text, and it belongs to the small version if that is asked for."""
+        return (only or "").lower() in self.name and (self.small or not small)
+
 
 SHIFTS: dict[Shift, str] = {
     "concept": "labels mean different things",
@@ -92,9 +96,10 @@ def _pictures(files: Files) -> Iterator[Scenario]:
         for shift in shifts:
             draw = Pictures(Source(name), shift, files)
             yield Scenario(f"{name} {shift}", "images", SHIFTS[shift], draw, "mlp", name)
-    for shift in ("concept", "none"):
-        draw = Pictures(Source("cifar10", 100, 50), shift, files)  # type: ignore[arg-type]
-        about = f"{SHIFTS[shift]}; 256 features of fixed random filters"  # type: ignore[index]
+    kinds: tuple[Shift, ...] = ("concept", "none")
+    for shift in kinds:
+        draw = Pictures(Source("cifar10", 100, 50), shift, files)
+        about = f"{SHIFTS[shift]}; 256 features of fixed random filters"
         yield Scenario(f"cifar10 {shift}", "images", about, draw, None, "cifar10", alike=shift == "none")
 
 

@@ -80,7 +80,7 @@ def scoreboard_command(
     if show:
         scores = Scores(read(file, KEPT_AS), ())
     else:
-        for line in board.absent(folder):
+        for line in board.absent(folder, only, small):
             err.print(on_one_line(line), soft_wrap=True, highlight=False)
         with cell_progress(err) as (on_start, on_progress, on_cell):
             try:

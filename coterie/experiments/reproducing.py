@@ -55,7 +55,7 @@ def run_cells(
     on_progress: OnProgress = lambda cell, done: None,
     on_cell: OnCell = lambda cell, figures, seconds: None,
 ) -> list[str]:
-    """Run cells, or go on with them, and append each to the results file under a name; returns what failed, one line each."""
+    """Run cells, or go on with them, and append each to the results file; return one line for each that failed."""
     failed: list[str] = []
 
     def watch(waiting: Sequence[Cell]) -> None:

@@ -31,8 +31,8 @@ class Scoreboard(Protocol):
         """Return the cells of the scenarios whose data is here."""
         ...
 
-    def absent(self, folder: Path | None) -> Sequence[str]:
-        """Return one line for each source of data that is absent."""
+    def absent(self, folder: Path | None, only: str | None, small: bool) -> Sequence[str]:
+        """Return one line for each source of data that is absent, of the scenarios that are asked for."""
         ...
 
     def summary(self, found: Found) -> Table:
