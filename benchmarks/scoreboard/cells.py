@@ -152,15 +152,19 @@ def chosen_cells(
 
 
 def code_version() -> str:
-    """Return the version of the code as git describes it, or that of the package where git knows nothing."""
+    """Return the version of the code as git describes it, or that of the package where git knows nothing.
+
+    It ends in `-dirty` if files of `coterie` or `benchmarks` were changed since, other than results.
+    """
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        version = _git("describe", "--always")
+        changed = _git("status", "--porcelain", "--", "coterie", "benchmarks", ":(exclude)*.jsonl")
     except (OSError, subprocess.CalledProcessError):
         return coterie.__version__
+    return f"{version}-dirty" if changed else version
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).parents[2]
+    found = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
     return found.stdout.strip()

@@ -11,19 +11,7 @@ from benchmarks.scoreboard.standing import NEARLY_ALL, Standing, mean
 from coterie.experiments.reproduction import Table
 
 DASH = "-"
-SUMMARY = (
-    "method",
-    "K",
-    "mean rank",
-    "scenarios",
-    "oracle's gain",
-    "95 % of it in",
-    "newcomers' gain",
-    "error in K",
-    "alike clients split",
-    "processor s",
-    "MB",
-)
+SUMMARY = ("method", "K", "rank", "scenarios", "gain", "95 %", "newcomers", "K error", "split", "CPU s", "MB")
 
 HEAD = """# Scoreboard
 
@@ -40,17 +28,17 @@ READING = """## How to read it
   itself, *truth* that it knows the group of every client: such rows are yardsticks and have no rank. `auto` diagnoses
   the clients and follows the recommendation. `ifca-auto` is `ifca` with `clusters=auto`, for drawn clients only, since
   its trial runs take long.
-- *Mean rank*: methods are ranked in each scenario by the mean over seeds of the accuracy, or RMSE, of the clients that
+- *Rank*: methods are ranked in each scenario by the mean over seeds of the accuracy, or RMSE, of the clients that
   train; equal ones share a rank, and one that diverges comes last. The mean is over the *scenarios* in which a
   method can be used, so compare it only among methods with about the same number of them.
-- *Oracle's gain*: how much of the way from `fedavg` (0 %) to `oracle` (100 %) a method goes, in the mean over the
+- *Gain*: how much of the way from `fedavg` (0 %) to `oracle` (100 %) a method goes, in the mean over the
   scenarios where the oracle gains at least two points of accuracy or 5 % of the RMSE. A scenario counts at least
-  -100 %. *95 % of it in*: the number of these scenarios in which a method goes 95 % of the way.
-- *Newcomers' gain*: the same for clients that did not train, every fifth one. A newcomer shows ten labelled samples
+  -100 %. *95 %*: in how many of these scenarios a method goes 95 % of the way.
+- *Newcomers*: the same for clients that did not train, every fifth one. A newcomer shows ten labelled samples
   (`result.predict(x, support=...)`) and is scored on others. A dash: the method cannot serve somebody new.
-- *Error in K*: mean of |K - true K| where there are groups. *Alike clients split*: runs with more than one cluster on
-  clients that are all alike, of all such runs.
-- *Processor s* and *MB* (sent and received by all clients) are means over all runs.
+- *K error*: mean of |K - true K| where there are groups. *Split*: runs with more than one cluster on clients
+  that are all alike, of all such runs.
+- *CPU s* (processor seconds of a run) and *MB* (sent and received by all clients) are means over all runs.
 - In the tables of a family: accuracy in per cent, or RMSE, of the clients / of newcomers, and in brackets the mean
   number of clusters and the adjusted Rand index.
 """
@@ -73,10 +61,10 @@ def _summary_row(standing: Standing, entry: Entry) -> list[str]:
         _number(rank, 1),
         str(sum((scenario, name) in standing.runs for scenario in standing.names)),
         _percent(mean(shares)),
-        f"{sum(share >= NEARLY_ALL for share in shares)} of {len(shares)}" if shares else DASH,
+        f"{sum(share >= NEARLY_ALL for share in shares)}/{len(shares)}" if shares else DASH,
         _percent(mean(standing.shares(name, figure="newcomers"))),
         _number(standing.count_error(name), 2) if finds else DASH,
-        f"{split[0]} of {split[1]}" if split else DASH,
+        f"{split[0]}/{split[1]}" if split else DASH,
         _number(standing.mean_over(name, "cpu"), 1),
         _number((standing.mean_over(name, "bytes") or 0) / 1e6, 1),
     ]

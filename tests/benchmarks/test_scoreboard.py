@@ -89,15 +89,15 @@ def test_errors_in_k_and_splits_of_alike_clients():
 
 def test_the_summary_and_the_page_say_all_that():
     rows = {row[0]: row for row in summary(STANDING).rows}
-    shown = ["`cfl`", "finds", "1.8", "3", "-1 %", "1 of 2", "-1 %", "1.00", "1 of 2", "1.5", "2.0"]
+    shown = ["`cfl`", "finds", "1.8", "3", "-1 %", "1/2", "-1 %", "1.00", "1/2", "1.5", "2.0"]
     assert rows["`cfl`"] == shown  # mean rank (1 + 1.5 + 3) / 3; mean share (-1 + .975) / 2
-    assert rows["`ifca`"][1:6] == ["given", "2.0", "3", "85 %", "1 of 2"]
+    assert rows["`ifca`"][1:6] == ["given", "2.0", "3", "85 %", "1/2"]
     assert good_for(STANDING, ENTRIES["cfl"]) == (
         "`cfl`: best on digits (mean rank 1.2); worst on linear (3.0); as good as knowing the groups in 1 of 2 "
         "scenarios with clear groups; least gain on linear groups (-100 %); splits alike clients in 1 of 2 runs."
     )
     text = page(STANDING, "board.svg")
-    assert "3 scenarios, 4 methods, seeds 1 to 2: 17 cells, of which 1 were refused" in text
+    assert "3 scenarios, 4 methods, seeds 1 to 2: 18 cells, of which 1 were refused" in text
     assert "| `ifca` | 80.0 / 80.0 (2.0, 0.50) | 85.0 / 85.0 (2.0, 0.50) |" in text
     assert "| `cfl` | diverged |" in text
     assert "- usps concept (data: put usps.npz (x_train, y_train) into the folder of --data)" in text
