@@ -120,7 +120,7 @@ def good_for(standing: Standing, entry: Entry) -> str:
     shares = {n: s for n in standing.names if (s := standing.share(n, name)) is not None}
     if shares:
         reached = sum(share >= NEARLY_ALL for share in shares.values())
-        parts.append(f"as good as knowing the groups in {reached} of {len(shares)} scenarios with clear groups")
+        parts.append(f"95 % of the oracle's gain in {reached} of {len(shares)} scenarios with clear groups")
         least = min(shares, key=lambda n: shares[n])
         if shares[least] < NEARLY_ALL:
             parts.append(f"least gain on {least} ({_percent(max(shares[least], -1.0))})")
@@ -179,4 +179,4 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return DASH if share is None else f"{100 * share:.0f} %"
+    return DASH if share is None else f"{round(100 * share)} %"

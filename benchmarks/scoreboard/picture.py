@@ -8,7 +8,7 @@ from benchmarks.scoreboard.entries import Knows
 from benchmarks.scoreboard.standing import Standing
 from coterie.report.figures.svg import tag
 
-CELL, LEFT, TOP, RIGHT, FOOT = 24.0, 150.0, 130.0, 60.0, 40.0
+CELL, LEFT, TOP, RIGHT, FOOT = 24.0, 190.0, 130.0, 60.0, 40.0
 GAP = 8.0
 """Between two families of scenarios."""
 DARK, LIGHT = (16, 78, 139), (238, 243, 248)

@@ -23,8 +23,8 @@ class Source:
     """Images and how many of them a client has."""
 
     name: str
-    train: int = 60
-    test: int = 30
+    train: int = 50
+    test: int = 25
 
     def read(self, files: Files) -> tuple[Values, Values]:
         """Return images (n, side, side), or (n, 3, 32, 32) in colour, from 0 to 1, and their labels."""
@@ -109,7 +109,7 @@ def filtered(x: Values) -> Values:
     """Return the answers of 64 fixed random filters of 6 x 6 pixels, averaged over the quarters of each image.
 
     Each patch is centred and scaled to length 1 first, negative answers count as zero, and the 256 features are
-    multiplied by 10, which makes their standard deviation about 0.3.
+    multiplied by 10, which makes their standard deviation about 0.2.
     """
     n, channels = x.shape[:2]
     filters = np.random.default_rng(0).standard_normal((channels * PATCH * PATCH, FILTERS)).astype(np.float32)
@@ -127,7 +127,7 @@ def filtered(x: Values) -> Values:
     return found
 
 
-WRITERS, IMAGES = 40, 100
+WRITERS, IMAGES = 30, 90
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Handwriting:
     files: Files = Files()
 
     def __call__(self, seed: int) -> Drawn:
-        """Return the writers of a seed, with at most 100 images each, a third of them held out."""
+        """Return the writers of a seed, with at most 90 images each, a third of them held out."""
         random = np.random.default_rng([seed, 3])
         found = self.files.read("femnist")
         x, y, writer = found["x_train"], found["y_train"].astype(np.int64), found["w_train"]

@@ -104,7 +104,7 @@ def _pictures(files: Files) -> Iterator[Scenario]:
 
 
 def _real(files: Files) -> Iterator[Scenario]:
-    writers = "32 writers of FEMNIST, 62 classes"
+    writers = "24 writers of FEMNIST, 62 classes"
     yield Scenario("femnist writers", "real", writers, Handwriting(False, files), "mlp", "femnist")
     permuted = f"{writers}; labels mean different things in 3 groups"
     yield Scenario("femnist permuted", "real", permuted, Handwriting(True, files), "mlp", "femnist")

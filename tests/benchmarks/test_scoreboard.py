@@ -93,7 +93,7 @@ def test_the_summary_and_the_page_say_all_that():
     assert rows["`cfl`"] == shown  # mean rank (1 + 1.5 + 3) / 3; mean share (-1 + .975) / 2
     assert rows["`ifca`"][1:6] == ["given", "2.0", "3", "85 %", "1/2"]
     assert good_for(STANDING, ENTRIES["cfl"]) == (
-        "`cfl`: best on digits (mean rank 1.2); worst on linear (3.0); as good as knowing the groups in 1 of 2 "
+        "`cfl`: best on digits (mean rank 1.2); worst on linear (3.0); 95 % of the oracle's gain in 1 of 2 "
         "scenarios with clear groups; least gain on linear groups (-100 %); splits alike clients in 1 of 2 runs."
     )
     text = page(STANDING, "board.svg")
