@@ -11,7 +11,7 @@ from benchmarks.scoreboard.standing import NEARLY_ALL, Standing, mean
 from coterie.experiments.reproduction import Table
 
 DASH = "-"
-SUMMARY = ("method", "K", "rank", "scenarios", "gain", "95 %", "newcomers", "K error", "split", "CPU s", "MB")
+SUMMARY = ("method", "K", "rank", "cases", "gain", "95 %", "new", "K error", "split", "CPU s", "MB")
 
 HEAD = """# Scoreboard
 
@@ -29,12 +29,12 @@ READING = """## How to read it
   the clients and follows the recommendation. `ifca-auto` is `ifca` with `clusters=auto`, for drawn clients only, since
   its trial runs take long.
 - *Rank*: methods are ranked in each scenario by the mean over seeds of the accuracy, or RMSE, of the clients that
-  train; equal ones share a rank, and one that diverges comes last. The mean is over the *scenarios* in which a
-  method can be used, so compare it only among methods with about the same number of them.
+  train; equal ones share a rank, and one that diverges comes last. The mean is over the scenarios in which a
+  method can be used (*cases*), so compare it only among methods with about as many.
 - *Gain*: how much of the way from `fedavg` (0 %) to `oracle` (100 %) a method goes, in the mean over the
   scenarios where the oracle gains at least two points of accuracy or 5 % of the RMSE. A scenario counts at least
   -100 %. *95 %*: in how many of these scenarios a method goes 95 % of the way.
-- *Newcomers*: the same for clients that did not train, every fifth one. A newcomer shows ten labelled samples
+- *New*: the same for clients that did not train, every fifth one. A newcomer shows ten labelled samples
   (`result.predict(x, support=...)`) and is scored on others. A dash: the method cannot serve somebody new.
 - *K error*: mean of |K - true K| where there are groups. *Split*: runs with more than one cluster on clients
   that are all alike, of all such runs.
