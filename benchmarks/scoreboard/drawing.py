@@ -101,7 +101,9 @@ def table(columns: Columns, client: str, target: str, groups: Sequence[int] | No
     data = coterie.from_table({k: v[stay] for k, v in columns.items()}, client=client, target=target, seed=seed)
     if groups is not None:
         own = {str(name): group for name, group in zip(names, groups, strict=True)}
-        data = replace(data, truth=np.array([own[name] for name in data.clients]))
+        names_of_groups = tuple(str(group) for group in range(max(groups) + 1))
+        truth = np.array([own[name] for name in data.clients])
+        data = replace(data, truth=truth, group_names=names_of_groups)
     return Drawn(data, [_table_newcomer(columns, columns[client] == name, client, target) for name in newcomers])
 
 

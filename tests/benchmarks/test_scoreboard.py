@@ -162,6 +162,7 @@ def test_newcomers_of_a_table_bring_raw_rows():
     columns = {"site": site, "x": np.arange(70.0), "kind": np.array(["a", "b"] * 35), "y": np.arange(70.0) / 2}
     drawn = table(columns, "site", "y", [0, 1, 0, 1, 1], 0)
     assert drawn.data.truth.tolist() == [0, 1, 0, 1]
+    assert drawn.data.group_names == ("0", "1")
     (newcomer,) = drawn.newcomers
     assert sorted(newcomer.support) == ["kind", "x", "y"]
     assert newcomer.support["x"].tolist() == list(range(56, 56 + SUPPORT))
