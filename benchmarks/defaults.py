@@ -40,7 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "rounds=50": {"rounds": 50},
     "rounds=200": {"rounds": 200},
     "full batches": {"local_steps": 10},
-    "two epochs": {"local_epochs": 2},
+    "one epoch": {"local_epochs": 1},
     "lr x 2": {"times": 2.0},
     "lr / 2": {"times": 0.5},
     "lr / 4": {"times": 0.25},

@@ -408,7 +408,7 @@ def _check_count(training: str, setting: str, value: int) -> None:
         raise ConfigError(f"{training}: {setting} must be at least 1, got {value}")
 
 
-EPOCHS, BATCH = 1, 20
+EPOCHS, BATCH = 2, 20
 """The usual local training of networks; docs/defaults.md has the measurements."""
 FULL_BATCHES = FullBatch()
 MINI_BATCHES = MiniBatch(batch_size=BATCH, epochs=EPOCHS)

@@ -168,7 +168,7 @@ def test_recommendations_for_a_method_do_not_apply_to_a_typed_one():
     assert {"restarts", "lr", "clusters", "rounds"} <= data.recommended.keys()
     typed, named = prepare(data, IFCA(), None, {}), prepare(data, "ifca", None, {})
     decided = {"init": RandomInit(restarts=5), "race": 5, "race_share": 1.0}
-    assert typed.method == IFCA(local=MiniBatch(batch_size=20, epochs=1), **decided)
+    assert typed.method == IFCA(local=MiniBatch(batch_size=20, epochs=2), **decided)
     assert named.method.init == RandomInit(restarts=data.recommended["restarts"])
     assert typed.rounds == named.rounds == data.recommended["rounds"]
 
@@ -248,9 +248,9 @@ def test_the_help_of_an_option_is_that_of_its_field():
         "cluster"
     )
     assert helps["local_steps"].startswith("number of gradient steps")
-    assert helps["rounds"] == "number of communication rounds (T)"
+    assert helps["rounds"].startswith("number of communication rounds (T); auto: until the training loss settles")
     defaults = {each.name: each.default for each in OneShot.options()}
-    assert defaults["local_steps"] == 10
+    assert (defaults["local_steps"], defaults["lr"]) == (None, "auto"), "the length depends on the learner"
     assert defaults["clustering"] == ODCL().clustering
 
 
