@@ -114,7 +114,7 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
         if self.rho is not None:
             return (*removal, SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters))
         merge = (self.held_out_merge(),) if self.merge else ()
-        bodies = (OwnBodiesByTest(self.test_every),) if self.body == "auto" and self.backbone != "fedsoft" else ()
+        bodies = (OwnBodiesByTest(self.test_every, self.false_splits),) if self.body == "auto" and self.backbone != "fedsoft" else ()
         return (*removal, *merge, self.held_out_split(self._hard(), self.warmup), *bodies)
 
     def _assignment(self) -> AssignmentRule:
