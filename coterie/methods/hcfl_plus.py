@@ -9,6 +9,13 @@ P_ic, P_i (eq. 11, 12)    class prototypes and mean feature, before training; th
 rho                       split the cluster of the largest distance if that is rho above the mean there (alg. 2)
 alg. 4                    the parts make the two heads; weights are halved (soft), or the parts written into them (hard)
 lines 12-19               a cluster that nobody ranks first is removed
+eq. 2                     the measure `objective` of every round, before training (fedem, fedrc)
+
+The paper leaves the right rho open. By default held-out tests (`tiers/split_test.py`) take its place, and two more steps
+that the paper does not have use the same test:
+merge                     two clusters unite if one model is as good for both; merge=false: never
+body                      each cluster gets a body of its own once that is surely better; body=shared, as in the paper:
+                          never. With rho, neither step is taken
 
 backbone  explains by     clients                                                   sets apart      mu    split
 fedem     p(y|x)          train all heads by gamma                                  any shift       0     soft
@@ -114,7 +121,11 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
         if self.rho is not None:
             return (*removal, SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters))
         merge = (self.held_out_merge(),) if self.merge else ()
-        bodies = (OwnBodiesByTest(self.test_every),) if self.body == "auto" and self.backbone != "fedsoft" else ()
+        bodies = (
+            (OwnBodiesByTest(self.test_every, self.false_splits),)
+            if self.body == "auto" and self.backbone != "fedsoft"
+            else ()
+        )
         return (*removal, *merge, self.held_out_split(self._hard(), self.warmup), *bodies)
 
     def _assignment(self) -> AssignmentRule:

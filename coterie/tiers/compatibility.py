@@ -18,6 +18,7 @@ from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import AnchorCosine, FeatureNorm, LabelHistogram, Parameters
 from coterie.tiers.objective import Joint, Ratio
 from coterie.tiers.procedure import MergeAbove, ProcedureStep, SplitByNorm, SplitBySpectrum
+from coterie.tiers.split_test import OwnBodiesByTest
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ LIMITS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "softmax-loss": {"temperature": (1e-12, float("inf"))},
     "count-shares": {"every": (1, float("inf")), "least": (1e-12, 1)},
     "split-by-gap": {"rho": (0, float("inf")), "least": (2, float("inf")), "warmup": (0, float("inf"))},
+    "merge-by-test": {"least_p": (0, 1), "every": (1, float("inf"))},
+    "own-bodies-by-test": {"every": (1, float("inf"))},
     "split-by-spectrum": {"alpha0": (1e-12, 1 - 1e-12), "least": (2, float("inf"))},
     "split-by-norm": {"eps1": (0, float("inf")), "eps2": (0, float("inf")), "least": (2, float("inf"))},
 }
@@ -236,6 +239,22 @@ def part_of_a_body(mix: Mix) -> str | None:
     return None
 
 
+def bodies_that_cannot_part(mix: Mix) -> str | None:
+    """Only a shared body can become several, and a client's own head would not fit a whole model."""
+    if not any(isinstance(step, OwnBodiesByTest) for step in mix.tiers.procedure.steps):
+        return None
+    if not mix.tiers.shared:
+        return (
+            "own-bodies-by-test parts a shared body, but clusters have whole models: set shared=body, or leave it out"
+        )
+    if mix.tiers.assignment.personal:
+        return (
+            f"own-bodies-by-test makes whole models of heads, but with assignment {mix.assignment} clients keep heads "
+            "of their own: use assignment=em-mixture or nearest-parameters"
+        )
+    return None
+
+
 def several_starts_of_one(mix: Mix) -> str | None:
     """A body that heads share has one start, and so has a client with a model of its own."""
     one = mix.tiers.assignment.personal or (mix.tiers.assignment.trains_heads and bool(mix.tiers.shared))
@@ -340,6 +359,7 @@ REFUSED: tuple[Check, ...] = (
     mixture_averaged_over_members,
     whole_models_on_a_body,
     part_of_a_body,
+    bodies_that_cannot_part,
     several_starts_of_one,
     robust_without_members,
     split_heads_of_hard_clients,

@@ -119,6 +119,13 @@ CASES += [
     Case("hcfl-split", "mlp", TESTED | EM[1]),
     Case("hcfl+", "mlp", TESTED | {"grace": 1}),
 ]
+ALIKE = {"clusters": 3, "procedure": "merge-by-test:every=1,least_p=0.01", "shared": "body", "distance": "prototypes"}
+PARTED = {"clusters": 2, "procedure": "own-bodies-by-test:every=2,rate=1000000", "shared": "body"}
+CASES += [
+    Case("tiered", "mlp", ALIKE | {"assignment": "em-mixture"}),
+    Case("tiered", "mlp", PARTED | {"assignment": "em-mixture", "distance": "prototypes", "participation": 0.6}),
+    Case("tiered", "mlp", PARTED | {"assignment": "nearest-parameters", "distance": "prototypes", "batch_size": 4}),
+]
 # what clients send in rows is combined by one function, whichever method it is
 CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
 CASES += [Case("fesem", "linear", {"combine": "krum:attackers=1,keep=2"})]
