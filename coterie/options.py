@@ -328,9 +328,13 @@ def plain_value(value: object) -> Any:
     return short_plain(value) if isinstance(value, Registered) else value
 
 
-@cache
 def _fields_of(kind: Any) -> tuple[tuple[Field[Any], Option | None, Any], ...]:
     """The fields that the constructor of a dataclass takes, each with the option or the group of options that it is."""
+    return _cached_fields(kind)
+
+
+@cache
+def _cached_fields(kind: type) -> tuple[tuple[Field[Any], Option | None, Any], ...]:
     hints = get_type_hints(kind)
     found = []
     for each in fields(kind):
