@@ -20,6 +20,7 @@ from coterie.diagnosis.values import Cost, DataFacts, Diagnosis
 from coterie.engines.remote import RemoteClients
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
+from coterie.evaluate.baselines import PERFECT_LOSS, PERFECT_R2
 from coterie.learners import make_learner
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.settings import RunSettings
@@ -130,6 +131,12 @@ def _facts(data: ClientDirectory, pooled: Pooled, session: Session) -> DataFacts
 
 def _warnings(pooled: Pooled, session: Session) -> tuple[str, ...]:
     found = []
+    perfect = PERFECT_LOSS if pooled.classes is not None else 1 - PERFECT_R2
+    if pooled.score < perfect * pooled.null_score:
+        found.append(
+            "One model for all predicts the target almost without error: probably a feature holds the target or was "
+            "computed from it. Leave that feature out; otherwise this diagnosis means little."
+        )
     if session.silent:
         names = ", ".join(session.silent[:5]) + (", ..." if len(session.silent) > 5 else "")
         found.append(f"Clients that did not answer are left out: {names}.")
