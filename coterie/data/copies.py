@@ -11,6 +11,8 @@ from coterie.data.summary import ColumnSummary, Level, Moments
 
 CLOSE = 1e-7
 """Largest difference of the extremes of two copies, in standard deviations."""
+FEWEST_ROWS = 100
+"""Training rows below which extremes and counts may agree by chance."""
 FEWEST_LEVELS = 4
 """Levels with the same counts below which two features may agree by chance; a feature and the target seldom do."""
 
@@ -24,6 +26,8 @@ def is_copy(one: ColumnSummary, other: ColumnSummary, fewest_levels: int = FEWES
         fewest_levels: Number of levels from which equal counts are no chance.
     """
     if (one.missing, one.training_missing) != (other.missing, other.training_missing):
+        return False
+    if min(one.training, other.training) - one.training_missing < FEWEST_ROWS:
         return False
     return _same_extremes(one, other) or _same_counts(one, other, fewest_levels)
 

@@ -127,9 +127,9 @@ def test_copies_of_columns_in_other_units_and_words():
 
 
 def test_two_columns_with_few_levels_may_agree_by_chance():
-    owner, trained = np.zeros(12, dtype=np.int64), np.ones(12, dtype=bool)
-    one = summarize("one", np.array(["a"] * 7 + ["b"] * 5, dtype=object), trained, owner)
-    other = summarize("other", np.array(["x"] * 5 + ["y"] * 7, dtype=object), trained, owner)
+    owner, trained = np.zeros(120, dtype=np.int64), np.ones(120, dtype=bool)
+    one = summarize("one", np.array(["a"] * 70 + ["b"] * 50, dtype=object), trained, owner)
+    other = summarize("other", np.array(["x"] * 50 + ["y"] * 70, dtype=object), trained, owner)
     assert not is_copy(one, other)
     assert is_copy(one, other, fewest_levels=2)
 
