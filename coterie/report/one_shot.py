@@ -102,4 +102,6 @@ def grouped(metrics: Mapping[str, Any]) -> str | None:
     apart = "" if nearest is None else f", those of two groups at least {nearest:.1f} degrees apart"
     diverged = found.get("diverged")
     joined = f", {diverged} that diverged joined by their loss" if diverged else ""
-    return f"{found['answered']} clients by {found['by']}{apart}{joined}; {found['bytes_up'] / 1e6:.2f} MB up"
+    tests = found.get("tests") or []
+    single = f"; one group: {tests[0]['text']}" if tests and found["clusters"] == 1 else ""
+    return f"{found['answered']} clients by {found['by']}{apart}{joined}{single}; {found['bytes_up'] / 1e6:.2f} MB up"

@@ -107,7 +107,7 @@ def count_by_halves(first: Floats, second: Floats, samples: Floats, rate: float 
 
     if len(first) < 2 * FEWEST:
         return CountedByHalves(1, ())
-    one, other = _directions(first), _directions(second)
+    one, other = directions(first), directions(second)
     found = [
         cut_tree(linkage(a, "ward"), a @ a.T, b @ a.T, samples, rate / 2) for a, b in ((one, other), (other, one))
     ]
@@ -115,6 +115,7 @@ def count_by_halves(first: Floats, second: Floats, samples: Floats, rate: float 
     return CountedByHalves(int(most.labels.max()) + 1, most.tests)
 
 
-def _directions(vectors: Floats) -> Floats:
+def directions(vectors: Floats) -> Floats:
+    """Return vectors (m, P) with length 1; zeros stay zeros."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float64).tiny))

@@ -144,7 +144,7 @@ CASES += [
     for options in (
         {"measure": "madc", "pretrain_steps": 5},
         {"founders": 4, "batch_size": 4, "pretrain_steps": 6},
-        {"then": "fedprox", "mu": 0.3, "participation": 0.6},
+        {"then": "fedprox", "mu": 0.3, "participation": 0.6, "clusters": "auto"},
     )
 ]
 CASES += [Case("ifca", "mlp", {"init": "fedgroup:pretrain_steps=3"})]
@@ -190,6 +190,7 @@ CASES += [Case("icfl", "logistic", SPECTRUM | {"participation": 0.6, "least": 3,
 CASES += [
     Case("stocfl", "linear", {"tau": 0.6}),
     Case("stocfl", "mlp", {"tau": 0.9, "lam": 0.0}),
+    Case("stocfl", "mlp", {"false_splits": 0.5, "participation": 0.6}),
     Case("stocfl", "mlp", {"tau": 0.6, "batch_size": 4, "local_epochs": 2}),
 ]
 CASES += [Case("stocfl", "logistic", {"tau": 0.5, "participation": 0.6, "client_weight": "uniform", "server_lr": 0.7})]
