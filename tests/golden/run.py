@@ -67,6 +67,8 @@ OF_THE_PAPERS = {
     "composed": {"averaging": "all"},
     "tiered": {"averaging": "all"},
     "pacfl": {"beta": 7.0},
+    "fedgmm": {"gaussians": "tied"},
+    "stocfl": {"tau": 0.1},
     "cfl": {"eps1": 0.4, "eps2": 1.6},
     "icfl": {"alpha0": 0.85},
     "hcfl": {"backbone": "fedrc", "averaging": "all", "eps1": 0.4, "eps2": 1.6},

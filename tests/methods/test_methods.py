@@ -122,7 +122,7 @@ CASES += [
 # what clients send in rows is combined by one function, whichever method it is
 CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
 CASES += [Case("fesem", "linear", {"combine": "krum:attackers=1,keep=2"})]
-CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3])]
+CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3] | {"gaussians": "tied"})]
 CASES += [Case("fedgmm", "linear", {"gaussians": 3}), Case("fedgmm", "mlp", {"embedding": "start", "gaussians": 2})]
 CASES += [Case("fedgmm", "logistic", {"embedding": "random", "gaussians": 2, "restarts": 2})]
 CASES += [Case("fedsoft", "mlp", options) for options in (EM[1], EM[3], {"count_every": 2})]
