@@ -28,7 +28,7 @@ import coterie
 from coterie.core.dataset import FederatedDataset
 from coterie.errors import CoterieError
 
-GIVEN_K = ("ifca", "fedem", "fedrc", "fesem", "fedsoft", "fedgmm", "fedgroup", "one-shot", "flexcfl")
+GIVEN_K = ("ifca", "fedem", "fedrc", "fesem", "fedsoft", "fedgmm", "one-shot")
 """Methods that are told the true number of clusters."""
 METHODS = (
     "local",
@@ -41,6 +41,8 @@ METHODS = (
     "hcfl+",
     "stocfl",
     "pacfl",
+    "fedgroup",
+    "flexcfl",
     "fedamp",
     *GIVEN_K,
 )

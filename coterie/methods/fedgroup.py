@@ -25,21 +25,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.solvers import LocalSolver, LocalSteps
-from coterie.client.tasks.half_solves import HalfSolves
-from coterie.client.tasks.half_summaries import HALVES
+from coterie.client.solvers import LocalSteps
 from coterie.client.tasks.local_solve import LocalSolve
 from coterie.core.clusters import Clusters, Params, flat, unflat
-from coterie.core.federation import Federation, positions_of
-from coterie.core.messages import Broadcast, Reply
+from coterie.core.messages import Broadcast
 from coterie.core.registry import register
-from coterie.core.shard import Positions
 from coterie.errors import TrainingError
 from coterie.methods.asking import NOBODY, Cost, ask_everybody, averages, join_by_loss
+from coterie.methods.counting import count_solved
 from coterie.methods.initializers import one_model
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.pacfl import FOUNDERS_EACH, founders
@@ -49,7 +45,6 @@ from coterie.server.clustering.agglomerate import agglomerate
 from coterie.server.clustering.kmeans import kmeans
 from coterie.tiers.distance import CosineGaps, decomposed_cosines
 from coterie.tiers.landmarks import MOST
-from coterie.tiers.tree_test import CountedByHalves, count_by_halves
 
 
 @register("fedgroup")
@@ -107,7 +102,7 @@ class FedGroup(InsideClusters, Initializer):
         given = run.tiers.K
         count = self.founders or (MOST if given is None else FOUNDERS_EACH * given)
         places = founders(federation, answered, count, run.seed)
-        counted = self._counted(run, task.solver, broadcast, answered[places], cost) if given is None else None
+        counted = count_solved(run, task, broadcast, answered[places], cost) if given is None else None
         K, chosen = given if counted is None else counted.K, torch.from_numpy(places)
         found = self._clustered(updates[chosen], K, run.seed)
         by_samples = run.tiers.averaging.client_weight == "samples"
@@ -125,35 +120,12 @@ class FedGroup(InsideClusters, Initializer):
         facts = {"by": self.measure, "clusters": K, **counts, "tests": tests, **asdict(cost)}
         return FirstModels(models, K, labels, {"grouping": facts})
 
-    def _counted(
-        self, run: Run, solver: LocalSolver, broadcast: Broadcast, asked: Positions, cost: Cost
-    ) -> CountedByHalves:
-        """Return the number of groups that the founders show; those with one sample are not asked."""
-        federation = run.federation
-        asked = np.sort(asked[federation.sizes[asked] >= 2])
-        if not len(asked):
-            return CountedByHalves(1, ())
-        reply = cost.count(federation.ask(HalfSolves(solver, run.seed), broadcast, asked))
-        if not reply.clients:
-            return CountedByHalves(1, ())
-        return count_solved(federation, reply, flat(broadcast.clusters.params).double().cpu())
-
     def _clustered(self, updates: Tensor, K: int, seed: int) -> Tensor:
         """Groups (n,) of updates (n, P)."""
         if self.measure == "madc":
             apart = CosineGaps().server_pairwise({"own_change": updates})
             return torch.from_numpy(agglomerate(apart, "complete", K=K).labels)
         return torch.from_numpy(kmeans(decomposed_cosines(updates, K).numpy(), K, seed).labels)
-
-
-def count_solved(federation: Federation, reply: Reply, start: Tensor | float = 0.0) -> CountedByHalves:
-    """Return the number of groups by the rows of `HalfSolves`, less the start (1, P) of the solvers."""
-    places = positions_of(federation, reply.clients)
-    order = np.argsort(federation.hashes[places], kind="stable")  # so that no other order matters
-    first, second = (
-        (reply.rows[f"model_{half}"].double().cpu()[torch.from_numpy(order)] - start).numpy() for half in HALVES
-    )
-    return count_by_halves(first, second, federation.sizes[places[order]].astype(np.float64))
 
 
 def nearest_by_cosine(updates: Tensor, means: Tensor) -> Tensor:
