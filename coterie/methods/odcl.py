@@ -33,7 +33,7 @@ from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
-from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
 from coterie.learners.logistic import Logistic
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.projected import ProjectedSgd
@@ -51,6 +51,8 @@ from coterie.tiers.assignment import Assigned
 from coterie.tiers.composition import Tiers
 from coterie.tiers.landmarks import MOST, drawn
 
+SOLVE_STEPS = 50
+"""Least number of gradient steps where clients solve their problems by steps and their number is not given."""
 CITATION = (
     "Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous "
     "Environments, 2022"
@@ -68,7 +70,8 @@ class Solving:
     )
     solve_steps: int | None = option(
         None,
-        "solver=steps: number of gradient steps; by default local_steps or local_epochs",
+        "solver=steps: number of gradient steps; by default 50, or local_steps if that is more: a few steps say little "
+        "about a client",
         low=1,
         needs="solver=steps|auto",
     )
@@ -99,7 +102,9 @@ class Solving:
         if name == "exact":
             return ExactMinimum(self.ridge)
         if name == "steps":
-            return LocalSteps(run.tiers.local.without_prox(self.solve_steps))
+            local = run.tiers.local
+            own = local.steps if isinstance(local, FullBatch | MiniBatch) else None
+            return LocalSteps(local.without_prox(self.solve_steps or max(SOLVE_STEPS, own or 0)))
         if self.sgd_radius is None:
             raise ConfigError(
                 "solver=sgd projects on a ball around zero that must hold the solutions: give its radius, sgd_radius"
