@@ -15,6 +15,7 @@ from coterie.core.shard import ClientId, Positions
 from coterie.core.state import ServerState
 from coterie.core.state_array import Share, StateArray
 from coterie.methods.run import Run
+from coterie.tiers.halves_groups import INTRODUCTIONS
 from coterie.tiers.regrouping import regroup
 from coterie.tiers.view import View
 
@@ -66,7 +67,7 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
     replies = federation.ask(tiers.introduction(run.seed), broadcast, new)
     if replies.reply.clients:
         rows = replies.reply.rows["anchor"].cpu()
-        view = _with_new_clients(view, positions_of(federation, replies.reply.clients), rows)
+        view = _with_new_clients(run, view, positions_of(federation, replies.reply.clients), rows)
     after = regroup(tiers.procedure, view)
     return Onboarded(
         after.view.state,
@@ -79,7 +80,7 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
     )
 
 
-def _with_new_clients(view: View, answered: Positions, rows: torch.Tensor) -> View:
+def _with_new_clients(run: Run, view: View, answered: Positions, rows: torch.Tensor) -> View:
     """Return the view with the rows (a, P) of the clients that answered, in the order of their hashes."""
     order = np.argsort(view.hashes[answered], kind="stable")
     state = view.state
@@ -88,6 +89,13 @@ def _with_new_clients(view: View, answered: Positions, rows: torch.Tensor) -> Vi
             nothing = rows.new_zeros(len(view.clients), rows.shape[1])
             state = state.with_arrays({"introductions": StateArray(nothing, ("client", None))})
         state = state.with_values(introductions=state.introductions.index_copy(0, torch.from_numpy(answered), rows))
+    elif run.tiers.introduces_halves:
+        sizes = torch.from_numpy(run.federation.sizes[answered]).to(rows)
+        sent = torch.cat([sizes[:, None], rows], dim=1)
+        before = state.arrays.get(INTRODUCTIONS)
+        everybody = rows.new_zeros(len(view.clients), sent.shape[1]) if before is None else before.value
+        array = StateArray(everybody.index_copy(0, torch.from_numpy(answered), sent), ("client", None))
+        state = state.with_arrays({INTRODUCTIONS: array})
     elif "portraits" not in state.arrays:
         empty = StateArray(rows.new_zeros(view.K, rows.shape[1]), ("cluster", None), Share())
         state = state.with_arrays({"portraits": empty})

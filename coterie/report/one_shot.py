@@ -45,6 +45,9 @@ def _counted(found: Mapping[str, Any]) -> str:
     counted = found["counted"]
     if not counted:
         return ""
+    if counted["rule"] == "held-out":
+        first = f" ({counted['tests'][0]['text']})" if counted["tests"] else ""
+        return f"The number of clusters was found by tests on halves of the clients' samples{first}."
     scores = ", ".join(f"{K}: {plain(score)}" for K, score in counted["scores"].items())
     return f"The number of clusters was found by the {counted['rule']} ({scores})."
 

@@ -25,6 +25,7 @@ from coterie.tiers.distance import (
     Prototypes,
     UpdateCosine,
 )
+from coterie.tiers.halves_groups import GroupByHalves
 from coterie.tiers.objective import Conditional, Joint, Objective, Ratio
 from coterie.tiers.procedure import (
     MergeAbove,
@@ -46,6 +47,7 @@ __all__ = [
     "Distance",
     "EMMixture",
     "FeatureNorm",
+    "GroupByHalves",
     "Joint",
     "LabelHistogram",
     "LowestLoss",

@@ -17,7 +17,7 @@ from coterie.tiers.assignment import AssignmentRule, EMMixture, PersonalEM, Sing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import AnchorCosine, FeatureNorm, LabelHistogram, Parameters
 from coterie.tiers.objective import Joint, Ratio
-from coterie.tiers.procedure import MergeAbove, ProcedureStep, SplitByNorm, SplitBySpectrum
+from coterie.tiers.procedure import ProcedureStep, SplitByNorm, SplitBySpectrum
 from coterie.tiers.split_test import OwnBodiesByTest
 
 
@@ -112,20 +112,22 @@ def split_without_distance(mix: Mix) -> str | None:
 
 def merging_without_introduction(mix: Mix) -> str | None:
     """Only changes of one frozen model, told once, can be compared between rounds."""
-    merges = any(isinstance(step, MergeAbove) for step in mix.tiers.procedure.steps)
+    step = next((step for step in mix.tiers.procedure.steps if step.onboards), None)
     anchored = isinstance(mix.tiers.distance, AnchorCosine)
-    if merges != anchored:
-        return "merge-above and distance anchor-cosine need each other: set both, or neither"
-    if merges and not mix.tiers.assignment.assigned:
-        return f"merge-above places clients itself, but assignment {mix.assignment} does that: set assignment=assigned"
+    if (step is not None) != anchored:
+        name = "merge-above" if step is None else step.name
+        return f"{name} and distance anchor-cosine need each other: set both, or neither"
+    if step is not None and not mix.tiers.assignment.assigned:
+        return f"{step.name} places clients itself, but assignment {mix.assignment} does that: set assignment=assigned"
     return None
 
 
 def merging_what_is_split(mix: Mix) -> str | None:
     """Both parts of a cluster would be as alike as before."""
     steps = mix.tiers.procedure.steps
-    if any(isinstance(step, MergeAbove) for step in steps) and len(steps) > 1:
-        return "merge-above would unite again what another step has parted: make it the only step"
+    step = next((step for step in steps if step.onboards), None)
+    if step is not None and len(steps) > 1:
+        return f"{step.name} would unite again what another step has parted: make it the only step"
     return None
 
 

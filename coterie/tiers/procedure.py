@@ -26,6 +26,8 @@ class ProcedureStep(Registered, ABC, family="procedure step"):
     """Whether it needs what each member made of its cluster's model."""
     onboards: ClassVar[bool] = False
     """Whether clients describe themselves before they first train, and are placed by that."""
+    by_halves: ClassVar[bool] = False
+    """Whether they do so by each half of their samples, and the descriptions of single clients are kept."""
     reveals: ClassVar[Mapping[str, str]] = {}
     """Rows that clients send for this step alone, and what each tells the server about a client."""
     not_private: ClassVar[str] = ""

@@ -68,6 +68,8 @@ OF_THE_PAPERS = {
     "composed": {"averaging": "all"},
     "tiered": {"averaging": "all"},
     "pacfl": {"beta": 7.0},
+    "fedgmm": {"gaussians": "tied"},
+    "stocfl": {"tau": 0.1},
     "cfl": {"eps1": 0.4, "eps2": 1.6},
     "icfl": {"alpha0": 0.85},
     "hcfl": {"backbone": "fedrc", "averaging": "all", "eps1": 0.4, "eps2": 1.6},
@@ -75,6 +77,8 @@ OF_THE_PAPERS = {
     "hcfl+": {"backbone": "fedrc", "averaging": "all", "rho": 0.3, "grace": 0},
 }
 """Settings of the papers, which were the defaults when the file was written."""
+SOLVING = ("odcl", "one-shot", "local-erm", "naive-averaging", "oracle-averaging", "cluster-oracle")
+OF_THE_PAPERS |= {name: {"solve_steps": 2} for name in SOLVING}
 CONVOLVED = ("ifca", "fedem", "fedsoft", "hcfl+", "cfl", "odcl")
 """Methods that are run with a convolutional network; all others train it as one of these does."""
 
@@ -95,6 +99,8 @@ def run(method: str, learner: str, settings: dict[str, Any]) -> dict[str, Any]:
     given = OF_THE_PAPERS.get(method, {}) | {"init" if name == "start" else name: v for name, v in settings.items()}
     if given.get("backbone") in ("fesem", "fedsoft"):
         given.pop("averaging", None)  # they have one averaging each
+    if given.get("solver") == "sgd":
+        given.pop("solve_steps")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = coterie.fit(small_federation(learner), RENAMED.get(method, method), learner=LEARNERS[learner], **given)

@@ -239,20 +239,21 @@ def test_stocfl_with_one_cluster_and_no_pull_is_fedavg():
     assert_models(one, [{n: np.asarray(v) for n, v in other.models[0].items()}])
 
 
-def test_bytes_of_stocfl():
-    """P numbers of 8 bytes: up 2P a client and round and P once; down 2P, and no anchor."""
+@pytest.mark.parametrize(("options", "told"), [({"tau": 0.1}, 1), ({}, 2)])
+def test_bytes_of_stocfl(options: dict[str, float], told: int):
+    """P numbers of 8 bytes: up 2P a client and round and once P, or P for each half; down 2P, and no anchor."""
     data = small_federation("logistic")
-    _, _, stocfl = run(data, "stocfl", rounds=2)
+    _, _, stocfl = run(data, "stocfl", rounds=2, **options)
     _, _, fedavg = run(data, "fedavg", rounds=2)
     P, m = 8 * (16 * 3 + 3), len(data.clients)
     up = [record["bytes_up"] for record in stocfl.records]
     plain = fedavg.records[0]["bytes_up"]
     cluster_row, slot = 8, 8  # the index of the overall model's one slot
     assert up[1] - plain == m * (P + slot)
-    assert up[0] - up[1] == m * P
+    assert up[0] - up[1] == m * told * P
     down = [record["bytes_down"] for record in stocfl.records]
-    told = fedavg.records[0]["bytes_down"]
-    assert down[1] - told == m * (P + cluster_row)  # which slot it is sent
+    plain = fedavg.records[0]["bytes_down"]
+    assert down[1] - plain == m * (P + cluster_row)  # which slot it is sent
     assert down[0] - down[1] == m * 16  # round and lr of the introduction
 
 

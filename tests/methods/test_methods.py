@@ -130,7 +130,7 @@ CASES += [
 # what clients send in rows is combined by one function, whichever method it is
 CASES += [Case("ifca", "linear", {"combine": "median", "restarts": 2})]
 CASES += [Case("fesem", "linear", {"combine": "krum:attackers=1,keep=2"})]
-CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3])]
+CASES += [Case("fedgmm", "logistic", options) for options in ({"averaging": "all"}, EM[3] | {"gaussians": "tied"})]
 CASES += [Case("fedgmm", "linear", {"gaussians": 3}), Case("fedgmm", "mlp", {"embedding": "start", "gaussians": 2})]
 CASES += [Case("fedgmm", "logistic", {"embedding": "random", "gaussians": 2, "restarts": 2})]
 CASES += [Case("fedsoft", "mlp", options) for options in (EM[1], EM[3], {"count_every": 2})]
@@ -152,7 +152,7 @@ CASES += [
     for options in (
         {"measure": "madc", "pretrain_steps": 5},
         {"founders": 4, "batch_size": 4, "pretrain_steps": 6},
-        {"then": "fedprox", "mu": 0.3, "participation": 0.6},
+        {"then": "fedprox", "mu": 0.3, "participation": 0.6, "clusters": "auto"},
     )
 ]
 CASES += [Case("ifca", "mlp", {"init": "fedgroup:pretrain_steps=3"})]
@@ -198,6 +198,7 @@ CASES += [Case("icfl", "logistic", SPECTRUM | {"participation": 0.6, "least": 3,
 CASES += [
     Case("stocfl", "linear", {"tau": 0.6}),
     Case("stocfl", "mlp", {"tau": 0.9, "lam": 0.0}),
+    Case("stocfl", "mlp", {"false_splits": 0.5, "participation": 0.6}),
     Case("stocfl", "mlp", {"tau": 0.6, "batch_size": 4, "local_epochs": 2}),
 ]
 CASES += [Case("stocfl", "logistic", {"tau": 0.5, "participation": 0.6, "client_weight": "uniform", "server_lr": 0.7})]
