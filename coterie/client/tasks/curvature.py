@@ -22,9 +22,9 @@ from coterie.learners.minimum import GeneralisedLinear
 class Curvature(Task):
     """Row `curvature`: the largest eigenvalue of X^T X / n_i of each client, (m,); for linear and logistic models.
 
-    It is computed from the smaller of X^T X and X X^T. With `subsets` it is the largest squared length of a row instead,
-    which bounds the eigenvalue for any of the client's samples by themselves. Sums `squares` (p,) of the squared
-    features and `samples`.
+    It is computed from the smaller of X^T X and X X^T. With `subsets` it is the largest squared length of a row, which
+    bounds the eigenvalue for any of the client's samples by themselves. Sums `squares` (p,) of the squared features and
+    `samples`.
     """
 
     subsets: bool = False
