@@ -4,8 +4,8 @@
     python benchmarks/shifts.py table shifts.jsonl
 
 Prints the mean accuracy of the clients, and in brackets the mean number of clusters, the adjusted Rand index and the
-share of the gain of oracle over fedavg. The images are scikit-learn's 8 x 8 digits, or those of a file with arrays x_train and
-y_train. Methods take their defaults, with the learner mlp and 60 rounds.
+share of the gain of oracle over fedavg. The images are scikit-learn's 8 x 8 digits, or those of a file with arrays
+x_train and y_train. Methods take their defaults, with the learner mlp and 60 rounds.
 """
 
 from __future__ import annotations
