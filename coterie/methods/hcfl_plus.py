@@ -11,8 +11,8 @@ alg. 4                    the parts make the two heads; weights are halved (soft
 lines 12-19               a cluster that nobody ranks first is removed
 eq. 2                     the measure `objective` of every round, before training (fedem, fedrc)
 
-The paper leaves the right rho open. By default held-out tests (`tiers/split_test.py`) take its place, and two more steps
-that the paper does not have use the same test:
+The paper leaves the right rho open. By default held-out tests (`tiers/split_test.py`) take its place, and two more
+steps that the paper does not have use the same test:
 merge                     two clusters unite if one model is as good for both; merge=false: never
 body                      each cluster gets a body of its own once that is surely better; body=shared, as in the paper:
                           never. With rho, neither step is taken

@@ -106,7 +106,8 @@ def grouped(metrics: Mapping[str, Any]) -> str | None:
     apart = "" if nearest is None else f", those of two groups at least {nearest:.1f} degrees apart"
     diverged = found.get("diverged")
     joined = f", {diverged} that diverged joined by their loss" if diverged else ""
-    return f"{found['answered']} clients by {found['by']}{apart}{joined}{_cuts(found)}; {found['bytes_up'] / 1e6:.2f} MB up"
+    sent = f"{found['bytes_up'] / 1e6:.2f} MB up"
+    return f"{found['answered']} clients by {found['by']}{apart}{joined}{_cuts(found)}; {sent}"
 
 
 def _cuts(found: Mapping[str, Any]) -> str:
