@@ -67,15 +67,15 @@ class Moments:
             training: How often each occurs in training rows, (n,).
         """
         low, high = float(values.min()), float(values.max())
-        edges = {
-            "low_rows": int(training[values == low].sum()),
-            "high_rows": int(training[values == high].sum()),
-            "next_low": float(values.min(where=values > low, initial=high)),
-            "next_high": float(values.max(where=values < high, initial=low)),
-        }
+        edges = (
+            int(training[values == low].sum()),
+            int(training[values == high].sum()),
+            float(values.min(where=values > low, initial=high)),
+            float(values.max(where=values < high, initial=low)),
+        )
         used, times = values[training > 0], training[training > 0]
         if not len(used):
-            return cls(reading, 0, 0.0, 0.0, low, high, **edges)
+            return cls(reading, 0, 0.0, 0.0, low, high, *edges)
         count = int(times.sum())
         # the weighted mean of equal numbers is that number, whatever the rounding
         mean = min(max(float(np.dot(used / count, times)), float(used.min())), float(used.max()))
@@ -83,7 +83,7 @@ class Moments:
             np.abs(used - mean).max()
         )  # squares of very small and very large numbers leave the range of floats
         spread = math.sqrt(float(np.dot(((used - mean) / size) ** 2, times)) / count) if size else 0.0
-        return cls(reading, count, mean, size * spread, low, high, **edges)
+        return cls(reading, count, mean, size * spread, low, high, *edges)
 
     def __add__(self, other: Moments) -> Moments:
         """Return the moments of both parts (Chan, Golub and LeVeque 1979)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -148,3 +149,43 @@ def test_months_codes_and_large_identifiers():
         warnings.simplefilter("error", RuntimeWarning)
         codes = [f"{i % 10}e{4711 + i % 3}" for i in range(N)]  # no numbers: they would be infinite
         assert "category" in note("c", c=codes)
+
+
+# ---- predictions -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result():
+    ward = ["a" if i % 3 else "b" for i in range(N)]
+    ward[5] = "rare"
+    dose = [None if i % 40 == 0 else float(value) for i, value in enumerate(X)]
+    table = {"site": SITE, "x": X, "dose": dose, "ward": ward, "y": Y}
+    return coterie.fit(coterie.from_table(table, client="site", target="y"), "fedavg", rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "warning"),
+    [
+        ({}, ""),
+        ({"x": [-999.0] + [50.0] * 9}, "1 row has a value far from those of the training rows, such as -999"),
+        ({"x": [50.0] * 9 + [4000.0]}, "such as 4000"),
+        ({"dose": [None] * 10}, r"'dose' has no value in 100% of the rows, but in [123]\.\d% of the training rows"),
+        ({"ward": ["A"] * 10}, "'ward' has a value that is rare or absent in the training rows in 100% of the rows"),
+        ({"site": ["S1"] * 10}, "1 client is taken for new, .* 'S1' and 's1'"),
+    ],
+)
+def test_rows_to_predict_that_differ_from_those_of_the_training(result, changed, warning):
+    rows = {"site": ["s1"] * 10, "x": [50.0] * 10, "dose": [50.0] * 10, "ward": ["a"] * 10} | changed
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ColumnWarning)
+        result.predict_frame(rows, client="site")
+    assert len(caught) == bool(warning)
+    assert all(re.search(warning, str(each.message)) for each in caught)
+
+
+def test_messages_show_cells_of_arrays_as_plain_values(result):
+    rows = {"x": [50.0], "dose": [50.0], "ward": ["a"]}
+    with pytest.raises(InputError, match="has 'many'"):
+        result.predict(rows | {"x": ["many"]}, client="s1")
+    assert coterie.errors.shown(np.int64(3)) == "3"
+    assert coterie.errors.shown(np.False_) == "False"
