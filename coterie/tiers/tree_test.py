@@ -108,9 +108,7 @@ def count_by_halves(first: Floats, second: Floats, samples: Floats, rate: float 
     if len(first) < 2 * FEWEST:
         return CountedByHalves(1, ())
     one, other = directions(first), directions(second)
-    found = [
-        cut_tree(linkage(a, "ward"), a @ a.T, b @ a.T, samples, rate / 2) for a, b in ((one, other), (other, one))
-    ]
+    found = [cut_tree(linkage(a, "ward"), a @ a.T, b @ a.T, samples, rate / 2) for a, b in ((one, other), (other, one))]
     most = max(found, key=lambda tree: int(tree.labels.max()))
     return CountedByHalves(int(most.labels.max()) + 1, most.tests)
 

@@ -104,9 +104,9 @@ def test_an_introduction_is_that_of_each_half():
     assert isinstance(task, IntroduceHalves)
 
     def told(who: list[int]) -> torch.Tensor:
-        return plan.federation.ask(task, Broadcast(0, Clusters({}, K=1), scalars={"lr": 0.1}), np.array(who)).reply.rows[
-            "anchor"
-        ]
+        return plan.federation.ask(
+            task, Broadcast(0, Clusters({}, K=1), scalars={"lr": 0.1}), np.array(who)
+        ).reply.rows["anchor"]
 
     everybody = told(list(range(24)))
     assert everybody.shape == (24, 6)
