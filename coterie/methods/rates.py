@@ -120,10 +120,10 @@ def _from_range_test(run: Run) -> FoundRate:
     reply = cost.count(run.federation.ask(RangeTest(work, GRID, run.seed), sent, _some(run)))
     if not reply.clients:
         raise SilenceError("lr=auto: no client has answered")
-    count = float(reply.sums["clients"])
+    count = len(reply.clients)
     before, after = float(reply.sums["before"]) / count, reply.sums["after"].numpy() / count
     worse = reply.sums["worse"].numpy() / count
-    losses = {"tried": list(GRID), "losses": after.tolist(), "loss_before": before, "asked": int(count)}
+    losses = {"tried": list(GRID), "losses": after.tolist(), "loss_before": before, "asked": count}
     best = best_rate(before, after, worse)
     if best is None:
         raise TrainingError(

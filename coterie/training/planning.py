@@ -241,6 +241,8 @@ def _prepared(
         load_installed()
     chosen = make_learner(choice, data.profile, read_tensors)
     settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
+    if settings.privacy is not None:
+        built = _asking_nothing(built, given)
     built = built.for_learner(chosen).with_starts(
         len(data.clients), None if settings.rounds == AUTO else settings.rounds
     )
@@ -248,6 +250,16 @@ def _prepared(
     plan = _assembled(built, data, chosen, settings, earlier)
     _check_trials(plan)
     return plan
+
+
+def _asking_nothing(method: Method, given: Mapping[str, Any]) -> Method:
+    """Return the method of a private run: nothing is asked before the first round, and losses choose no start."""
+    known, options = method.to_options(), dict[str, Any]()
+    if known.get("lr") == AUTO and "lr" not in given:
+        options["lr"] = FIXED_RATE
+    if known.get("restarts") == AUTO:
+        options["restarts"] = 1
+    return method.with_options(options)
 
 
 def diagnosis_for(data: ClientDirectory, given: Mapping[str, Any]) -> Diagnosis:
@@ -404,8 +416,6 @@ def _layered(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]
         values["client_weight"] = "uniform"  # noise for one client hides no other weight
     if values.get("privacy") is not None and not kind.private_options.keys() & checked.keys() and not typed:
         values |= kind.private_options
-    if values.get("privacy") is not None and "lr" in names_of(kind) and not typed:
-        values.setdefault("lr", FIXED_RATE)  # nothing is asked before the first round of a private run
     if "restarts" not in checked and (values.get("privacy") is not None or not _may_restart(kind, values)):
         values.pop("restarts", None)  # several starts of the same models would be one; private losses are not sent
     return values

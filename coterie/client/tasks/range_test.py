@@ -27,7 +27,7 @@ MOST_TIMES = 1e6
 class RangeTest(Task):
     """Sums over clients: `before`, the mean loss of the model that is sent, `after` (G,), that after local training.
 
-    `worse` (G,) counts the clients whose loss has not fallen, `clients` all of them. Nothing is kept.
+    `worse` (G,) counts the clients whose loss has not fallen. Nothing is kept.
     """
 
     work: LocalTraining
@@ -42,7 +42,6 @@ class RangeTest(Task):
             "before": torch.zeros((), dtype=torch.float64),
             "after": torch.zeros(len(self.rates), dtype=torch.float64),
             "worse": torch.zeros(len(self.rates), dtype=torch.float64),
-            "clients": torch.tensor(float(len(shard)), dtype=torch.float64),
         }
         for block in cut(shard, keys, 2 * row_bytes(params)):
             theta = {name: p[:1].expand(len(block.positions), *p.shape[1:])[:, None] for name, p in params.items()}
@@ -65,5 +64,7 @@ class RangeTest(Task):
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
         each = (len(self.rates),)
-        counts = {"worse": Spec(each, low=0, whole=True), "clients": Spec((), low=0, whole=True, total="one")}
-        return Expected(sums={"before": Spec((), low=-1.0), "after": Spec(each, low=-1.0), **counts})
+        worse = Spec(each, low=0, whole=True, total="mass")
+        return Expected(
+            sums={"before": Spec((), low=-1.0), "after": Spec(each, low=-1.0), "worse": worse}, uniform=True
+        )
