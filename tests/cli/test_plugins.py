@@ -120,7 +120,7 @@ def test_a_plugin_is_listed_and_described(coterie, plugin):
     assert "one global model, boosted" in coterie("methods", "--plugin", plugin)[1]
     _, out, _ = coterie("describe", "mine", "--plugin", plugin)
     assert "factor on the change of the global model" in out
-    assert "Mine(boost=1.0, local=FullBatch(" in out
+    assert "Mine(boost=1.0, local=AutoTraining(" in out
     assert "--boost" in coterie("run", "--plugin", plugin, "--help")[1]
     assert "single-cluster" in coterie("tiers", "--plugin", plugin)[1]
 

@@ -189,8 +189,8 @@ def test_near_truth_needs_true_models_that_fit(options, message):
 @pytest.mark.parametrize(
     ("kind", "values", "message"),
     [
-        (RandomInit, {"restarts": 0}, "restarts must be a whole number at least 1, got 0"),
-        (RandomInit, {"restarts": 1.5}, "restarts must be a whole number at least 1, got 1.5"),
+        (RandomInit, {"restarts": 0}, "restarts must be a whole number at least 1, or auto, got 0"),
+        (RandomInit, {"restarts": 1.5}, "restarts must be a whole number at least 1, or auto, got 1.5"),
         (GaussianInit, {"sd": -1}, "sd must be a number at least 0, got -1"),
         (GaussianInit, {"sd": float("nan")}, "sd must be a number at least 0, got nan"),
         (NearTruth, {"low": "near"}, "low must be a number at least 0, got 'near'"),

@@ -122,7 +122,8 @@ def test_a_part_of_an_installed_package_is_found_by_its_name(installed, monkeypa
     installed(PARTS)
     given = {option: f"installed-{option}", "clusters": 2, "rounds": 1}
     found = coterie.fit(small_federation("linear"), "ifca", learner="linear", **given)
-    assert found.config[option] == f"installed-{option}"
+    name = f"installed-{option}"
+    assert found.config[option] in (name, {"name": name, "restarts": 1})  # the number of starts that was decided
 
 
 def test_a_broken_plugin_is_named_with_its_error(tmp_path):
