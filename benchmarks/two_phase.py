@@ -4,6 +4,7 @@
     python benchmarks/two_phase.py --seeds 3
     python benchmarks/two_phase.py --first 0   # the seeds on which the default was chosen
     python benchmarks/two_phase.py --count --first 300   # the number of groups that clusters=auto finds
+    python benchmarks/two_phase.py --ends      # the models' errors without and with a last exchange
 
 120 clients (other numbers where a row says so) in three groups of linear models, 20 features, noise 0.2, least distance
 of two true models 1.2. The numbers are adjusted Rand indices of the clients' clusters with the true groups: after phase
@@ -131,6 +132,35 @@ def count(seeds: range) -> None:
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
+ENDED: dict[str, dict[str, object]] = {
+    "40 samples": {"samples": "40"},
+    "5 to 60 samples": {"samples": "5-60"},
+    "5 to 60 samples, shares .1, .3, .6": {"samples": "5-60", "proportions": "0.1,0.3,0.6"},
+}
+"""Sizes of clients and groups: options of the scenario mixed-regression."""
+
+
+def ends(seeds: range) -> None:
+    """Print the largest distance of a model from its true one after the rounds, without and with the last exchange."""
+    methods = ("two-phase", "ifca")
+    columns = [f"{method}{rest}" for method in methods for rest in ("", ", refit")]
+    print("| clients | " + " | ".join(columns) + " |")
+    print("| --- |" + " --- |" * len(columns))
+    for name, own in ENDED.items():
+        options = {"clients": 120, "dimension": 20, "groups": GROUPS, "separation": 1.2, "test_samples": 2, **own}
+        cells = []
+        for method in methods:
+            rounds = {"rounds": ROUNDS, "evaluate_every": ROUNDS, "local_steps": 5, "clusters": GROUPS}
+            for refit in (False, True):
+                errors = []
+                for seed in seeds:
+                    data = coterie.scenario("mixed-regression", seed=seed, **options)
+                    result = coterie.fit(data, method, seed=seed, refit=refit, **rounds)
+                    errors.append(float(result.metrics["parameter_error"]))
+                cells.append(f"{mean(errors):.3f}")
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
 def cell(found: list[float]) -> str:
     return f"{mean(found):.2f} ({sum(value > 1 - 1e-9 for value in found)})"
 
@@ -140,11 +170,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first", type=int, default=FIRST)
     parser.add_argument("--count", action="store_true", help="the number of groups instead")
+    parser.add_argument("--ends", action="store_true", help="the models' errors without and with refit instead")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if given.count:
         count(range(given.first, given.first + given.seeds))
+        return
+    if given.ends:
+        ends(range(given.first, given.first + given.seeds))
         return
     columns = [f"{step}, phase 1" for step in STEPS] + [f"{step}, both" for step in STEPS] + ["ifca, 5 starts"]
     print("| features | " + " | ".join(columns) + " |")
