@@ -141,21 +141,21 @@ ENDED: dict[str, dict[str, object]] = {
 
 
 def ends(seeds: range) -> None:
-    """Print the largest distance of a model from its true one after the rounds, without and with the last exchange."""
-    methods = ("two-phase", "ifca")
-    columns = [f"{method}{rest}" for method in methods for rest in ("", ", refit")]
+    """Print the largest distance of a model from its true one after some rounds, without and with the last exchange."""
+    runs = [(method, rounds) for method in ("two-phase", "ifca") for rounds in (10, ROUNDS)]
+    columns = [f"{method}, {rounds} rounds{rest}" for method, rounds in runs for rest in ("", ", refit")]
     print("| clients | " + " | ".join(columns) + " |")
     print("| --- |" + " --- |" * len(columns))
     for name, own in ENDED.items():
         options = {"clients": 120, "dimension": 20, "groups": GROUPS, "separation": 1.2, "test_samples": 2, **own}
         cells = []
-        for method in methods:
-            rounds = {"rounds": ROUNDS, "evaluate_every": ROUNDS, "local_steps": 5, "clusters": GROUPS}
+        for method, rounds in runs:
+            given = {"rounds": rounds, "evaluate_every": rounds, "local_steps": 5, "clusters": GROUPS}
             for refit in (False, True):
                 errors = []
                 for seed in seeds:
                     data = coterie.scenario("mixed-regression", seed=seed, **options)
-                    result = coterie.fit(data, method, seed=seed, refit=refit, **rounds)
+                    result = coterie.fit(data, method, seed=seed, refit=refit, **given)
                     errors.append(float(result.metrics["parameter_error"]))
                 cells.append(f"{mean(errors):.3f}")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
