@@ -26,6 +26,7 @@ PAGES = [
             *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
             *("choosing-clusters.md", "callbacks.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
             "flower-deployment.md",
+            *("defaults.md", "two-phase.md", "benchmarks.md", "flower-faults.md"),
             *("privacy.md", "robust.md", "divergence.md", "measures.md", "certainty.md", "diagnose.md", "sklearn.md"),
             *("export.md", "tables.md", "report.md"),
         )

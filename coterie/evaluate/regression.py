@@ -36,6 +36,7 @@ from coterie.errors import TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
 from coterie.learners.minimum import GeneralisedLinear
+from coterie.methods.asking import Cost
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -90,7 +91,9 @@ class Meats:
     """Sum of r^2, (K,)."""
 
 
-def ask_moments(federation: Federation, theta: Tensor, own: Tensor, round_: int) -> tuple[Positions, Moments]:
+def ask_moments(
+    federation: Federation, theta: Tensor, own: Tensor, round_: int, cost: Cost | None = None
+) -> tuple[Positions, Moments]:
     """Return who answered, and their moments.
 
     Args:
@@ -98,8 +101,9 @@ def ask_moments(federation: Federation, theta: Tensor, own: Tensor, round_: int)
         theta: (K, p, q) the coefficients of each cluster.
         own: (m,) the cluster of each client, or a negative number.
         round_: Number of the round.
+        cost: What the exchange is added to, where it counts.
     """
-    answered, found = _ask(federation, RegressionMoments(), theta, own, round_)
+    answered, found = _ask(federation, RegressionMoments(), theta, own, round_, cost or Cost())
     clients, samples, gram, score, loss = (
         _dense(found, name, len(theta)) for name in ("clients", "samples", "gram", "score", "loss")
     )
@@ -108,7 +112,7 @@ def ask_moments(federation: Federation, theta: Tensor, own: Tensor, round_: int)
 
 def ask_meats(federation: Federation, theta: Tensor, own: Tensor, round_: int) -> Meats:
     """Return the middles of sandwiches under these coefficients; arguments as for `ask_moments`."""
-    _, found = _ask(federation, RegressionMeats(), theta, own, round_)
+    _, found = _ask(federation, RegressionMeats(), theta, own, round_, Cost())
     clients, *arrays = (_dense(found, name, len(theta)) for name in ("clients", "by_client", "by_sample", "rss"))
     return Meats(clients.astype(np.int64), *arrays)
 
@@ -121,12 +125,15 @@ def ask_curvature(federation: Federation) -> tuple[Positions, Floats]:
     return positions_of(federation, reply.clients), reply.rows["curvature"].numpy()
 
 
-def _ask(federation: Federation, task: Task, theta: Tensor, own: Tensor, round_: int) -> tuple[Positions, Slotted]:
+def _ask(
+    federation: Federation, task: Task, theta: Tensor, own: Tensor, round_: int, cost: Cost
+) -> tuple[Positions, Slotted]:
     """Everybody who has a cluster is sent its coefficients only."""
     clusters = Clusters({THETA: theta}, len(theta))
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
-    reply = federation.ask(task, Broadcast(round_, clusters, rows[:, None], each={"own": rows}), asked).reply
+    broadcast = Broadcast(round_, clusters, rows[:, None], each={"own": rows})
+    reply = cost.count(federation.ask(task, broadcast, asked))
     _refuse_silence(reply, len(asked))
     return positions_of(federation, reply.clients), reply.slotted["clusters"]
 

@@ -195,6 +195,17 @@ class TrialSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefitSettings:
+    """Whether least squares of the members' samples end the run."""
+
+    refit: bool = option(
+        False,
+        "linear models: one exchange after the last round, in which clients send X^T X and X^T y of their samples, "
+        "added up by cluster, and the server solves for the least squares of each cluster",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TieredMethod(Method):
     """Base of methods that are a composition of tiers: a subclass adds its settings and writes `tiers()`."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.core.registry import register
-from coterie.methods.base import TieredMethod, TrialSettings
+from coterie.methods.base import RefitSettings, TieredMethod, TrialSettings
 from coterie.methods.race import Raced
 from coterie.options import Auto, option
 from coterie.server.averaging import Averaging
@@ -27,7 +27,7 @@ from coterie.tiers.composition import Tiers
 
 @register("ifca")
 @dataclass(frozen=True, kw_only=True)
-class IFCA(Raced, TrialSettings, TieredMethod):
+class IFCA(Raced, TrialSettings, RefitSettings, TieredMethod):
     """Every client joins the cluster whose model fits it best, then improves that model.
 
     j_i = argmin_j F_i(theta_j); local steps on theta_{j_i}; average over the clients that chose the same j.
@@ -73,4 +73,6 @@ class IFCA(Raced, TrialSettings, TieredMethod):
         return Averaging(over="members", client_weight="uniform")
 
     def tiers(self) -> Tiers:
-        return self.compose(assignment=LowestLoss(), stable_after=self.stable_after, resample=self.resample)
+        return self.compose(
+            assignment=LowestLoss(), stable_after=self.stable_after, resample=self.resample, refit=self.refit
+        )

@@ -8,7 +8,8 @@ lambda_it      one cluster, eq. (8); with soft the lambda that also pays for its
 FedAvg-based   phase2=fedavg: s gradient steps      FedProx-based  phase2=fedprox: one proximal step of length eta
 
 With averaging=all a cluster moves at the pace of its share of the data, as in the paper; averaging=members is IFCA's
-option II, which is faster and is less often stuck from a random start.
+option II, which is faster and is less often stuck from a random start. refit (ours) ends with the least squares of each
+cluster's samples, which averages of s > 1 steps only come near.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from coterie.core.registry import register
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
 from coterie.learners.local_training import FIXED_RATE, FullBatch, LocalTraining, MiniBatch, ProximalStep
-from coterie.methods.base import Method, TieredMethod
+from coterie.methods.base import Method, RefitSettings, TieredMethod
 from coterie.methods.moment_descent import MomentDescent
 from coterie.methods.run import Initializer
 from coterie.options import AUTO, Auto, option
@@ -31,7 +32,7 @@ from coterie.tiers.composition import Tiers
 
 @register("two-phase")
 @dataclass(frozen=True, kw_only=True)
-class TwoPhase(TieredMethod):
+class TwoPhase(RefitSettings, TieredMethod):
     """Moment descent, then each client joins the model of least loss and refines it; theta <- sum (n_i / N) theta_i."""
 
     clusters: int | Auto = option(2, "number of clusters (K); auto: as many as moment descent finds", low=1)
@@ -66,4 +67,5 @@ class TwoPhase(TieredMethod):
         return replace(self, local=replace(self.local, lr=lr, prox=1 / (lr * (steps or 1))))
 
     def tiers(self) -> Tiers:
-        return self.compose(assignment=LowestLoss() if self.soft is None else SoftmaxLoss(self.soft))
+        assignment = LowestLoss() if self.soft is None else SoftmaxLoss(self.soft)
+        return self.compose(assignment=assignment, refit=self.refit)

@@ -246,6 +246,8 @@ def check_twin(case: Case) -> None:
         return  # the twin takes other local steps
     if plan.tiers.assignment.personal:
         return  # its clients go on from models of their own
+    if plan.tiers.refit:
+        return  # the twin ends with the models of its last round
     if plan.tiers.averaging.over == "all" and plan.tiers.averaging.divide_by == "federation":
         assert plan.settings.participation == 1.0, "dividing by the federation equals the twin only if all answer"
     if "init" in accepted:

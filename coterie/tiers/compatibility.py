@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner, has_features
+from coterie.learners.linear import Linear
 from coterie.learners.network import Network
 from coterie.tiers.assignment import AssignmentRule, EMMixture, PersonalEM, SingleCluster, SoftmaxLoss
 from coterie.tiers.composition import Tiers
@@ -341,6 +342,29 @@ def embedding_without_a_network(mix: Mix) -> str | None:
     return None
 
 
+def refit_of_other_models(mix: Mix) -> str | None:
+    """Only squared errors of linear models are solved by X^T X and X^T y."""
+    if not mix.tiers.refit or isinstance(mix.learner, Linear):
+        return None
+    return f"refit solves least squares, but the learner is {mix.learner.spec}: take linear, or leave refit out"
+
+
+def refit_of_parts(mix: Mix) -> str | None:
+    """Each cluster's least squares would want a body of its own."""
+    if not mix.tiers.refit or not mix.tiers.shared:
+        return None
+    common = ", ".join(mix.tiers.shared)
+    return f"refit solves for whole models, but {common} is common to all clusters: leave refit or shared out"
+
+
+def refit_of_what_is_hidden(mix: Mix) -> str | None:
+    """The sums of the last exchange carry no noise, and one client can make anything of them."""
+    if not mix.tiers.refit or not (mix.tiers.privacy or mix.tiers.averaging.robust):
+        return None
+    what = "combine is robust" if mix.tiers.averaging.robust else "privacy hides single clients"
+    return f"refit asks for plain sums of the clients' samples, but {what}: leave refit out"
+
+
 REFUSED: tuple[Check, ...] = (
     setting_out_of_range,
     one_cluster_that_changes,
@@ -366,6 +390,9 @@ REFUSED: tuple[Check, ...] = (
     robust_without_members,
     split_heads_of_hard_clients,
     embedding_without_a_network,
+    refit_of_other_models,
+    refit_of_parts,
+    refit_of_what_is_hidden,
 )
 
 

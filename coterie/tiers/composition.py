@@ -67,6 +67,8 @@ class Tiers:
     """A client whose cluster has not changed in this many rounds is sent only its own model."""
     resample: bool = False
     """Whether each round uses fresh samples: some to choose a cluster, others to train."""
+    refit: bool = False
+    """Whether one exchange after the last round solves each cluster's least squares."""
     privacy: Privacy | None = None
     """How single clients are hidden; None: they are not."""
 

@@ -32,6 +32,7 @@ from coterie.training.exploding import reference_of
 from coterie.training.measures import measured
 from coterie.training.planning import Plan
 from coterie.training.records import ClientResult, Metrics, RoundRecord
+from coterie.training.refit import REFIT
 from coterie.training.result import SPLITS, Result
 from coterie.training.snapshot import Evaluation, Snapshot, kept_by_clients
 
@@ -84,7 +85,7 @@ def _metrics(end: FinalSnapshot, told: Mapping[str, Any]) -> Metrics:
     records = end.records
     ways = ("moment_descent", "one_shot", "grouping", "chosen")
     initial = next(({way} for way in ways if way in told), set())
-    before = [told[way] for way in ({"diagnosed", RATE} & told.keys()) | initial]
+    before = [told[way] for way in ({"diagnosed", RATE, REFIT} & told.keys()) | initial]
     seconds = round(sum(record.seconds for record in records), 3) + told.get("beginning_seconds", 0)
     exchanges = {"exchanges": len(records) + sum(each["exchanges"] for each in before)} if before else {}
     return Metrics(

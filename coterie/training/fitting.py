@@ -38,13 +38,14 @@ from coterie.training.callbacks.internal import (
 )
 from coterie.training.choosing import OnTrial, Settled, choose
 from coterie.training.concluding import conclude, has_stopped
-from coterie.training.divergence import overflow_refused
+from coterie.training.divergence import DIVERGED, overflow_refused
 from coterie.training.earlier import Earlier, check_schema, drifted
 from coterie.training.exploding import lowered_rate
 from coterie.training.loop import train
 from coterie.training.measuring import record_of
 from coterie.training.planning import MethodChoice, Plan, method_of_config, prepare
 from coterie.training.records import RoundRecord
+from coterie.training.refit import REFIT, refitted
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
@@ -428,8 +429,11 @@ def _concluded(initialized: Initialized, run: TrainingRun, progress: Progress, b
     if progress.best is not None and store is not None:
         store.restore(progress.best.clients)
     epsilon = None if budget is None else budget.spending.epsilon
-    done = replace(initialized, state=progress.best or progress.state)
-    return conclude(done.plan, done.state, done.found, run.records, epsilon)
+    plan, state, found = initialized.plan, progress.best or progress.state, initialized.found
+    if plan.tiers.refit and run.records[-1].stopped != DIVERGED:
+        done = refitted(plan.run, state)
+        state, found = done.state, {**found, REFIT: finite_numbers(done.found)}
+    return conclude(plan, state, found, run.records, epsilon)
 
 
 def _is_true(answer: object) -> bool:

@@ -595,6 +595,11 @@ def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, ti
             f"poison={attack.name} changes the updates of the clusters' models, but with assignment "
             f"{tiers.assignment.name} clients send models of their own: use poison=label-flip"
         )
+    if tiers.refit:
+        raise ConfigError(
+            f"poison={attack.name} changes the updates of the rounds, but the sums that refit asks for last would be "
+            "true: use poison=label-flip, or leave refit out"
+        )
     return AttackedGroup.among(clients, attack, settings.seed)
 
 

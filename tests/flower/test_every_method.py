@@ -26,6 +26,7 @@ CUT = {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}
 CASES += [
     Case("ifca", "module"),  # a learner of the user's own
     Case("ifca", "linear", {"restarts": 2}),
+    Case("ifca", "linear", {"refit": True}),  # one more exchange after the last round
     Case("ifca", "linear", {"combine": "median"}),  # every client's change is a row
     Case("ifca", "linear", {"stable_after": 2, "rounds": 4, "validation": 0.3}),  # some are sent one model only
     Case("hcfl", "logistic", CUT | {"backbone": "fedem"}),  # K changes while clients keep weights

@@ -222,6 +222,7 @@ CASES += [
     Case("stocfl", "logistic", {"tau": 0.5, "server_optimizer": "sgd:momentum=0.9", "participation": 0.6}),
     Case("hcfl+", "mlp", GAP | {"server_optimizer": "adam:lr=0.05", "optimizer": "sgd:momentum=0.9"}),
     Case("local", "mlp", {"optimizer": "adam", "schedule": "step-decay:every=2,factor=0.5"}),
+    Case("ifca", "linear", {"refit": True, "restarts": 2, "participation": 0.6}),
 ]
 
 

@@ -3,6 +3,7 @@
 import json
 import warnings
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -136,6 +137,70 @@ def test_focus_scales_every_learners_gradient(learner, local):
         torch.testing.assert_close(half_sums[name], whole_sums[name], rtol=1e-9, atol=1e-12)
 
 
+def least_squares_of(data, result):
+    """The least squares of the pooled samples of each cluster of a result, one after the other."""
+    own = np.repeat([client["cluster"] for client in result.clients], data.train.sizes)
+    x, y = data.train.x.numpy(), data.train.y.numpy()
+    return [np.linalg.lstsq(x[own == k], y[own == k])[0] for k in range(len(result.models))]
+
+
+def three_clients():
+    """One feature: clients a and b of slope about 2, c of slope -4."""
+    x = {"a": [[1.0], [2.0]], "b": [[3.0]], "c": [[1.0], [1.0]]}
+    y = {"a": [2.0, 4.0], "b": [7.0], "c": [-3.0, -5.0]}
+    return coterie.from_arrays({client: (np.array(x[client]), np.array(y[client])) for client in x})
+
+
+def test_refit_ends_with_the_least_squares_of_each_cluster_and_counts_its_exchange():
+    start = [{"weight": np.array([1.0])}, {"weight": np.array([-1.0])}]
+    options = {"init": start, "clusters": 2, "rounds": 2, "lr": 0.01, "learner": "linear"}
+    result = coterie.fit(three_clients(), "two-phase", refit=True, **options)
+    # cluster 0: (1*2 + 2*4 + 3*7) / (1 + 4 + 9) = 31/14; cluster 1: (-3 - 5) / 2
+    assert [m["weight"].item() for m in result.models] == pytest.approx([31 / 14, -4], rel=1e-12)
+    told, rounds = result.metrics["refit"], coterie.fit(three_clients(), "two-phase", **options).metrics
+    # 74 - 31^2/14 of cluster 0 in squares, 34 - 8^2/2 of cluster 1: half of their sum a sample
+    squares = 4 + 16 + 49 - 31**2 / 14 + 34 - 32
+    assert told["loss_after"] == pytest.approx(squares / 2 / 5, rel=1e-9)
+    assert told["loss_before"] > told["loss_after"]
+    assert told["exchanges"] == 1
+    assert result.metrics["bytes_up"] == rounds["bytes_up"] + told["bytes_up"]
+    assert result.metrics["bytes_down"] == rounds["bytes_down"] + told["bytes_down"]
+    # each client sends X^T X, X^T r, a loss, the number of its samples and that of its cluster
+    assert told["bytes_up"] == 3 * 8 * 5
+
+
+@pytest.mark.parametrize("engine", ["simulated", "sequential"])
+def test_refit_removes_what_local_steps_leave(engine):
+    data = coterie.scenario("mixed-regression", clients=16, samples="3-30", dimension=4, groups=2, test_samples=2)
+    start = [{"weight": np.asarray(truth) + 0.3} for truth in data.true_models]
+    options = {"clusters": 2, "rounds": 3, "lr": 0.1, "init": start, "engine": engine}
+    plain, refitted = coterie.fit(data, "two-phase", **options), coterie.fit(data, "two-phase", refit=True, **options)
+    for model, best in zip(refitted.models, least_squares_of(data, refitted), strict=True):
+        np.testing.assert_allclose(model["weight"], best, rtol=1e-9)
+    assert refitted.metrics["loss"] < plain.metrics["loss"]
+
+
+def test_refit_of_ifca_keeps_the_best_start_only_and_clusters_without_members():
+    data = coterie.scenario("mixed-regression", clients=20, samples="10", dimension=3, groups=2, test_samples=2)
+    result = coterie.fit(data, "ifca", clusters=2, restarts=3, rounds=8, refit=True)
+    for model, best in zip(result.models, least_squares_of(data, result), strict=True):
+        np.testing.assert_allclose(model["weight"], best, rtol=1e-9)
+    far = [{"weight": np.zeros(3)}, {"weight": np.full(3, 1e3)}]
+    alone = coterie.fit(data, "ifca", clusters=2, init=far, rounds=1, refit=True)
+    assert alone.models[1]["weight"].tolist() == [1e3] * 3  # nobody has chosen it
+
+
+def test_a_run_killed_before_its_last_exchange_ends_as_if_it_had_not_been(tmp_path):
+    data = coterie.scenario("mixed-regression", clients=12, samples="8", dimension=3, groups=2, test_samples=2)
+    options = {"clusters": 2, "rounds": 3, "refit": True}
+    with patch("coterie.training.fitting.refitted", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        coterie.fit(data, "two-phase", out=tmp_path / "run", **options)
+    resumed, whole = coterie.resume(tmp_path / "run"), coterie.fit(data, "two-phase", **options)
+    assert all((a["weight"] == b["weight"]).all() for a, b in zip(resumed.models, whole.models, strict=True))
+    for name in ("bytes_up", "bytes_down", "refit"):
+        assert resumed.metrics[name] == whole.metrics[name]
+
+
 def test_moment_descent_before_another_method_and_alone():
     data = coterie.scenario("mixed-regression", **HARD)
     coarse = coterie.fit(data, "moment-descent", clusters=3)
@@ -177,6 +242,13 @@ def test_anchors_that_show_fewer_groups_are_told():
         ({"restarts": 3}, "restarts=3 needs random starts"),
         ({"anchors": 1, "clusters": 3}, "anchors=1 cannot show clusters=3"),
         ({"phase2": "sgd"}, "phase2"),
+        ({"refit": True, "learner": "mlp", "init": "random"}, "refit solves least squares, but the learner is mlp"),
+        ({"refit": True, "combine": "median"}, "refit asks for plain sums of the clients' samples, but combine"),
+        (
+            {"refit": True, "privacy": "central", "privacy_noise": 1.0, "init": "random"},
+            "but privacy hides single clients",
+        ),
+        ({"refit": True, "poison": "scale"}, "the sums that refit asks for last would be true"),
         ({"clusters": "many"}, "clusters must be a whole number at least 1, or auto"),
     ],
 )

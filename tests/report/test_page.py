@@ -131,6 +131,12 @@ def test_one_client_one_round(tmp_path, make_run):
     assert "One group: the only client has one model" in text
 
 
+def test_a_learning_rate_that_was_given_is_among_the_options_only(tmp_path, make_run):
+    text = page(tmp_path, [make_run("ifca", lr=0.125)])
+    assert "<code>0.125</code>" in text
+    assert "Learning rate found" not in text
+
+
 def test_unfinished_runs_are_mentioned(tmp_path, make_run):
     assert "1 run of this comparison is not finished" in page(tmp_path, [make_run()], unfinished=1)
 
@@ -164,6 +170,8 @@ def test_own_arrays_from_training_to_page(tmp_path):
     assert "No held-out data was given" in text
     assert 'id="agreement"' not in text, "the true groups are not known"
     assert "coterie.from_arrays(...)" in text
+    lr = result.metrics["learning_rate"]["lr"]
+    assert f"Learning rate found before the first round: {lr:.3g}, from the largest curvature of a client" in text
     assert not Elements(text).unbalanced
 
 

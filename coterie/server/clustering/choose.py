@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -190,8 +190,11 @@ def _by_convex(points: Points, settings: ClusterSettings, seed: int, truth: Labe
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # that a partition is not proved is said below
         model.fit(points, truth)
+    if settings.lam is None and settings.clusters is not None:
+        return _from_path(model, _place_of(settings.clusters, model))
     if settings.lam is None:
-        return _from_path(model, model.selected_ if settings.clusters is None else _place_of(settings.clusters, model))
+        found = _from_path(model, model.selected_)
+        return replace(found, warnings=(*found.warnings, *_about_path(points, model, seed)))
     facts = _solved(model.lam_, model.objective_, model.gap_, model.certified_)
     return _Found(model.labels_, convex=facts, warnings=_doubts(facts))
 
@@ -216,6 +219,25 @@ def _from_path(path: Any, at: int) -> _Found:
         "tree": path.merge_tree_.tolist() if path.weights == "uniform" else None,
     }
     return _Found(path.labels_path_[at], convex=facts, warnings=_doubts(facts))
+
+
+def _about_path(points: Points, path: Any, seed: int) -> tuple[str, ...]:
+    """A sentence where no number of clusters lives at two lambdas of a path with uniform weights.
+
+    In many dimensions such a path may go from all separate to a single cluster at once, however clear the groups are.
+    """
+    counts, found = path.n_clusters_path_, path.n_clusters_path_[path.selected_]
+    if path.weights != "uniform" or (found > 1 and (counts == found).sum() > 1):
+        return ()
+    K = count_clusters(points, kmeans, seed=seed).K
+    if found == K:
+        return ()
+    passed = ", ".join(map(str, np.unique(counts)[::-1]))
+    advice = f"{'' if K == 1 else 'convex_weights=knn, or '}clustering=kmeans++ and clusters={K}"
+    return (
+        f"the path of convex clustering shows no groups: it goes through K={passed} and stays at none between the "
+        f"ends. The silhouette finds {K}: give {advice}",
+    )
 
 
 def _solved(lam: float, objective: float, gap: float, certified: bool) -> dict[str, Any]:

@@ -42,6 +42,20 @@ def test_the_papers_models_are_found(name, clusters):
     assert found.labels.tolist() == truth.tolist()
 
 
+def test_a_path_without_groups_names_the_silhouettes_number():
+    """In 20 dimensions points of a group are about as far apart as groups: the path fuses all at once."""
+    centres = np.random.default_rng(0).standard_normal((3, 20))
+    points, truth = blobs([7, 7, 7], centres * 0.6, noise=0.3)
+    found = cluster_points(points, ClusterSettings("convex"), 0)
+    assert set(found.facts["convex"]["path"]["K"]) == {1, 21}
+    (told,) = (each for each in found.facts["warnings"] if "no groups" in each)
+    assert "goes through K=21, 1 and stays" in told
+    assert told.endswith("The silhouette finds 3: give convex_weights=knn, or clustering=kmeans++ and clusters=3")
+    followed = cluster_points(points, ClusterSettings("convex", convex_weights="knn"), 0)
+    assert followed.labels.tolist() == truth.tolist()
+    assert followed.facts["warnings"] == []
+
+
 def between_one_and_all():
     """A K of the blobs' path other than its ends and the clear clusters."""
     offered = of_blobs("convex", None).facts["convex"]["path"]["K"]

@@ -1,0 +1,58 @@
+"""The last exchange of `refit`: exact least squares in every cluster.
+
+Models that come from averages of s local steps end where the clients' steps balance each other, which is not the least
+squares of the pooled samples where clients differ in their features, their sizes or the lengths of their steps. The
+clients' X^T X and X^T r, added up by cluster, lead there from any model in one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from coterie.core.state import ServerState
+from coterie.evaluate.regression import ask_moments, design, newton_steps
+from coterie.learners.linear import as_linear
+from coterie.methods.asking import Cost
+from coterie.methods.run import Run
+
+REFIT = "refit"
+"""Name of what is told about the last exchange in `Result.metrics`."""
+
+
+@dataclass(frozen=True)
+class Refitted:
+    """The end of a run whose models are the least squares of their members' samples."""
+
+    state: ServerState
+    """The restart of least training loss, refitted."""
+    found: Mapping[str, Any]
+    """What the exchange changed and cost, ready for JSON."""
+
+
+def refitted(run: Run, state: ServerState) -> Refitted:
+    """Ask every client that has trained for the sums of the cluster it trained last, and solve.
+
+    What the members' features leave open stays as it is, and so does a cluster without members.
+
+    Raises:
+        TrainingError: if no client answers.
+    """
+    state, linear, cost = state.best_restart_only(), as_linear(run.learner), Cost()
+    theta = linear.to_coefficients(state.clusters.all_models()).cpu()
+    answered, moments = ask_moments(run.federation, theta, state.choice[:, 0], state.round, cost)
+    steps = newton_steps([design(gram) for gram in moments.gram], moments)
+    solved = linear.from_coefficients(theta + torch.from_numpy(steps)[..., None])
+    params = {name: solved[name].to(p) for name, p in state.clusters.params.items()}
+    samples = max(int(moments.samples.sum()), 1)
+    fall = float((steps * moments.score).sum()) / 2
+    found = {
+        "clients": len(answered),
+        "loss_before": float(moments.loss.sum()) / samples,
+        "loss_after": (float(moments.loss.sum()) - fall) / samples,
+        "longest_step": float(abs(steps).max()),
+    }
+    return Refitted(replace(state, clusters=replace(state.clusters, params=params)), found | asdict(cost))
