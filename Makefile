@@ -35,8 +35,11 @@ test-faults: $(READY)
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COTERIE_FUZZ_SCALE=$${COTERIE_FUZZ_SCALE:-20} $(BIN)/pytest tests/fuzz tests/methods/test_methods.py -n 2
 
+# Writes the reference pages from the code, runs the tutorials, builds the site into build/site and checks its links; some
+# minutes. Open build/site/index.html: it needs no network and no server.
 docs: $(READY)
 	$(BIN)/python -m coterie.cli.reference docs
+	PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 picture: $(READY)
 	$(BIN)/python docs/picture.py
