@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import types
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def run_cells(cells: list[Cell]) -> None:
 
     A line that starts with `!` is a command of the shell.
     """
-    names: dict[str, Any] = {"__name__": "__main__"}
+    module = sys.modules["__main__"] = types.ModuleType("__main__")  # where classes of cells look for names
+    names = vars(module)
     for number, cell in enumerate(cells):
         if cell.kind != "code":
             continue
@@ -78,10 +80,10 @@ def _value(code: str, name: str, names: dict[str, Any]) -> dict[str, str]:
     """Run the statements of a cell; return how its last expression shows itself."""
     tree = ast.parse(code)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, name, "exec"), names)
+    exec(compile(tree, name, "exec", dont_inherit=True), names)
     if last is None:
         return {}
-    value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+    value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), names)
     if value is None:
         return {}
     shown = {"text/plain": repr(value)}
