@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit test-faults fuzz docs picture reproductions repeat bench clean
+.PHONY: demo test lint types unit test-faults test-dist fuzz dist docs picture pictures reproductions repeat bench clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -43,6 +43,19 @@ docs: $(READY)
 
 picture: $(READY)
 	$(BIN)/python docs/picture.py
+
+# The schematic pictures of the documentation.
+pictures: $(READY)
+	$(BIN)/python -m website.pictures docs/images
+
+# Wheel and source distribution in dist.
+dist: $(READY)
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build --no-isolation
+
+# Installs both into empty environments and runs the README's example.
+test-dist: dist
+	$(BIN)/pytest tests/dist -m dist
 
 # Writes the results in papers/reproductions.jsonl as a page; `coterie reproduce NAME` adds to them.
 reproductions: $(READY)

@@ -13,6 +13,7 @@ from mkdocs.structure.pages import Page
 from coterie.cli.about import listed_methods
 from coterie.cli.reference import GROUPS, page_name
 from website.links import DOCUMENTS, ROOT, rewritten, sources
+from website.scoreboard import MEASURED, measured
 from website.tutorials import TUTORIALS, page_and_notebook
 
 RUN = os.environ.get("COTERIE_DOCS_RUN", "true") == "true"
@@ -61,6 +62,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Let links lead to pages."""
+    """Let links lead to pages, and show measured results where a page asks for them."""
     name = page.file.src_uri
+    if MEASURED in markdown:
+        markdown = markdown.replace(MEASURED, measured())
     return markdown if name.startswith("source/") else rewritten(markdown, name)

@@ -25,6 +25,7 @@ from coterie.cli.about import (
 from coterie.cli.describe import suggestions
 from coterie.cli.main import cli
 from coterie.cli.options import default_text
+from coterie.cli.purposes import PURPOSES
 from coterie.core.registry import Registered
 from coterie.data import SCENARIOS, scenario
 from coterie.errors import ConfigError
@@ -62,7 +63,8 @@ def method_page(kind: type[Method]) -> str:
         lines.append(f"Learners: {', '.join(f'`{name}`' for name in kind.learners)}.\n")
     lines.append("## How to run it\n")
     lines.append(f"```sh\ncoterie run {_example(kind)} --method {kind.name}\ncoterie describe {kind.name}\n```\n")
-    lines.append(f"In Python, with the defaults written out:\n\n```py\n{_broken(python_form(default_method(kind)))}\n```\n")
+    lines.append("In Python, with the defaults written out:\n")
+    lines.append(f"```py\n{_broken(python_form(default_method(kind)))}\n```\n")
     lines.append("## Options\n")
     special, changed = _special(kind), _changed(kind)
     lines.append(_table(special) if special else "The method has no options of its own.\n")
@@ -113,6 +115,19 @@ def short_citation(kind: type[Method]) -> str:
 def page_name(kind: type[Method]) -> str:
     """Return the file name of the page of a method: `hcfl-plus.md` for `hcfl+`."""
     return f"{kind.name.replace('+', '-plus')}.md"
+
+
+def purposes_table() -> str:
+    """Return the generated part of docs/which-method.md: methods to try first for each purpose, with commands."""
+    parts = [NOTE]
+    for purpose in PURPOSES.values():
+        parts.append(f"## {purpose.name}\n\n{purpose.situation}\n\n```sh\ncoterie methods --for {purpose.name}\n```\n")
+        parts += ["| method | why | command |", "| --- | --- | --- |"]
+        for choice in purpose.choices:
+            page = page_name(Method.members[choice.method])
+            parts.append(f"| [`{choice.method}`](methods/{page}) | {choice.reason} | `{choice.command}` |")
+        parts.append("")
+    return "\n".join(parts)
 
 
 def options_page() -> str:
@@ -263,7 +278,7 @@ def generated_pages() -> dict[str, str]:
 def generated_endings() -> dict[str, str]:
     """Return the end of every page that starts with text written by hand, by its path below docs."""
     ends = {f"methods/{page_name(kind)}": method_page(kind) for kind in listed_methods()}
-    return ends | {"measures.md": measures_table()}
+    return ends | {"measures.md": measures_table(), "which-method.md": purposes_table()}
 
 
 def main() -> None:
@@ -276,8 +291,8 @@ def main() -> None:
         (folder / path).write_text(text)
     for path, text in generated_endings().items():
         page = folder / path
-        written = page.read_text().partition(NOTE)[0] if page.exists() else f"# {page.stem}\n\n"
-        page.write_text(written + text)
+        by_hand = page.read_text().partition(NOTE)[0] if page.exists() else f"# {page.stem}\n\n"
+        page.write_text(by_hand + text)
 
 
 if __name__ == "__main__":

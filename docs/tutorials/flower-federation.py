@@ -41,7 +41,7 @@ print(Path("myfed/client_app.py").read_text())
 # changes some.
 
 # %%
-!coterie flower up myfed --nodes 2 --set nodes=2 --out federated
+!coterie flower up myfed --nodes 2 --out federated
 
 # %% [markdown]
 # ## The same result
