@@ -88,7 +88,9 @@ def test_generated_pages_are_fresh():
 def test_every_generated_page_is_of_something_that_is_there():
     """Pages of methods and commands that are gone would stay otherwise."""
     folders = ("methods", "reference/cli")
-    found = {path.relative_to(ROOT / "docs").as_posix() for each in folders for path in (ROOT / "docs" / each).glob("*.md")}
+    found = {
+        path.relative_to(ROOT / "docs").as_posix() for each in folders for path in (ROOT / "docs" / each).glob("*.md")
+    }
     assert found == {path for path in {**generated_pages(), **generated_endings()} if path.startswith(folders)}
 
 

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages that are made while the site is built, the parts of its navigation that follow from the code."""
+"""Hooks of MkDocs: pages that are made while the site is built, and navigation that follows from the code."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def rewritten(text: str, page: str) -> str:
         target = target_of(match[2], home)
         if target is None:
             return match[0]
-        return f"{match[1]}{posixpath.relpath(page_of(target), posixpath.dirname(page) or '.')}{match[3] or ''}{match[4]}"
+        return (
+            f"{match[1]}{posixpath.relpath(page_of(target), posixpath.dirname(page) or '.')}{match[3] or ''}{match[4]}"
+        )
 
     return LINK.sub(link, text)
 

@@ -61,6 +61,10 @@ class Picture:
             f'text-anchor="{anchor}">{text}</text>'
         )
 
+    def caption(self, text: str, y: float = 238) -> None:
+        """Add a sentence below the picture."""
+        self.text((WIDTH / 2, y), text, size=12)
+
     def circle(self, at: Point, size: float, colour: str) -> None:
         """Add a dashed circle."""
         self.parts.append(
@@ -101,7 +105,7 @@ def local(picture: Picture) -> None:
         picture.line((at[0], 115), (at[0], 176), COLOURS[group], arrow=True)
         picture.client(at, COLOURS[group])
     picture.text((WIDTH / 2, 30), "no server: every client trains alone")
-    picture.text((WIDTH / 2, 232), "clients; the colour is the group, which nobody knows", size=12)
+    picture.caption("clients; the colour is the group, which nobody knows", 232)
 
 
 def one_model(picture: Picture) -> None:
@@ -111,7 +115,7 @@ def one_model(picture: Picture) -> None:
         picture.line(at, (WIDTH / 2 + (at[0] - WIDTH / 2) * 0.15, 82), GREY, arrow=True)
         picture.client(at, COLOURS[group])
     picture.text((WIDTH / 2, 20), "server: the mean over all clients")
-    picture.text((WIDTH / 2, 232), "clients of both groups change the same model", size=12)
+    picture.caption("clients of both groups change the same model", 232)
 
 
 def _two_models(picture: Picture, title: str) -> list[Point]:
@@ -130,7 +134,11 @@ def hard(picture: Picture) -> None:
         picture.line((other[0], 84), at, "#e0e3e6", 1)
         picture.line(at, (models[group][0], 85), COLOURS[group], 2, arrow=True)
         picture.client(at, COLOURS[group])
-    picture.text((WIDTH / 2, 232), "every client compares all models, joins the best one and improves it, in every round", size=12)
+    picture.text(
+        (WIDTH / 2, 232),
+        "every client compares all models, joins the best one and improves it, in every round",
+        size=12,
+    )
 
 
 def nearest(picture: Picture) -> None:
@@ -144,7 +152,11 @@ def nearest(picture: Picture) -> None:
             picture.line(at, centre, COLOURS[index], 1, arrow=True)
             picture.client(at, COLOURS[index], 7)
         picture.model(centre, "centre", COLOURS[index], 62, 24)
-    picture.text((WIDTH / 2, 232), "every client's own model joins the nearest centre; a centre is the mean of its members", size=12)
+    picture.text(
+        (WIDTH / 2, 232),
+        "every client's own model joins the nearest centre; a centre is the mean of its members",
+        size=12,
+    )
 
 
 def soft(picture: Picture) -> None:
@@ -154,7 +166,7 @@ def soft(picture: Picture) -> None:
         for model, weight, colour in zip(models, (share, 1 - share), COLOURS, strict=False):
             picture.line(at, (model[0], 85), colour, 0.4 + 3.2 * weight, arrow=weight > 0.3)
         picture.mixture(at, (share, 1 - share))
-    picture.text((WIDTH / 2, 232), "every client has a weight for each model, and trains each by its weight", size=12)
+    picture.caption("every client has a weight for each model, and trains each by its weight", 232)
 
 
 def split(picture: Picture) -> None:
@@ -185,7 +197,7 @@ def grow(picture: Picture) -> None:
             picture.mixture((470 + 50 * step, y + (step - 1) * 5), share, 11)
         picture.line((398, y), (450, y), COLOURS[colour], 1.5, arrow=True)
     picture.text((WIDTH / 2, 20), "the number of clusters grows by splits and shrinks by removals")
-    picture.text((WIDTH / 2, 238), "clients are mixtures of the clusters; whole models or heads on one body", size=12)
+    picture.caption("clients are mixtures of the clusters; whole models or heads on one body", 238)
 
 
 def _cloud(picture: Picture, centre: Point, colour: str, turn: float) -> None:
@@ -196,7 +208,11 @@ def _cloud(picture: Picture, centre: Point, colour: str, turn: float) -> None:
 
 def one_shot(picture: Picture) -> None:
     """One vector for each client is clustered once."""
-    for centre, colour, turn in (((110, 85), COLOURS[0], 0.0), ((240, 110), COLOURS[1], 1.0), ((130, 180), COLOURS[2], 2.0)):
+    for centre, colour, turn in (
+        ((110, 85), COLOURS[0], 0.0),
+        ((240, 110), COLOURS[1], 1.0),
+        ((130, 180), COLOURS[2], 2.0),
+    ):
         picture.circle(centre, 52, colour)
         _cloud(picture, centre, colour, turn)
     for y, colour, number in ((75, COLOURS[0], 1), (125, COLOURS[1], 2), (175, COLOURS[2], 3)):
@@ -204,7 +220,11 @@ def one_shot(picture: Picture) -> None:
         picture.model((495, y), f"model {number}", colour)
     picture.text((160, 20), "one point for each client, sent once")
     picture.text((495, 20), "one model for each cluster")
-    picture.text((WIDTH / 2, 240), "the server clusters the clients once; then models are averaged, or trained in each cluster", size=12)
+    picture.text(
+        (WIDTH / 2, 240),
+        "the server clusters the clients once; then models are averaged, or trained in each cluster",
+        size=12,
+    )
 
 
 def unite(picture: Picture) -> None:
@@ -221,7 +241,7 @@ def unite(picture: Picture) -> None:
     picture.model((590, 125), "all", INK, 70)
     picture.text((180, 20), "similar clients unite as they arrive")
     picture.text((490, 20), "models stay near one that all train")
-    picture.text((WIDTH / 2, 240), "similar: they would change one frozen model in the same direction", size=12)
+    picture.caption("similar: they would change one frozen model in the same direction", 240)
 
 
 def anchors(picture: Picture) -> None:
@@ -240,7 +260,7 @@ def anchors(picture: Picture) -> None:
     picture.text((110, 20), "a few anchor clients")
     picture.text((310, 20), "phase 1")
     picture.text((520, 20), "phase 2: all clients join")
-    picture.text((WIDTH / 2, 240), "moment descent finds coarse models from any start; two-phase refines them", size=12)
+    picture.caption("moment descent finds coarse models from any start; two-phase refines them", 240)
 
 
 def subspace(picture: Picture) -> None:
@@ -254,7 +274,9 @@ def subspace(picture: Picture) -> None:
         picture.client((575, y), colour)
         picture.client((602, y), colour)
     picture.text((WIDTH / 2, 20), "one subspace for all clients, a head for each cluster")
-    picture.text((WIDTH / 2, 240), "heads are solved in closed form; the subspace takes a gradient step and a QR", size=12)
+    picture.text(
+        (WIDTH / 2, 240), "heads are solved in closed form; the subspace takes a gradient step and a QR", size=12
+    )
 
 
 def attract(picture: Picture) -> None:
@@ -269,7 +291,7 @@ def attract(picture: Picture) -> None:
         picture.client(at, "#fff", 19)
         picture.model(at, "model", COLOURS[index // 3], 54, 26)
     picture.text((WIDTH / 2, 20), "every client has a model; thick lines pull more")
-    picture.text((WIDTH / 2, 235), "the more alike two models are, the more each follows the other", size=12)
+    picture.caption("the more alike two models are, the more each follows the other", 235)
 
 
 def known(picture: Picture) -> None:
@@ -280,7 +302,7 @@ def known(picture: Picture) -> None:
             at = (model[0] - 75 + 50 * step, 185.0)
             picture.line(at, (model[0], 85), COLOURS[index], 2, arrow=True)
             picture.client(at, COLOURS[index])
-    picture.text((WIDTH / 2, 232), "what clustering could reach at best", size=12)
+    picture.caption("what clustering could reach at best", 232)
 
 
 def tiers(picture: Picture) -> None:
@@ -300,8 +322,12 @@ def overview(picture: Picture) -> None:
     for at, group in zip(_row(8, 185), GROUPS, strict=True):
         picture.line(at, (models[group][0], 85), COLOURS[group], 2, arrow=True)
         picture.client(at, COLOURS[group], 11)
-    picture.text((WIDTH / 2, 218), "clients keep their data; only changes of models travel", size=12)
-    picture.text((WIDTH / 2, 238), "found: which clients belong together, how certain that is, and a model for each group", size=12)
+    picture.caption("clients keep their data; models and a few numbers travel", 218)
+    picture.text(
+        (WIDTH / 2, 238),
+        "found: which clients belong together, how certain that is, and a model for each group",
+        size=12,
+    )
 
 
 PICTURES: dict[str, Callable[[Picture], None]] = {

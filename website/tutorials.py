@@ -1,7 +1,7 @@
 """Tutorials: scripts in docs/tutorials whose cells start with `# %%`, run while the site is built.
 
 A cell that starts with `# %% [markdown]` is text, each line behind `# `. Every script becomes a page with what its
-cells print and draw, and a notebook with the same. `python -m website.tutorials NAME...` runs some and prints the pages.
+cells print and draw, and a notebook with the same.
 """
 
 from __future__ import annotations

@@ -68,7 +68,11 @@ PURPOSES = {
                     "rotated-digits",
                     {"clusters": 4, "restarts": 5},
                 ),
-                Choice("cfl", "The number of groups is unknown, and every client takes part in most rounds.", "rotated-digits"),
+                Choice(
+                    "cfl",
+                    "The number of groups is unknown, and every client takes part in most rounds.",
+                    "rotated-digits",
+                ),
                 Choice(
                     "hcfl+",
                     "The number of groups is unknown, and clients differ in several ways at once.",
@@ -106,7 +110,7 @@ PURPOSES = {
             (
                 Choice(
                     "ifca",
-                    "Held-out samples choose the number in trial runs; the answer may be one, or that it cannot be told.",
+                    "Held-out samples choose the number in trial runs; the answer may be one, or 'cannot tell'.",
                     "rotated-digits",
                     {"clusters": "auto"},
                 ),
@@ -122,7 +126,11 @@ PURPOSES = {
                     "odcl-linear",
                     {"clustering": "convex"},
                 ),
-                Choice("cfl", "While training: a cluster is split where a test on held-out samples says so.", "rotated-digits"),
+                Choice(
+                    "cfl",
+                    "While training: a cluster is split where a test on held-out samples says so.",
+                    "rotated-digits",
+                ),
             ),
         ),
         Purpose(

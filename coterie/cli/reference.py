@@ -205,8 +205,8 @@ def _example(kind: type[Method]) -> str:
 
 
 def _broken(expression: str) -> str:
-    """Return a Python call with each of its outer arguments on a line of its own."""
-    name, _, arguments = expression.removesuffix(")").partition("(")
+    """Return a Python call as Ruff formats it, with each of its outer arguments on a line of its own."""
+    name, _, arguments = expression.replace("'", '"').removesuffix(")").partition("(")
     lines, depth, line = list[str](), 0, ""
     for letter in arguments:
         depth += (letter in "([{") - (letter in ")]}")

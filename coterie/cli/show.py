@@ -336,7 +336,9 @@ def methods(console: Console) -> None:
     for kind in listed_methods():
         table.add_row(kind.name, kind.summary)
     console.print(table)
-    console.print("\n'coterie describe NAME' tells more, 'coterie methods --for PURPOSE' what to try first.", highlight=False)
+    console.print(
+        "\n'coterie describe NAME' tells more, 'coterie methods --for PURPOSE' what to try first.", highlight=False
+    )
 
 
 def purpose(console: Console, purpose: Purpose) -> None:

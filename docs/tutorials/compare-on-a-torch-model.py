@@ -52,7 +52,7 @@ methods = {
 comparison = coterie.compare(
     data, methods, seeds=3, learner=network, rounds=15, local_steps=10, lr=0.3, out="comparison"
 )
-print(comparison.to_frame().to_string())
+print(comparison.to_frame()[["method", "seeds", "accuracy", "accuracy sd", "clusters"]].round(3).to_string())
 
 # %% [markdown]
 # ## Are the differences more than chance?
@@ -60,7 +60,8 @@ print(comparison.to_frame().to_string())
 # Differences are paired: both methods ran on the same seeds.
 
 # %%
-print(comparison.differences(against="fedavg").to_frame().round(4).to_string())
+columns = ["method", "mean", "low", "high", "t_p_value", "better"]
+print(comparison.differences(against="fedavg").to_frame()[columns].round(3).to_string())
 
 # %% [markdown]
 # ## Take the results with you

@@ -40,6 +40,7 @@ class SoftChoice(TieredMethod):
         return self.compose(assignment=SoftmaxLoss(self.temperature))
 '''
 Path("soft_choice.py").write_text(text.lstrip())
+print("wrote soft_choice.py")
 
 # %% [markdown]
 # ## Use it
