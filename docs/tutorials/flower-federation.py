@@ -16,7 +16,7 @@
 import coterie
 
 data = coterie.scenario("rotated-digits", clients=16)
-simulated = coterie.fit(data, "one-shot", clusters=4, lr=0.5, learner="mlp:hidden=64", rounds=5, local_steps=10)
+simulated = coterie.fit(data, "one-shot", clusters=4, lr=0.5, learner="mlp:hidden=64", rounds=2, local_steps=10)
 print(simulated)
 
 # %% [markdown]
@@ -37,11 +37,11 @@ print(Path("myfed/client_app.py").read_text())
 # ## The federation
 #
 # `coterie flower up` checks every setting first, then starts everything on this machine, shows the rounds, and ends what
-# it has started. The settings of the run are in `pyproject.toml`; they are those of the simulation above, and `--set`
-# changes some.
+# it has started. The settings of the run are in `pyproject.toml`; they are those of the simulation above, but for the
+# number of rounds, which `--set` changes here.
 
 # %%
-!coterie flower up myfed --nodes 2 --out federated
+!coterie flower up myfed --nodes 2 --set rounds=2 --set evaluate-every=2 --out federated
 
 # %% [markdown]
 # ## The same result
