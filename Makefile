@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit test-faults test-dist fuzz dist docs picture pictures reproductions repeat bench clean
+.PHONY: demo test lint types unit test-faults test-dist fuzz dist docs picture pictures reproductions scoreboard repeat bench clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -60,6 +60,11 @@ test-dist: dist
 # Writes the results in papers/reproductions.jsonl as a page; `coterie reproduce NAME` adds to them.
 reproductions: $(READY)
 	$(BIN)/coterie reproduce --page docs/reproductions.md
+
+# Runs the cells of the scoreboard that are not in benchmarks/scoreboard/results.jsonl and writes all of them as a page;
+# DATA=FOLDER names a folder with usps.npz and the like. An hour or two; it may be interrupted and continues.
+scoreboard: $(READY)
+	$(BIN)/coterie scoreboard $(if $(DATA),--data $(DATA)) --page docs/scoreboard.md
 
 # Runs a sample of the finished cells again and compares their figures with the stored ones; a few minutes.
 repeat: $(READY)

@@ -269,6 +269,7 @@ def test_tests_stand_where_the_code_stands():
     tests = ROOT.parent / "tests"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
     ours = {folder for folder in folders if folder.parts[0] not in KINDS}
-    assert {folder for folder in ours if folder.parts[0] != "papers" and not (ROOT / folder).is_dir()} == set()
-    assert {folder for folder in ours if folder.parts[0] == "papers" and not (ROOT.parent / folder).is_dir()} == set()
+    beside = {folder for folder in ours if folder.parts[0] in ("papers", "benchmarks")}
+    assert {folder for folder in ours - beside if not (ROOT / folder).is_dir()} == set()
+    assert {folder for folder in beside if not (ROOT.parent / folder).is_dir()} == set()
     assert {folder for folder in folders if not (tests / folder / "__init__.py").is_file()} == set()

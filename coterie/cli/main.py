@@ -29,6 +29,7 @@ from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.purposes import PURPOSES
 from coterie.cli.reproduce import reproduce_command
+from coterie.cli.scoreboard import scoreboard_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
 from coterie.cli.table import print_columns, scenario_and_options
 from coterie.cli.terminal import UNPRINTED, Terminal, give_up_output, make_streams_tolerant, on_one_line
@@ -341,6 +342,7 @@ cli.add_command(tiers_command)
 cli.add_command(data_commands)
 cli.add_command(flower_commands)
 cli.add_command(reproduce_command)
+cli.add_command(scoreboard_command)
 
 
 TRACEBACK = "COTERIE_TRACEBACK"

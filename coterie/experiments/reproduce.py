@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
-from coterie.errors import ConfigError, unknown_name
+from coterie.errors import unknown_name
+from coterie.experiments.checkout import CHECKOUT, import_from_checkout
 from coterie.experiments.processes import leave_if_importing_main
 from coterie.experiments.reproducing import OnCell, OnProgress, open_cells, run_cells
 from coterie.experiments.reproduction import Cell, Claim, Reproduction, Table
 from coterie.experiments.results import read
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-"""The root of the checkout, if the package runs from one."""
 FOLDER = "papers"
 RESULTS = CHECKOUT / FOLDER / "reproductions.jsonl"
 """The file of finished cells, which belongs to the checkout whatever the current folder is."""
@@ -28,14 +25,7 @@ def reproductions() -> Mapping[str, Reproduction]:
     Raises:
         ConfigError: if the package does not run from a checkout of the repository.
     """
-    if not (CHECKOUT / FOLDER / "__init__.py").is_file():
-        raise ConfigError(
-            "the reproductions are not part of the installed package: clone the repository, install it with "
-            "'pip install --editable .' and run the command again"
-        )
-    if str(CHECKOUT) not in sys.path:
-        sys.path.append(str(CHECKOUT))
-    found: Mapping[str, Reproduction] = import_module(FOLDER).REPRODUCTIONS
+    found: Mapping[str, Reproduction] = import_from_checkout(FOLDER, "the reproductions are").REPRODUCTIONS
     return found
 
 
@@ -98,6 +88,6 @@ def reproduce(
         folder, file = (Path(scratch), Path(scratch) / "results.jsonl") if quick else (Path(out) / kept, Path(results))
         cells = open_cells(reproduction, read(file, kept), seeds, quick, only)
         on_start(cells)
-        failed = run_cells(reproduction, cells, folder, file, jobs, on_progress, on_cell)
+        failed = run_cells(kept, cells, folder, file, jobs, on_progress, on_cell)
         found = read(file, kept)
     return Findings(reproduction.tables(found, quick), reproduction.claims(found, quick), failed)

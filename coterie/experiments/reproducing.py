@@ -47,7 +47,7 @@ def open_cells(reproduction: Reproduction, found: Found, seeds: int, quick: bool
 
 
 def run_cells(
-    reproduction: Reproduction,
+    kept_as: str,
     cells: Sequence[Cell],
     out: Path,
     results: Path,
@@ -55,7 +55,7 @@ def run_cells(
     on_progress: OnProgress = lambda cell, done: None,
     on_cell: OnCell = lambda cell, figures, seconds: None,
 ) -> list[str]:
-    """Run cells, or go on with them, and append each to the results file; returns what failed, one line each."""
+    """Run cells, or go on with them, and append each to the results file; return one line for each that failed."""
     failed: list[str] = []
 
     def watch(waiting: Sequence[Cell]) -> None:
@@ -67,7 +67,7 @@ def run_cells(
             failed.append(f"{cell.name}, seed {cell.seed}: {outcome}")
             continue
         figures, seconds = outcome
-        append(results, reproduction.kept_as, cell, figures, seconds)
+        append(results, kept_as, cell, figures, seconds)
         on_progress(cell, cell.work)
         on_cell(cell, figures, seconds)
     return failed

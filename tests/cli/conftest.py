@@ -8,6 +8,7 @@ from coterie.cli import data as data_commands
 from coterie.cli import diagnose as diagnose_commands
 from coterie.cli import main as commands
 from coterie.cli import reproduce as reproduce_commands
+from coterie.cli import scoreboard as scoreboard_commands
 from coterie.cli import sweep as sweep_commands
 from coterie.cli import tiers as tiers_commands
 from coterie.cli.terminal import Terminal
@@ -18,7 +19,8 @@ def coterie(capsys, monkeypatch, tmp_path):
     """Run the program in an empty folder; gives exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(commands.TRACEBACK, "1")  # a bug is never hidden behind a sentence
-    for module in (commands, data_commands, diagnose_commands, reproduce_commands, sweep_commands, tiers_commands):
+    shown = (commands, data_commands, diagnose_commands, reproduce_commands, scoreboard_commands)
+    for module in (*shown, sweep_commands, tiers_commands):
         monkeypatch.setattr(module, "out", Terminal(width=200))
 
     def call(*arguments):

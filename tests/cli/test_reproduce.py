@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coterie.experiments import reproduce
+from coterie.experiments import checkout, reproduce
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,7 @@ def test_the_results_are_those_of_the_checkout_from_any_folder(coterie, tmp_path
 
 
 def test_outside_a_checkout_one_sentence_says_what_to_do(coterie, tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(checkout, "CHECKOUT", tmp_path)
     for arguments in ((), ("ifca-table1",), ("--page", tmp_path / "page.md")):
         code, _, err = coterie("reproduce", *arguments)
         assert code == 2

@@ -1,0 +1,115 @@
+"""The scoreboard of all methods, which lives beside the package in the folder `benchmarks`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from coterie.errors import ConfigError
+from coterie.experiments.checkout import import_from_checkout
+from coterie.experiments.processes import leave_if_importing_main
+from coterie.experiments.reproducing import OnCell, OnProgress, run_cells
+from coterie.experiments.reproduction import Cell, Found, Table
+from coterie.experiments.results import read
+
+KEPT_AS = "scoreboard"
+"""Name of its cells in the file of results."""
+
+
+class Scoreboard(Protocol):
+    """The scoreboard as the folder `benchmarks` defines it."""
+
+    results: Path
+    """File of finished cells, which belongs to the checkout."""
+
+    def cells(
+        self, folder: Path | None, seeds: int | None, only: str | None, methods: str | None, small: bool
+    ) -> Sequence[Cell]:
+        """Return the cells of the scenarios whose data is here."""
+        ...
+
+    def absent(self, folder: Path | None, only: str | None, small: bool) -> Sequence[str]:
+        """Return one line for each source of data that is absent, of the scenarios that are asked for."""
+        ...
+
+    def summary(self, found: Found) -> Table:
+        """Return the summary of finished cells."""
+        ...
+
+    def page(self, found: Found, drawing: str) -> str:
+        """Return the page in Markdown; `drawing` is the file name of the picture."""
+        ...
+
+    def picture(self, found: Found) -> str:
+        """Return the picture of ranks as SVG."""
+        ...
+
+
+def find_scoreboard() -> Scoreboard:
+    """Return the scoreboard of the checkout.
+
+    Raises:
+        ConfigError: if the package does not run from a checkout of the repository.
+    """
+    found: Scoreboard = import_from_checkout("benchmarks.scoreboard", "the scoreboard is").SCOREBOARD
+    return found
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Finished cells of the scoreboard."""
+
+    found: Found
+    failed: Sequence[str]
+    """Cells that failed, one line each."""
+
+
+def run_scoreboard(
+    board: Scoreboard,
+    *,
+    folder: Path | None = None,
+    seeds: int | None = None,
+    only: str | None = None,
+    methods: str | None = None,
+    small: bool = False,
+    workers: int | None = None,
+    results: Path | None = None,
+    on_start: Callable[[Sequence[Cell]], None] = lambda cells: None,
+    on_progress: OnProgress = lambda cell, done: None,
+    on_cell: OnCell = lambda cell, figures, seconds: None,
+) -> Scores:
+    """Run the missing cells of the scoreboard.
+
+    Args:
+        board: The scoreboard.
+        folder: Folder with data files of the user's own.
+        seeds: Number of seeds of each cell.
+        only: Run only scenarios whose name contains this text.
+        methods: Names of rows separated by commas; by default all.
+        small: Run a small version that ends in about two minutes and leaves nothing behind.
+        workers: Number of worker processes; by default one for each core.
+        results: File to which finished cells are added; by default that of the checkout.
+        on_start: Called with the cells that will be run.
+        on_progress: Called with a cell and how much of it is done.
+        on_cell: Called with each finished cell, its figures and its seconds.
+
+    Returns:
+        All finished cells of the file, and the failures.
+
+    Raises:
+        ConfigError: if no cell is asked for.
+    """
+    leave_if_importing_main()
+    cells = board.cells(folder, seeds, only, methods, small)
+    if not cells:
+        raise ConfigError("no cell is left: no scenario whose data is here has this text in its name")
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "results.jsonl" if small else results or board.results
+        before = read(file, KEPT_AS)
+        missing = [cell for cell in cells if cell.seed not in before.get(cell.name, {})]
+        on_start(missing)
+        failed = run_cells(KEPT_AS, missing, Path(scratch), file, workers, on_progress, on_cell)
+        return Scores(read(file, KEPT_AS), failed)
