@@ -4,6 +4,7 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
+      const home = new URL(url, location.href);
       this.waiting = [];
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
@@ -12,14 +13,14 @@ if (location.protocol === "file:") {
       const load = (path) =>
         new Promise((loaded, failed) => {
           const script = inner.document.createElement("script");
-          script.src = new URL(path, url).href;
+          script.src = new URL(path, home).href;
           script.onload = loaded;
           script.onerror = () => failed(new Error(path));
           inner.document.head.appendChild(script);
         });
       inner.importScripts = (...paths) => paths.reduce((before, path) => before.then(() => load(path)), Promise.resolve());
       inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
-      load(url).then(() => {
+      load(home.href).then(() => {
         this.ready = true;
         this.waiting.splice(0).forEach((data) => this.postMessage(data));
       });
