@@ -1,23 +1,29 @@
 """What the documents say runs, and the generated pages are those of the code."""
 
+import json
 import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from coterie.cli.about import families
+from coterie.cli.about import families, listed_methods
 from coterie.cli.main import cli
-from coterie.cli.reference import generated_endings, generated_pages
+from coterie.cli.reference import NOTE, generated_endings, generated_pages, page_name
 from coterie.experiments.page import page
 from coterie.experiments.reproduce import RESULTS
 from coterie.training.measures import MEASURES
 from papers import REPRODUCTIONS
+from website.links import rewritten
+from website.pictures import PICTURES, drawn
+from website.tutorials import cells_of, notebook, run_cells
+from website.tutorials import page as page_of_cells
 
 ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {"extending.md"}
@@ -92,6 +98,45 @@ def test_every_generated_page_is_of_something_that_is_there():
         path.relative_to(ROOT / "docs").as_posix() for each in folders for path in (ROOT / "docs" / each).glob("*.md")
     }
     assert found == {path for path in {**generated_pages(), **generated_endings()} if path.startswith(folders)}
+
+
+@pytest.mark.parametrize("kind", listed_methods(), ids=lambda kind: kind.name)
+def test_every_method_has_a_page_with_a_picture_and_advice(kind):
+    by_hand = (ROOT / "docs" / "methods" / page_name(kind)).read_text().partition(NOTE)[0]
+    for part in (f"# {kind.name}\n", "](../images/methods/", "\n## When to use it\n", "\n## When not to use it\n"):
+        assert part in by_hand, f"write it above the generated part of docs/methods/{page_name(kind)}"
+
+
+def test_the_pictures_are_those_of_their_script():
+    for name in PICTURES:
+        assert (ROOT / "docs" / "images" / f"{name}.svg").read_text() == drawn(name), "run 'make pictures'"
+
+
+def test_a_tutorial_becomes_a_page_and_a_notebook_with_what_its_cells_print():
+    cells = cells_of("# %% [markdown]\n# # Title\n#\n# Text.\n\n# %%\na = 1\nprint(a)\na + 1\n")
+    run_cells(cells)
+    assert page_of_cells(cells, "name").split("\n\n")[2:] == [
+        "Text.",
+        "```python\na = 1\nprint(a)\na + 1\n```",
+        "```text { .output }\n1\n```",
+        "```text { .output }\n2\n```\n",
+    ]
+    text, code = json.loads(notebook(cells))["cells"]
+    assert "".join(text["source"]) == "# Title\n\nText."
+    assert [output["output_type"] for output in code["outputs"]] == ["stream", "execute_result"]
+
+
+def test_links_to_files_outside_docs_lead_to_pages():
+    text = "[a](../CONTRIBUTING.md#taste) [b](../examples/own_data.py) [c](tables.md) [d](https://example.org)"
+    wanted = (
+        "[a](../contributing.md#taste) [b](../source/examples/own_data.py.md) [c](tables.md) [d](https://example.org)"
+    )
+    assert rewritten(text.replace("../", "../../"), "reference/page.md") == wanted
+
+
+def test_the_citation_names_the_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_site_is_built_without_a_warning(tmp_path):
