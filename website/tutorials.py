@@ -69,11 +69,11 @@ def run_cells(cells: list[Cell]) -> None:
 
 def _command(line: str) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path, "COLUMNS": "100"}
+    environment = os.environ | {"PATH": path, "COLUMNS": "84"}
     done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(f"{line!r} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return done.stdout.replace(f"{Path.cwd()}{os.sep}", "")
 
 
 def _value(code: str, name: str, names: dict[str, Any]) -> dict[str, str]:
