@@ -79,6 +79,7 @@ LONGEST = 80
 def shown(value: object) -> str:
     """Return a value as an error message shows it: its repr on one line, cut if it is long."""
     try:
+        value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value  # of NumPy
         text = " ".join(repr(value).split())
     except Exception:  # an integer of thousands of digits; an object without a working repr
         return f"{type(value).__name__} that cannot be printed"

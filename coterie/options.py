@@ -229,24 +229,34 @@ class OptionGroup:
 
 def options_of(kind: Any, default: Any = None) -> tuple[Option, ...]:
     """Return the options of a dataclass; `default` is an instance whose values are the defaults."""
+    return _default_options(kind) if default is None else _options_with_defaults(kind, default)
+
+
+@cache
+def _default_options(kind: Any) -> tuple[Option, ...]:
+    """Return the options with the defaults of the fields, which are the same each time."""
+    return _options_with_defaults(kind, None)
+
+
+def _options_with_defaults(kind: Any, default: Any) -> tuple[Option, ...]:
     found: list[Option] = []
-    for each, hint in _fields_of(kind):
+    for each, declared, group in _fields_of(kind):
         value = _default(each) if default is None else getattr(default, each.name)
-        if _OPTION in each.metadata:
-            found.append(_option(each, hint, value))
-        elif _is_group(hint):
-            found.extend(hint.group_options(value))
+        if declared is not None:
+            found.append(replace(declared, default=value))
+        elif group is not None:
+            found.extend(group.group_options(value))
     return tuple(found)
 
 
 def options_by_field(kind: Any) -> dict[str, tuple[Option, ...]]:
     """Return the options of a dataclass by the field that holds the nested value; those of its own under ""."""
     found: dict[str, tuple[Option, ...]] = {"": ()}
-    for each, hint in _fields_of(kind):
-        if _OPTION in each.metadata:
-            found[""] += (_option(each, hint, _default(each)),)
-        elif _is_group(hint):
-            found[each.name] = hint.group_options(_default(each))
+    for each, declared, group in _fields_of(kind):
+        if declared is not None:
+            found[""] += (replace(declared, default=_default(each)),)
+        elif group is not None:
+            found[each.name] = group.group_options(_default(each))
     return found
 
 
@@ -259,13 +269,13 @@ def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> A
         default: An instance that supplies what the options do not name; by default the fields' defaults do.
     """
     given: dict[str, Any] = {}
-    for each, hint in _fields_of(kind):
+    for each, declared, group in _fields_of(kind):
         before = _default(each) if default is None else getattr(default, each.name)
-        if _OPTION in each.metadata:
-            one = _declared(each, hint)
-            given[each.name] = one.check(values[one.name]) if values.get(one.name) is not None else before
-        elif _is_group(hint):
-            given[each.name] = hint.from_group(values, before, _default(each))
+        if declared is not None:
+            value = values.get(declared.name)
+            given[each.name] = before if value is None else declared.check(value)
+        elif group is not None:
+            given[each.name] = group.from_group(values, before, _default(each))
         elif default is not None:
             given[each.name] = before
     return kind(**given)
@@ -274,12 +284,12 @@ def from_options(kind: Any, values: Mapping[str, Any], default: Any = None) -> A
 def to_options(value: Any) -> dict[str, Any]:
     """Return the options that give this value; those that are None are left out."""
     found: dict[str, Any] = {}
-    for each, hint in _fields_of(type(value)):
+    for each, declared, group in _fields_of(type(value)):
         own = getattr(value, each.name)
-        if _OPTION in each.metadata:
+        if declared is not None:
             if own is not None:
-                found[_declared(each, hint).name] = own
-        elif _is_group(hint):
+                found[declared.name] = own
+        elif group is not None:
             found |= own.to_group(_default(each))
     return found
 
@@ -290,12 +300,12 @@ def check_fields(value: Any) -> None:
     Raises:
         ConfigError: if a value is of another type, out of range or not one of the choices.
     """
-    for each, hint in _fields_of(type(value)):
+    for each, declared, group in _fields_of(type(value)):
         own = getattr(value, each.name)
-        if _OPTION in each.metadata:
-            checked = _declared(each, hint).check(own)
-        elif _is_group(hint):
-            checked = _checked_group(each.name, hint, own)
+        if declared is not None:
+            checked = declared.check(own)
+        elif group is not None:
+            checked = _checked_group(each.name, group, own)
         else:
             continue
         if checked is not own:
@@ -318,15 +328,22 @@ def plain_value(value: object) -> Any:
     return short_plain(value) if isinstance(value, Registered) else value
 
 
-def _fields_of(kind: Any) -> tuple[tuple[Field[Any], Any], ...]:
-    """The fields that the constructor of a dataclass takes, with their types."""
+def _fields_of(kind: Any) -> tuple[tuple[Field[Any], Option | None, Any], ...]:
+    """The fields that the constructor of a dataclass takes, each with the option or the group of options that it is."""
     return _cached_fields(kind)
 
 
 @cache
-def _cached_fields(kind: type) -> tuple[tuple[Field[Any], Any], ...]:
+def _cached_fields(kind: type) -> tuple[tuple[Field[Any], Option | None, Any], ...]:
     hints = get_type_hints(kind)
-    return tuple((each, hints[each.name]) for each in fields(kind) if each.init)
+    found = []
+    for each in fields(kind):
+        if each.init:
+            hint = hints[each.name]
+            declared = _declared(each, hint) if _OPTION in each.metadata else None
+            group = hint if isinstance(hint, type) and issubclass(hint, OptionGroup) else None
+            found.append((each, declared, group))
+    return tuple(found)
 
 
 def _default(each: Field[Any]) -> Any:
@@ -335,15 +352,6 @@ def _default(each: Field[Any]) -> Any:
     return None if each.default is MISSING else each.default
 
 
-def _is_group(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, OptionGroup)
-
-
-def _option(each: Field[Any], hint: Any, default: Any) -> Option:
-    return replace(_declared(each, hint), default=default)
-
-
-@cache
 def _declared(each: Field[Any], hint: Any) -> Option:
     """Return the option that a field declares, without a default."""
     facts = each.metadata[_OPTION]

@@ -36,7 +36,7 @@ from coterie.cli.terminal import UNPRINTED, Terminal, give_up_output, make_strea
 from coterie.cli.tiers import tiers_command
 from coterie.data import find_scenario
 from coterie.data import scenario as build_scenario
-from coterie.errors import ConfigError, from_system, shown
+from coterie.errors import ConfigError, TrainingError, from_system, shown
 from coterie.experiments.compare import MOST_SEEDS, is_comparison, jobs_of, plan_comparison, run_comparison, seed_list
 from coterie.experiments.sweep import is_sweep
 from coterie.methods.base import Method
@@ -154,6 +154,8 @@ def _conclude(result: Result, folder: Path, json_file: Path | None) -> None:
         if not printed:
             show.result(out, result)
             _print_paths(run=folder, **pages)
+    if result.metrics.diverged:
+        raise TrainingError(f"{result.metrics.why_diverged}; the figures and the report are in {folder}")
 
 
 def _print_paths(**paths: Path) -> None:

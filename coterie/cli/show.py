@@ -17,7 +17,8 @@ from coterie.data import SCENARIOS
 from coterie.evaluate.baselines import Baselines
 from coterie.experiments.reproduction import Claim
 from coterie.experiments.sweep import Sweep
-from coterie.report import certainty, choosing, descent, one_shot, privacy, worth
+from coterie.methods.settings import most_of
+from coterie.report import certainty, choosing, descent, one_shot, privacy, rate, worth
 from coterie.report.coefficients import could_fit_better, table_rows
 from coterie.report.comparison import Comparison, compare
 from coterie.report.formats import plain, plural
@@ -26,9 +27,11 @@ from coterie.report.groups import sentences as group_sentences
 from coterie.report.reading import RunData
 from coterie.report.tables import MethodColumn, cell, method_columns, method_rows
 from coterie.training.divergence import DIVERGED
+from coterie.training.exploding import EXPLODED
 from coterie.training.measures import MEASURES, Measure, Unit
 from coterie.training.records import Metrics
 from coterie.training.result import BASELINES, REGRESSION, Result
+from coterie.training.stopping import SETTLED
 
 SPARED = (("up", "down"), ("rounds",), ("finetuned_worst_tenth",), ("sample_identity",), ("seconds",), ("clusters",))
 """Columns that a comparison leaves to the report, one after the other, where the terminal has no room for all."""
@@ -57,6 +60,8 @@ def result(console: Console, found: Result) -> None:
     }
     if not _asked_nobody(found):
         lines["loss"] = f"{_figure(m.loss)} on the training data"
+    if told := rate.answer(m):
+        lines["lr"] = told
     lines |= _measures(found) | _certainty(found)
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
@@ -234,9 +239,11 @@ def _ending(found: Result) -> dict[str, str]:
             "patience": f"no better {what.format(config.get('patience'))}",
             "privacy": "one more would have given away more than privacy_epsilon",
             DIVERGED: "no client had a finite update any more",
+            EXPLODED: "the training loss was far too high and did not fall",
+            SETTLED: "the training loss had settled",
         }
         why = whys.get(m.stopped, "its caller said so")
-        lines["stopped"] = f"after {m.rounds} of {config['rounds']} rounds: {why}"
+        lines["stopped"] = f"after {m.rounds} of {most_of(config['rounds'])} rounds: {why}"
     if "best_rounds" in m:
         lines["models"] = f"those after {m['best_rounds']} rounds, which had the least validation loss"
     return lines

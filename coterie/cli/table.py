@@ -12,7 +12,7 @@ import click
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.core.schema import ColumnNote
 from coterie.data.columns import SUFFIXES
-from coterie.data.fitting import ALIKE, ONE_KIND, SUSPICIONS
+from coterie.data.fitting import is_suspicious
 from coterie.data.guessing import Guess, guess_columns
 from coterie.errors import ConfigError, unknown_name
 
@@ -89,7 +89,6 @@ def print_columns(console: Terminal, notes: Sequence[ColumnNote]) -> None:
     width = min(30, max(len(note.column) for note in notes))
     for note in notes[:MOST_LINES]:
         line = f"{on_one_line(note.column):<{width}}  {note.action:<7}  {on_one_line(note.detail)}"
-        odd = any(part in note.detail for part in (*SUSPICIONS, ALIKE, ONE_KIND))
-        console.print(line, style="yellow" if odd else "dim", highlight=False, soft_wrap=True)
+        console.print(line, style="yellow" if is_suspicious(note) else "dim", highlight=False, soft_wrap=True)
     if len(notes) > MOST_LINES:
         console.print(f"... {len(notes) - MOST_LINES} more columns", style="dim", soft_wrap=True)

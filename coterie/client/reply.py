@@ -97,9 +97,13 @@ class ReplyBuilder:
         """Add the objective's counts of a block's clients, {name: (B, ...)}, to the rows or to the sums."""
         if not self.summed:
             self.add_rows(places, counts)
-            return
+        else:
+            self.add_sums(places, counts)
+
+    def add_sums(self, places: Positions, values: Params) -> None:
+        """Add the values of a block's clients, {name: (B, ...)}, to the sums."""
         accepted = self.accepted(places)
-        for name, value in counts.items():
+        for name, value in values.items():
             kept = torch.where(accepted.reshape(-1, *(1,) * (value.dim() - 1)), value.cpu(), 0).sum(dim=0)
             self.counts[name] = self.counts[name] + kept if name in self.counts else kept
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.client.round import ClientRound
 from coterie.core.blocks import Block
-from coterie.core.clusters import Params
+from coterie.core.clusters import Params, take_rows
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner, has_features
@@ -54,6 +54,17 @@ def evaluate_heads(work: ClientRound, places: Positions, block: Block) -> Shared
     return SharedBody(
         learner, body, z.reshape(*block.y.shape, -1), heads, losses.reshape(*block.y.shape, 1, clusters.K)
     )
+
+
+def features_under(work: ClientRound, block: Block, slots: Tensor) -> Tensor | None:
+    """Return the features (B, n, d) of each client under the body of its cluster, where the distance compares them.
+
+    slots: (B,) the cluster of each client.
+    """
+    distance = work.settings.distance
+    if distance is None or distance.needs != "features":
+        return None
+    return with_features(work.learner).features(take_rows(work.broadcast.clusters.params, slots), block.x)
 
 
 def with_features(learner: Learner) -> WithFeatures:

@@ -128,17 +128,21 @@ def cut(shard: Shard, keys: Words, model_bytes: int, memory: Memory | None = Non
 def like_sizes(sizes: Positions, row_bytes: int, model_bytes: int) -> list[Positions]:
     """Return the positions of clients of like size: those of one class, or of several that fit in one small block."""
     classes = size_class(sizes)
-    found: list[Positions] = []
-    for size in np.unique(classes):
-        group = np.flatnonzero(classes == size)
-        joined = np.union1d(found[-1], group) if found else group
-        width = int(sizes[joined].max())
-        padding = int((width - sizes[joined]).sum()) * max(row_bytes, model_bytes)
-        if found and padding <= PADDING_BYTES and len(joined) <= _most_clients(width, row_bytes, model_bytes):
-            found[-1] = joined
+    order = np.argsort(classes, kind="stable")
+    borders = np.flatnonzero(np.diff(classes[order])) + 1
+    found: list[list[Positions]] = []
+    clients = samples = 0  # of the last of them
+    for group in np.split(order, borders) if len(order) else ():
+        own = sizes[group]
+        width, many, total = int(own.max()), clients + len(group), samples + int(own.sum())
+        padding = (width * many - total) * max(row_bytes, model_bytes)
+        if found and padding <= PADDING_BYTES and many <= _most_clients(width, row_bytes, model_bytes):
+            found[-1].append(group)
+            clients, samples = many, total
         else:
-            found.append(group)
-    return found
+            found.append([group])
+            clients, samples = len(group), total - samples
+    return [groups[0] if len(groups) == 1 else np.sort(np.concatenate(groups)) for groups in found]
 
 
 def _most_clients(width: int, row_bytes: int, model_bytes: int) -> int:

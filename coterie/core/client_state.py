@@ -40,6 +40,10 @@ class ClientStateStore:
         """Everything, to be written to a checkpoint."""
         return {name: value.clone() for name, value in self.arrays.items()} | {ROUNDS: self.rounds.clone()}
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.restore({ROUNDS: torch.full((self.count,), NEVER, dtype=torch.int64)})
+
     def restore(self, copied: Params) -> None:
         """The inverse of `copy`."""
         self.arrays = {name: value.clone() for name, value in copied.items() if name != ROUNDS}

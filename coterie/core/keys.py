@@ -44,6 +44,7 @@ class Purpose(IntEnum):
     NOISE = 17
     DIAGNOSIS = 18
     HALVES = 19
+    RATE = 20
 
 
 def _scramble(words: Words) -> Words:

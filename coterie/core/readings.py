@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,12 @@ from datetime import UTC, datetime
 
 MISSING_MARKS = frozenset({"na", "n/a", "n.a.", "#n/a", "nan", "null", "none", "?", "-", "--", "."})
 """Texts in lower case that mean a missing value in a column of numbers, dates or true/false."""
+MISSING_WORDS = MISSING_MARKS | {
+    *("unknown", "unk", "missing", "not available", "not applicable", "nd", "n.d.", "tbd", "undefined", "<na>"),
+    *("unbekannt", "k.a.", "k. a.", "keine angabe", "inconnu", "desconocido", "sconosciuto"),
+    *("#value!", "#div/0!", "#ref!", "#name?", "#num!", "#null!"),
+}
+"""Texts in lower case that often mean a missing value, and are no sound class or client."""
 SECONDS_A_DAY = 86_400
 _EPOCH = datetime(1970, 1, 1)
 _WHOLE = r"(?!0\d)\d+"
@@ -51,7 +58,8 @@ class NumberReading(Reading):
     def read(self, text: str) -> float | None:
         if self.pattern.fullmatch(text) is None:
             return _infinite(text)
-        return float(text.replace(self.thousands, "").replace(self.decimal, ".") if self.thousands else text)
+        value = float(text.replace(self.thousands, "").replace(self.decimal, ".") if self.thousands else text)
+        return value if math.isfinite(value) else None  # a code such as 7e4711
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,27 @@ def is_mark(text: str) -> bool:
     return text.lower() in MISSING_MARKS
 
 
+def may_be_missing(text: str) -> bool:
+    """Return whether a class or a client of this name probably stands for a missing value."""
+    return text.lower() in MISSING_WORDS
+
+
+def same_name(text: str) -> str:
+    """Return what a name has in common with its other spellings.
+
+    Case, spaces, invisible characters, ways to write an accent, zeros in front of a number and `.0` behind one differ.
+    """
+    seen = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) not in ("Cc", "Cf"))
+    plain = " ".join(seen.casefold().split())
+    found = re.fullmatch(r"([+-]?)0*(\d+?)(?:\.0*)?", plain, re.ASCII)
+    return "".join(found.groups()) if found else plain
+
+
 ODD_SPELLINGS = (
+    (
+        r"[+-]?\d{1,3}([ '\u2019\u00a0\u202f]\d{3})+([.,]\d+)?",
+        "numbers with a mark between thousands: leave the mark out",
+    ),
     (r"\d{1,2}([./-])\d{1,2}\1\d{2}", "dates with two digits for the year: write them as 2024-12-31"),
     (r"\d{1,2}[ .-]*[^\W\d_]{3,9}\.?[ ,-]*\d{2,4}", "dates with names of months: write them as 2024-12-31"),
     (r"[^\W\d_]{3,9}\.?[ -]\d{1,2},? \d{2,4}", "dates with names of months: write them as 2024-12-31"),

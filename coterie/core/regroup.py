@@ -78,12 +78,14 @@ class Regroup:
 
     clusters: tuple[NewCluster, ...]
     kind: str = "regroup"
-    """`split`, `merge`, `remove` or `arrival`, for the record."""
+    """`split`, `merge`, `remove`, `arrival` or `bodies`, for the record."""
     reason: str = ""
     """Reason in words, for the record."""
     hard: bool = False
     """Whether a named member belongs to its new cluster alone. If not, weights follow the parents, and members only
     determine the new models."""
+    own_bodies: bool = False
+    """Whether every cluster gets a copy of the shared body, which it then trains as its own."""
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -115,6 +117,8 @@ class Regroup:
         for new in self.clusters:
             if any(not 0 <= parent < clusters.K for parent in new.parents):
                 raise ConfigError(f"parents {new.parents} do not all exist: clusters are 0 to {clusters.K - 1}")
+        if self.own_bodies:
+            clusters = replace(clusters, params=clusters.all_models(), body=None)
         rows = [self._row(clusters, sizes, new, changes) for new in self.clusters]
         params = {name: torch.stack([row[name] for row in rows]) for name in clusters.params}
         return replace(clusters, params=params, K=self.K)

@@ -135,6 +135,12 @@ class ServerState:
         return torch.zeros(0, 0) if found is None else found.value
 
     @property
+    def introductions(self) -> Tensor:
+        """Onboarding row of each client, (m, P), zeros before it was onboarded; empty, (0, 0), if none are kept."""
+        found = self.arrays.get("introductions")
+        return torch.zeros(0, 0) if found is None else found.value
+
+    @property
     def tables(self) -> Params:
         """Arrays that the objective keeps, by their names within the objective."""
         return self.under(OBJECTIVE)

@@ -10,15 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.core.readings import PLAIN
-from coterie.core.schema import Date, Floats, Mask, Number, Schema, Values, level_text, missing_cells
+from coterie.core.schema import OTHER, Category, Date, Floats, Mask, Number, Schema, Values, level_text, missing_cells
 from coterie.data.columns import Columns, open_columns, shown
-from coterie.data.fitting import LARGEST
+from coterie.data.fitting import LARGEST, MISSING_CODES
 from coterie.errors import ColumnWarning, InputError
 
 Ints = npt.NDArray[np.int64]
 
 FAR = 5.0
 """Standard deviations from the training mean; if half of the values are farther, the column may be in another unit."""
+
+
+VERY_FAR = 30.0
+"""Standard deviations from the training mean beyond which a single value is warned of."""
+MOST_ROWS, FEW_TRAINING_ROWS = 0.5, 0.25
+"""A gap or a rare value in more than this share of the rows, and in less than that of the training rows, is odd."""
+MANY_ROWS = 10
+"""Rows below which that may be chance."""
 
 
 def encode(schema: Schema, source: object) -> Floats:
@@ -134,12 +142,16 @@ def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> I
             refuse_large(feature, column.name)
             scale = next(scales)
             if at == 0 and isinstance(column, Number | Date):
-                _warn_if_far(column.name, feature[~missing], scale)
+                _warn_if_far(column.name, feature[~missing], scale, training=rows is not None)
+            if name == f"{column.name} missing":
+                _warn_if_many(column.name, "no value", feature, scale)
+            if isinstance(column, Category) and name == f"{column.name}={OTHER}":
+                _warn_if_many(column.name, "a value that is rare or absent in the training rows", feature, scale)
             yield name, feature
 
 
-def _warn_if_far(name: str, values: Floats, scale: tuple[float, float]) -> None:
-    """Warn of numbers most of which are far from those that the models were trained on."""
+def _warn_if_far(name: str, values: Floats, scale: tuple[float, float], training: bool) -> None:
+    """Warn of numbers most of which are far from those of the schema; of single ones where none is trained on."""
     if not len(values) or scale == (0.0, 1.0):  # not standardised: nothing is known of the training rows
         return
     far = float(np.median(np.abs(scaled(values, scale))))
@@ -147,6 +159,29 @@ def _warn_if_far(name: str, values: Floats, scale: tuple[float, float]) -> None:
         warnings.warn(
             f"column {name!r} is far from its values in the training rows (half of the rows are {far:.0f} or more "
             "standard deviations from their mean), so that predictions mean little: is it in the same unit?",
+            ColumnWarning,
+            stacklevel=4,
+        )
+        return
+    z = np.abs(scaled(values, scale))
+    odd = values[:0] if training else values[(z > VERY_FAR) | ((z > FAR) & np.isin(values, tuple(MISSING_CODES)))]
+    if len(odd):
+        count = "1 row has a value" if len(odd) == 1 else f"{len(odd)} rows have values"
+        warnings.warn(
+            f"column {name!r}: {count} far from those of the training rows, such as {odd[0]:.10g}, so that their "
+            "predictions mean little: leave the cells empty if they stand for missing values",
+            ColumnWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_if_many(name: str, what: str, feature: Floats, scale: tuple[float, float]) -> None:
+    """Warn if most rows have a property, a feature of zeros and ones, that few training rows had."""
+    share, known = float(feature.mean()) if len(feature) else 0.0, scale[0]
+    if len(feature) >= MANY_ROWS and scale != (0.0, 1.0) and share > MOST_ROWS and known < FEW_TRAINING_ROWS:
+        warnings.warn(
+            f"column {name!r} has {what} in {share:.0%} of the rows, but in {known:.1%} of the training rows: "
+            "predictions mean little if the column is written in another way",
             ColumnWarning,
             stacklevel=4,
         )

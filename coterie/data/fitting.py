@@ -8,7 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coterie.core.readings import COMMA, PLAIN, POINT, READINGS, date_text, is_whole, number_text, odd_spelling
+from coterie.core.readings import (
+    COMMA,
+    PLAIN,
+    POINT,
+    READINGS,
+    date_text,
+    is_whole,
+    may_be_missing,
+    number_text,
+    odd_spelling,
+    same_name,
+)
 from coterie.core.schema import (
     OTHER,
     TRUTHS,
@@ -22,6 +33,7 @@ from coterie.core.schema import (
     Presence,
     Schema,
 )
+from coterie.data.copies import is_copy
 from coterie.data.summary import MOST_LEVELS, ColumnSummary, Level, Moments, TableSummary
 from coterie.errors import InputError, shown
 
@@ -56,14 +68,47 @@ TWO_VALUES = 0.05
 MOST_LISTED, LONGEST_LISTED = 6, 30
 """Number of levels that a note lists, and of letters of each."""
 
-ALIKE = "differ only in case or spaces"
+COPY = "may be a copy of"
+"""Part of a remark on two columns."""
+SEPARATE, REPEATED = 0.5, 3
+"""A least or greatest value may be a code for missing values if it is farther from all others than this share of their
+range, and that many training rows hold it."""
+FEWEST_VALUES = 5
+"""Different whole numbers below which a column may hold codes of its own."""
+MANY_CLASSES, ROWS_OF_A_CLASS = 20, 10
+"""More classes, and classes in fewer rows, are worth a remark."""
+MOST_COPIES = 0.02
+"""Share of copied rows from which a note warns of them."""
+COPIES_HELD_OUT = "a copy that is held out makes scores too good"
+"""Part of a remark on rows."""
+SAME_DIGITS = 1e-10
+"""Relative deviation below which the numbers of a column differ in their last digits only."""
+ALIKE = "are probably the same name and count as two"
 """Part of a remark on two texts."""
 MARKS_MISSING, DOMINATES = "often marks a missing value", "so that it dominates the column"
 """Parts of remarks on numbers."""
-SUSPICIONS = (MARKS_MISSING, DOMINATES, "looks like dates", "look like")
+STANDS_APART = "as a code for missing values would"
+"""Part of a remark on an extreme number or date."""
+SUSPICIONS = (
+    MARKS_MISSING,
+    DOMINATES,
+    STANDS_APART,
+    COPY,
+    COPIES_HELD_OUT,
+    ALIKE,
+    "looks like",
+    "look like",
+    "only: ",
+    "last digits",
+)
 """Parts of remarks on columns that a user should look at."""
 ONE_KIND = "make them of one kind"
 """Part of the reason why a column of several kinds is dropped."""
+
+
+def is_suspicious(note: ColumnNote) -> bool:
+    """Return whether a user should look at a column."""
+    return any(part in note.detail for part in (*SUSPICIONS, ONE_KIND))
 
 
 @dataclass(frozen=True)
@@ -125,6 +170,7 @@ def fit_schema(summary: TableSummary, settings: TableSettings) -> tuple[Schema, 
                 raise InputError(f"feature {column.name!r} cannot be used: {reason}") from None
             notes[column.name] = ColumnNote(column.name, "dropped", str(reason))
             continue
+        found.remarks.extend(_copies(column, summary, settings.target, fitted))
         fitted.append(found)
         notes[column.name] = ColumnNote(column.name, "used", "; ".join(found.remarks))
     fitted = _in_order(fitted, settings.features)
@@ -143,6 +189,16 @@ def fit_schema(summary: TableSummary, settings: TableSettings) -> tuple[Schema, 
     )
     _check_names(schema)
     return schema, tuple(notes[column.name] for column in summary.columns)
+
+
+def _copies(column: ColumnSummary, summary: TableSummary, target: str, fitted: Sequence[_Fitted]) -> list[str]:
+    """Remarks on a column that is probably a copy of the target, or of a feature before it."""
+    if is_copy(column, summary.column(target), fewest_levels=2):
+        return [f"{COPY} the target {shown(target)}, which it counts or measures alike: leave it out if it is"]
+    other = next((each.column.name for each in fitted if is_copy(column, summary.column(each.column.name))), None)
+    if other is None:
+        return []
+    return [f"{COPY} {shown(other)}, perhaps in other units or words: effects of copies cannot be told apart"]
 
 
 def _in_order(fitted: list[_Fitted], features: tuple[str, ...] | None) -> list[_Fitted]:
@@ -208,16 +264,65 @@ def _fit_target(summary: TableSummary, settings: TableSettings) -> tuple[tuple[L
         raise InputError(f"{name} holds {what}, so it has no classes: choose --task regression, or another target")
     if len(labels) < 2:
         raise InputError(f"{name} is {shown(labels[0])} in every row: there is nothing to predict")
+    texts = [str(label) for label in labels]
+    spelled = "" if numeric or settings.task == "classification" else odd_spelling(texts)
+    if spelled:
+        raise InputError(
+            f"{name} holds texts such as {shown(texts[0])}, which look like {spelled}; choose --task classification "
+            "if they are classes"
+        )
     if not numeric and column.rows >= FEW_ROWS and len(labels) >= NEARLY_ALL * column.rows:
         raise InputError(
             f"{name} has another text in nearly every row, as an identifier has: there is nothing to predict; choose "
             "another target"
         )
     chosen = "" if settings.task or not numeric else "; choose --task regression to predict the number"
-    listed = _some([str(label) for label in labels])
-    alike = two_alike(map(str, labels))
-    detail = f"classification: {len(labels)} classes ({listed})" + (f"; {alike}" if alike else "")
+    detail = f"classification: {len(labels)} classes ({_some(texts)})"
+    detail += "".join(f"; {remark}" for remark in _class_remarks(column, texts))
     return labels, PLAIN.name, ColumnNote(column.name, "target", detail + chosen + left_out)
+
+
+def _class_remarks(column: ColumnSummary, labels: Sequence[str]) -> list[str]:
+    """Remarks on classes that are not what they seem, or too rare."""
+    alike = two_alike(labels)
+    found = [alike] if alike else []
+    found += [f"class {shown(text)} {MARKS_MISSING}: leave such cells empty" for text in labels if may_be_missing(text)]
+    found += [f"class {text} {MARKS_MISSING}" for text in labels if _is_missing_code(text)]
+    levels = _texts_of(column)
+    rare = sorted((level for level in levels if level.rows < ROWS_OF_A_CLASS), key=lambda level: level.rows)
+    if len(labels) > MANY_CLASSES:
+        found.append(f"{len(labels)} classes in {column.present} rows only: is it a class?")
+    elif rare and column.present >= FEW_ROWS:
+        found.append(f"class {shown(rare[0].text)} is in {_counted(rare[0].rows, 'row')} only: little is known of it")
+    return found
+
+
+def _is_missing_code(text: str) -> bool:
+    value = PLAIN.read(text)
+    return value is not None and value in MISSING_CODES
+
+
+def client_remarks(ids: Sequence[str], rows: int, copies: int) -> list[str]:
+    """Return remarks on clients that are not what they seem.
+
+    Args:
+        ids: The clients.
+        rows: Number of their rows.
+        copies: Number of rows that equal an earlier row of their client.
+    """
+    alike = two_alike(ids)
+    found = [alike] if alike else []
+    odd = [text for text in ids if may_be_missing(text) or _is_missing_code(text)]
+    found += [f"client {shown(text)} {MARKS_MISSING}: leave out its rows if it does" for text in odd[:MOST_LISTED]]
+    if copies > MOST_COPIES * rows:
+        equal = "1 row equals" if copies == 1 else f"{copies} rows equal"
+        found.append(f"{equal} an earlier row of the client, and {COPIES_HELD_OUT}: take out rows that are copies")
+    numbers = [PLAIN.read(text) for text in ids]
+    if sum(value is not None and not is_whole(value) and abs(value) < 2**53 for value in numbers) > len(ids) / 2:
+        found.append("the clients look like measurements, not like names: is it the client column?")
+    if len(ids) > rows / 2 and rows >= FEW_ROWS:
+        found.append(f"{len(ids)} clients in {rows} rows only: is it the client column?")
+    return found
 
 
 def _labels(column: ColumnSummary, numeric: bool) -> tuple[Label, ...] | None:
@@ -409,16 +514,46 @@ def _suspicions(column: ColumnSummary, moments: Moments) -> list[str]:
     """Remarks on numbers that may mean something else."""
     odd = [value for value in (moments.low, moments.high) if value in MISSING_CODES]
     found = [f"holds {number_text(value)}, which {MARKS_MISSING}" for value in odd]
+    if moments.count >= FEW_ROWS and (column.codes is None or len(column.codes) >= FEWEST_VALUES):
+        apart = [(value, rows) for value, rows in _apart(moments, column.whole) if value not in odd]
+        found += [_standing_apart(number_text(value), rows) for value, rows in apart]
+        odd += [value for value, _ in apart]
+    if 0 < moments.deviation < SAME_DIGITS * abs(moments.mean):
+        found.append("the numbers differ in their last digits only: leave the column out if they are identifiers")
     for value in (moments.low, moments.high) if moments.deviation else ():
         far = abs(value - moments.mean) / moments.deviation
-        if far > FAR and far**2 > DOMINANT * moments.count and value not in odd:
+        if value not in odd and _dominates(value, moments):
             found.append(
                 f"{number_text(value)} is {far:.0f} standard deviations from the mean, {DOMINATES}: correct it, or "
                 "leave the cell empty"
             )
     if column.whole and is_whole(moments.low) and _is_compact_date(moments.low) and _is_compact_date(moments.high):
         found.append(f"looks like dates written as numbers ({number_text(moments.low)}); write them as 2024-12-31")
+    elif column.codes and all(_is_compact_month(float(level.text)) for level in column.codes):
+        found.append(f"looks like months written as numbers ({number_text(moments.low)}); write them as 2024-12-01")
     return found
+
+
+def _apart(moments: Moments, whole: bool) -> list[tuple[float, int]]:
+    """The least or greatest value if many training rows hold it and no other value is near, with its rows."""
+    low, high, next_low, next_high = moments.low, moments.high, moments.next_low, moments.next_high
+    least = max(REPEATED, RARE_ROWS * moments.count // 2000)
+    found = []
+    negative = whole and low < 0 <= next_low
+    if moments.low_rows >= least and (next_low - low > SEPARATE * (high - next_low) or negative) and next_low < high:
+        found.append((low, moments.low_rows))
+    if moments.high_rows >= least and high - next_high > SEPARATE * (next_high - low) and next_high > low:
+        found.append((high, moments.high_rows))
+    return found
+
+
+def _standing_apart(value: str, rows: int) -> str:
+    return f"{value} is in {rows} training rows and far from all other values, {STANDS_APART} be"
+
+
+def _dominates(value: float, moments: Moments) -> bool:
+    far = abs(value - moments.mean) / moments.deviation
+    return far > FAR and far**2 > DOMINANT * moments.count
 
 
 def _has_two_values(moments: Moments) -> bool:
@@ -433,6 +568,10 @@ def _has_two_values(moments: Moments) -> bool:
 def _is_compact_date(value: float) -> bool:
     day, month, year = int(value) % 100, int(value) // 100 % 100, int(value) // 10_000
     return 1900 <= year <= 2100 and 1 <= month <= 12 and 1 <= day <= 31
+
+
+def _is_compact_month(value: float) -> bool:
+    return _is_compact_date(100 * value + 1)
 
 
 def _fit_date(column: ColumnSummary, settings: TableSettings) -> _Fitted:
@@ -451,6 +590,11 @@ def _fit_date(column: ColumnSummary, settings: TableSettings) -> _Fitted:
         f"date ({moments.reading}), as days since {date_text(since)}, the earliest: mean {mean:.4g}, standard "
         f"deviation {moments.deviation:.4g}"
     ]
+    apart = _apart(moments, whole=False)
+    remarks += [_standing_apart(date_text(value), rows) for value, rows in apart]
+    for value in (moments.low, moments.high):
+        if value not in [each for each, _ in apart] and _dominates(value, moments):
+            remarks.append(f"{date_text(value)} is far from the mean, {DOMINATES}: correct it, or leave it empty")
     missing = _training_missing(column)
     made = Date(column.name, missing > 0, mean, moments.reading, since)
     return _Fitted(made, _with_indicator(((mean, moments.deviation),), missing, column.training), remarks)
@@ -579,10 +723,10 @@ def _example(column: ColumnSummary) -> str:
 
 
 def two_alike(texts: Iterable[str]) -> str:
-    """Return a remark on two texts that differ only in upper and lower case or in spaces; empty if there are none."""
+    """Return a remark on two texts that are probably one name in two spellings; empty if there are none."""
     seen: dict[str, str] = {}
     for text in texts:
-        other = seen.setdefault(" ".join(text.lower().split()), text)
+        other = seen.setdefault(same_name(text), text)
         if other != text:
-            return f"{shown(other)} and {shown(text)} {ALIKE} and count as two"
+            return f"{other!a} and {text!a} {ALIKE}"
     return ""

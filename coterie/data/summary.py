@@ -50,6 +50,12 @@ class Moments:
     low: float
     """Least number in all rows."""
     high: float
+    low_rows: int = 0
+    """Number of training rows that hold the least number."""
+    high_rows: int = 0
+    next_low: float = 0.0
+    """The second least number; the least one if there is no other."""
+    next_high: float = 0.0
 
     @classmethod
     def of(cls, reading: str, values: Floats, training: Ints) -> Moments:
@@ -61,9 +67,15 @@ class Moments:
             training: How often each occurs in training rows, (n,).
         """
         low, high = float(values.min()), float(values.max())
+        edges = (
+            int(training[values == low].sum()),
+            int(training[values == high].sum()),
+            float(values.min(where=values > low, initial=high)),
+            float(values.max(where=values < high, initial=low)),
+        )
         used, times = values[training > 0], training[training > 0]
         if not len(used):
-            return cls(reading, 0, 0.0, 0.0, low, high)
+            return cls(reading, 0, 0.0, 0.0, low, high, *edges)
         count = int(times.sum())
         # the weighted mean of equal numbers is that number, whatever the rounding
         mean = min(max(float(np.dot(used / count, times)), float(used.min())), float(used.max()))
@@ -71,13 +83,14 @@ class Moments:
             np.abs(used - mean).max()
         )  # squares of very small and very large numbers leave the range of floats
         spread = math.sqrt(float(np.dot(((used - mean) / size) ** 2, times)) / count) if size else 0.0
-        return cls(reading, count, mean, size * spread, low, high)
+        return cls(reading, count, mean, size * spread, low, high, *edges)
 
     def __add__(self, other: Moments) -> Moments:
         """Return the moments of both parts (Chan, Golub and LeVeque 1979)."""
         count = self.count + other.count
         mine, theirs = (self.count / count, other.count / count) if count else (0.0, 0.0)
         gap = other.mean - self.mean
+        low, high = min(self.low, other.low), max(self.high, other.high)
         return Moments(
             self.reading,
             count,
@@ -85,8 +98,15 @@ class Moments:
             math.hypot(
                 math.sqrt(mine) * self.deviation, math.sqrt(theirs) * other.deviation, gap * math.sqrt(mine * theirs)
             ),
-            min(self.low, other.low),
-            max(self.high, other.high),
+            low,
+            high,
+            sum(part.low_rows for part in (self, other) if part.low == low),
+            sum(part.high_rows for part in (self, other) if part.high == high),
+            min((value for part in (self, other) for value in (part.low, part.next_low) if value > low), default=low),
+            max(
+                (value for part in (self, other) for value in (part.high, part.next_high) if value < high),
+                default=high,
+            ),
         )
 
 
@@ -324,10 +344,11 @@ def _check(column: ColumnSummary) -> None:
     moments = [*column.numbers.readings, *column.dates.readings]
     levels = [level for listed in (column.texts, column.marks, column.codes) for level in listed or ()]
     counts = [column.rows, column.training, column.missing, column.training_missing, column.infinite]
-    counts += [column.numbers.rows, column.dates.rows, *(m.count for m in moments)]
+    counts += [column.numbers.rows, column.dates.rows]
+    counts += [count for m in moments for count in (m.count, m.low_rows, m.high_rows)]
     counts += [count for level in levels for count in (level.rows, level.training)]
     counts += [column.unnamed.levels, column.unnamed.rows, column.unnamed.training]
-    figures = [figure for m in moments for figure in (m.mean, m.deviation, m.low, m.high)]
+    figures = [figure for m in moments for figure in (m.mean, m.deviation, m.low, m.high, m.next_low, m.next_high)]
     known = all(m.reading in READINGS and m.deviation >= 0 for m in moments)
     if min(counts) < 0 or max(counts) > 2**53 or not all(map(math.isfinite, figures)) or not known:
         raise InputError(f"the summary of column {shown(column.name)} has figures that no table has")

@@ -25,7 +25,7 @@ from coterie.data.encode import (
     target_of,
     texts_of,
 )
-from coterie.data.fitting import ALIKE, SUSPICIONS, Missing, TableSettings, Task, fit_schema, two_alike
+from coterie.data.fitting import Missing, TableSettings, Task, client_remarks, fit_schema, is_suspicious
 from coterie.data.summary import ColumnSummary, TableSummary, merge, summarize
 from coterie.errors import ColumnWarning, ConfigError, InputError, unknown_name
 from coterie.options import check_seed
@@ -40,6 +40,9 @@ RECOMMENDED |= {"patience": 5, "client_weight": "samples"}
 that step 200 rounds of 10 steps shrink the error by e^-10 along every direction whose curvature is a two-hundredth of
 the largest client's or more."""
 HOLDOUT = 0.25
+MOST_COMPARED, FINE = 2000, 0.3
+"""First rows of a table from which it is judged whether rows are alike by chance: not if a column has different values
+in so many of them."""
 
 
 def from_table(
@@ -137,12 +140,10 @@ def _warnings(data: FederatedDataset, opened: OpenTable) -> list[str]:
     ]
     found = [f"columns that are left out: {'; '.join(dropped)}"] if dropped else []
     for note in notes:
-        if note.action == "target" and (opened.without_target or "--task" in note.detail):
-            found.append(f"target {note.column!r}: {note.detail}")
-        if note.action == "used" and any(part in note.detail for part in SUSPICIONS):
-            found.append(f"column {note.column!r}: {note.detail}")
-        if note.action == "client" and ALIKE in note.detail:
-            found.append(f"client {note.column!r}: {note.detail}")
+        partly = note.action == "target" and (opened.without_target or "--task" in note.detail)
+        if note.action != "dropped" and (partly or is_suspicious(note)):
+            what = "column" if note.action == "used" else note.action
+            found.append(f"{what} {note.column!r}: {note.detail}")
     return found
 
 
@@ -252,18 +253,24 @@ class OpenTable:
             "learner": "linear:bias=true" if y.dtype.kind == "f" else "logistic",
             "lr": step_size(schema, filled.squares, self.parts.kept_sizes),
         }
-        return FederatedDataset(
-            name, train, test, recommended=recommended, schema=schema, column_notes=self._with_client(notes)
-        )
+        explained = self._with_client(notes, self._copies(schema)) if notes else ()
+        return FederatedDataset(name, train, test, recommended=recommended, schema=schema, column_notes=explained)
 
-    def _with_client(self, notes: Sequence[ColumnNote]) -> tuple[ColumnNote, ...]:
+    def _copies(self, schema: Schema) -> int:
+        """Return the number of rows that equal an earlier row of their client, in a table where few rows would."""
+        known, finest = self.owner.astype(np.uint64), 0
+        for name in (*(column.name for column in schema.columns), schema.target):
+            values = self.targets if name == schema.target else self.columns.values(name)[self.rows]
+            finest = max(finest, len(set(values[:MOST_COMPARED].tolist())))
+            known = _mixed(known ^ _mixed(_as_bits(values)))
+        return len(known) - len(np.unique(known)) if finest > FINE * min(len(known), MOST_COMPARED) else 0
+
+    def _with_client(self, notes: Sequence[ColumnNote], copies: int) -> tuple[ColumnNote, ...]:
         """Notes of all columns in the order of the table."""
-        if not notes:
-            return ()
         known = {note.column: note for note in notes}
         lost = f"; {self.lost_clients} clients have no row with a target" if self.lost_clients else ""
-        alike = f"; {two_alike(self.ids)}" if two_alike(self.ids) else ""
-        detail = f"{len(self.ids)} clients, {len(self.rows)} rows{lost}{alike}"
+        odd = "".join(f"; {remark}" for remark in client_remarks(self.ids, len(self.rows), copies))
+        detail = f"{len(self.ids)} clients, {len(self.rows)} rows{lost}{odd}"
         known[self.client] = ColumnNote(self.client, "client", detail)
         absent = ("left out by --drop", "not among the named features or the columns of the given schema")
         return tuple(
@@ -451,6 +458,24 @@ def _share(holdout: float | None) -> float:
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------
+
+
+def _as_bits(values: Values) -> npt.NDArray[np.uint64]:
+    """Return a number for each cell, the same for equal cells, (n,)."""
+    if values.dtype.kind == "O":
+        place: dict[object, int] = {}
+        return np.fromiter((place.setdefault(value, len(place)) for value in values), np.uint64, len(values))
+    if values.dtype.kind == "M":
+        return values.astype("datetime64[us]").view(np.uint64)
+    return values.astype(np.float64).view(np.uint64)
+
+
+def _mixed(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the hashes of numbers (n,): the mixing steps of SplitMix64."""
+    bits = bits + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def _clients(values: Values, client: str) -> tuple[list[str], Ints]:

@@ -16,15 +16,18 @@ from coterie.diagnosis.pooled import Pooled, pooled_fit
 from coterie.diagnosis.session import Session
 from coterie.diagnosis.shift import ask_scores, find_shift, model_differs
 from coterie.diagnosis.structure import ask_differences, find_structure
-from coterie.diagnosis.values import Cost, DataFacts, Diagnosis
+from coterie.diagnosis.values import Cost, DataFacts, Diagnosis, Structure
 from coterie.engines.remote import RemoteClients
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError
+from coterie.evaluate.baselines import PERFECT_LOSS, PERFECT_R2
 from coterie.learners import make_learner
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.settings import RunSettings
 
 FEWEST_CLIENTS = 4
+SMALL_GROUP, LARGER = 2, 2
+"""A group of at most 2 clients is remarked on where the largest has more than twice as many."""
 
 
 def diagnose(data: ClientDirectory, *, seed: int = 0) -> Diagnosis:
@@ -89,7 +92,7 @@ def diagnose_clients(federation: Federation, data: ClientDirectory, seed: int) -
         gain=gain,
         clients=clients,
         recommendation=recommend(shift, found.structure, power, gain, data.profile.classes is None),
-        warnings=_warnings(pooled, session),
+        warnings=_warnings(pooled, found.structure, session),
         cost=Cost(session.exchanges, session.bytes_up, session.bytes_down, time.perf_counter() - began),
         seed=seed,
     )
@@ -128,8 +131,14 @@ def _facts(data: ClientDirectory, pooled: Pooled, session: Session) -> DataFacts
     )
 
 
-def _warnings(pooled: Pooled, session: Session) -> tuple[str, ...]:
+def _warnings(pooled: Pooled, structure: Structure, session: Session) -> tuple[str, ...]:
     found = []
+    perfect = PERFECT_LOSS if pooled.classes is not None else 1 - PERFECT_R2
+    if pooled.score < perfect * pooled.null_score:
+        found.append(
+            "One model for all predicts the target almost without error: probably a feature holds the target or was "
+            "computed from it. Leave that feature out; otherwise this diagnosis means little."
+        )
     if session.silent:
         names = ", ".join(session.silent[:5]) + (", ..." if len(session.silent) > 5 else "")
         found.append(f"Clients that did not answer are left out: {names}.")
@@ -137,6 +146,13 @@ def _warnings(pooled: Pooled, session: Session) -> tuple[str, ...]:
         found.append(
             f"The {pooled.summarised} features were summarised by {pooled.components} principal components; "
             "differences in other directions are not seen."
+        )
+    small = [size for size in structure.sizes if size <= SMALL_GROUP]
+    if small and max(structure.sizes) > LARGER * SMALL_GROUP:
+        groups = "1 group has" if len(small) == 1 else f"{len(small)} groups have"
+        found.append(
+            f"{groups} no more than {SMALL_GROUP} clients: these may be single clients that deviate rather than "
+            "groups, and the expected gain may rest on them. Compare with fewer clusters."
         )
     few = int((session.sizes < 2).sum())
     if few:

@@ -38,6 +38,8 @@ MOST_DECIMALS = 6
 """Decimals of a difference; smaller ones are written with an exponent."""
 FEWEST_CLIENTS = 5
 """Clients with held-out samples below which no interval is computed."""
+SMALL = 0.01
+"""Share of the RMSE or log loss below which a difference hardly matters, however certain it is."""
 ROUNDING = 1e-9
 """Differences of RMSE below this share of the RMSE without features are rounding errors."""
 PERFECT_R2, PERFECT_LOSS = 0.9999, 0.02
@@ -192,14 +194,20 @@ class Baselines:
         worse = difference.value < 0
         size, low, high = difference.turned().texts() if worse else difference.texts()
         interval = f"difference {size}, 95 % interval {low} to {high}"
+        matters = "; a difference below 1 % hardly matters" if self._is_small(difference) else ""
         if difference.verdict == "same":
             return f"{who} and {phrase} cannot be told apart: {figures} ({interval}); the difference is within noise."
         if difference.verdict == "better":
-            return f"{who} {verb} better than {phrase}: {figures} ({interval})."
+            return f"{who} {verb} better than {phrase}: {figures} ({interval}){matters}."
         return (
             f"{phrase[0].upper()}{phrase[1:]} predicts better than {who[0].lower()}{who[1:]}: "
-            f"{self._figures(key, RUN)} ({interval})."
+            f"{self._figures(key, RUN)} ({interval}){matters}."
         )
+
+    def _is_small(self, difference: Difference) -> bool:
+        other = self.candidate(difference.key)
+        whole = other.loss if self.classification else other.rmse
+        return whole is not None and abs(difference.value) < SMALL * whole
 
     def _figures(self, key: str, other: str) -> str:
         """`RMSE 1.10 against 1.73`, or `log loss 0.585 against 0.670, AUC 0.765 against 0.621`."""

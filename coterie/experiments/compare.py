@@ -25,7 +25,7 @@ from coterie.experiments.comparison import Comparison
 from coterie.experiments.processes import in_processes, leave_if_importing_main
 from coterie.experiments.variants import Methods, Variant, variants_of
 from coterie.learners import LearnerChoice
-from coterie.methods.settings import RunSettings
+from coterie.methods.settings import RunSettings, most_of
 from coterie.options import Option, check_seed, plain_options
 from coterie.report.reading import read_run
 from coterie.training.fitting import fit, resume
@@ -62,11 +62,11 @@ class Job:
         return whole if self.tested else replace(whole, test=None, newcomers=None)
 
     def rounds(self) -> int:
-        """Number of rounds that it will take; from the options, without the data."""
+        """Number of rounds that it will take at most; from the options, without the data."""
         if not self.variant.kind.trains:
             return 0
         suggested = find_scenario(self.scenario).recommended.get("rounds", RunSettings().rounds)
-        return int(self.options.get("rounds", suggested))
+        return most_of(self.options.get("rounds", suggested))
 
     def run_options(self) -> dict[str, Any]:
         return {**self.options, "seed": self.seed}

@@ -14,6 +14,7 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import no_object_id_recompute
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -123,6 +124,11 @@ class InProcessGrid(Grid):
 
 def through_bytes(value: Travelling) -> Travelling:
     """A copy of a message or a part of it, made from the bytes that Flower sends."""
-    children = {name: through_bytes(child) for name, child in (value.children or {}).items()}
+    with no_object_id_recompute():  # as Flower does: else each part is hashed again for every part that contains it
+        return _through_bytes(value)
+
+
+def _through_bytes(value: Travelling) -> Travelling:
+    children = {name: _through_bytes(child) for name, child in (value.children or {}).items()}
     copy: Travelling = type(value).inflate(value.deflate(), children)
     return copy

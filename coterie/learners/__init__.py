@@ -16,7 +16,7 @@ from coterie.errors import ConfigError, unknown_name
 from coterie.learners.base import Learner
 from coterie.learners.cnn import cnn
 from coterie.learners.linear import linear
-from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch, PooledHeads, ProximalStep
+from coterie.learners.local_training import AutoTraining, FullBatch, LocalTraining, MiniBatch, PooledHeads, ProximalStep
 from coterie.learners.logistic import logistic
 from coterie.learners.mlp import mlp
 from coterie.learners.module import Factory, own_module
@@ -32,6 +32,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "AutoTraining",
     "Constant",
     "Cosine",
     "ExponentialDecay",

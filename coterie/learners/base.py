@@ -37,6 +37,19 @@ class Learner(Protocol):
         """Default floating type: float64 for linear models, float32 for networks."""
         ...
 
+    @property
+    def usual_training(self) -> LocalTraining:
+        """Local training by default; its learning rate may be `auto`."""
+        ...
+
+    @property
+    def curvature(self) -> float | None:
+        """Bound of the loss's second derivative along a feature vector of length 1; None where there is none.
+
+        A learner that has one has `glm`, which gives the feature vectors.
+        """
+        ...
+
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         """Return a random model for each key, {name: (len(keys), ...)}."""
         ...

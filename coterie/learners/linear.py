@@ -22,7 +22,7 @@ from coterie.errors import ConfigError, unknown_name
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, descend_each_track
 from coterie.learners.export_modules import LinearModule
-from coterie.learners.local_training import LocalTraining
+from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.losses import squared
 from coterie.learners.minimum import Glm
 
@@ -47,6 +47,14 @@ class Linear:
     def spec(self) -> str:
         form = f"bias={self.bias},degree={self.degree},half={self.half}".lower()
         return f"linear:{form},scale={self.scale!r},start={self.draw}"
+
+    @property
+    def usual_training(self) -> LocalTraining:
+        return FULL_BATCHES
+
+    @property
+    def curvature(self) -> float:
+        return 1.0 if self.half else 2.0
 
     @property
     def coefficients(self) -> int:

@@ -17,6 +17,10 @@ from coterie.learners.optimizers import SGD, Optimizer
 from coterie.learners.schedules import Constant, ExponentialDecay, Schedule
 from coterie.options import AUTO, Auto, Option, OptionGroup
 
+COMMON = ("lr", "optimizer", "schedule", "prox", "augment", "order")
+"""Settings that every local training has."""
+FIXED_RATE = 0.1
+"""The learning rate where nothing may be asked of the clients, or nothing is known of the steps."""
 Order = Literal["together", "heads-first"]
 ORDERS = ("together", "heads-first")
 
@@ -26,7 +30,8 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
     """Base of the ways in which clients train locally.
 
     Args:
-        lr: Learning rate before the schedule (gamma).
+        lr: Learning rate before the schedule (gamma); `auto`: found from the data before the first round, see
+            docs/defaults.md.
         optimizer: Update rule of the gradient steps. Its state starts fresh in every round.
         schedule: Learning rate of each round, relative to `lr`.
         prox: Weight mu of the proximal term (mu/2) ||theta - centre||^2 in the local objective. The centre is the
@@ -39,7 +44,7 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         ConfigError: if a value is out of range or unknown.
     """
 
-    lr: float | Auto = 0.1
+    lr: float | Auto = AUTO
     optimizer: Optimizer = SGD()
     schedule: Schedule = Constant()
     prox: float = 0.0
@@ -59,6 +64,10 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         if self.order not in ORDERS:
             raise unknown_name(f"order of {self.name}", self.order, ORDERS)
         changes(self.augment)  # which refuses unknown names
+
+    def for_learner(self, usual: LocalTraining) -> LocalTraining:
+        """Return the training with everything decided that depends on the learner, of which `usual` is the default."""
+        return self
 
     @property
     def takes_gradient_steps(self) -> bool:
@@ -90,6 +99,10 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
     def one_pass(self) -> LocalTraining:
         """Return the same training for one pass over the client's samples."""
 
+    def prolonged(self, times: int) -> LocalTraining:
+        """Return gradient steps on the loss alone, with this many times the number of steps or epochs."""
+        return self.without_prox().prolonged(times)
+
     @abstractmethod
     def batch_size_for(self, samples: int) -> int:
         """Return the number of samples of a step, for clients with up to so many samples."""
@@ -119,9 +132,11 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         if "lr_decay" in given:
             common["schedule"] = _decaying(given["lr_decay"])
         length = {"local_steps", "local_epochs", "batch_size"} & given.keys()
+        if length and isinstance(default, AutoTraining):
+            return default.of_length(given, common)
         if not length or not isinstance(default, FullBatch | MiniBatch):
             return replace(default, **common)
-        kept = {name: getattr(default, name) for name in ("lr", "optimizer", "schedule", "prox", "augment", "order")}
+        kept = {name: getattr(default, name) for name in COMMON}
         return _of_length(default, given, kept | common)
 
     def to_group(self, default: Any) -> dict[str, Any]:
@@ -175,6 +190,9 @@ class FullBatch(LocalTraining):
 
     def one_pass(self) -> FullBatch:
         return replace(self, steps=1)
+
+    def prolonged(self, times: int) -> FullBatch:
+        return replace(self, prox=0.0, steps=times * self.steps)
 
     def batch_size_for(self, samples: int) -> int:
         return samples
@@ -234,11 +252,85 @@ class MiniBatch(LocalTraining):
     def one_pass(self) -> MiniBatch:
         return replace(self, steps=None, epochs=1)
 
+    def prolonged(self, times: int) -> MiniBatch:
+        if self.epochs is not None:
+            return replace(self, prox=0.0, epochs=times * self.epochs)
+        return replace(self, prox=0.0, steps=times * (self.steps or 1))
+
     def batch_size_for(self, samples: int) -> int:
         return min(self.batch_size, samples)
 
     def steps_for(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.full(len(batches), self.steps) if self.epochs is None else batches * self.epochs
+
+
+@register("auto")
+@dataclass(frozen=True, kw_only=True)
+class AutoTraining(LocalTraining):
+    """The training that suits the learner: 10 steps on all samples for linear and logistic models, else mini-batches.
+
+    Args:
+        epochs: Number of passes over the client's samples in a round; by default as the learner has it.
+        batch_size: Number of samples of a step; by default as the learner has it.
+        lr, optimizer, schedule, prox, augment, order: See `LocalTraining`.
+
+    Raises:
+        ConfigError: if a value is out of range or unknown.
+    """
+
+    epochs: int | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for setting, value in (("epochs", self.epochs), ("batch_size", self.batch_size)):
+            if value is not None:
+                _check_count(self.name, setting, value)
+
+    def for_learner(self, usual: LocalTraining) -> LocalTraining:
+        own = {name: getattr(self, name) for name in COMMON}
+        given = {"local_epochs": self.epochs, "batch_size": self.batch_size}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given or not isinstance(usual, FullBatch | MiniBatch):
+            return replace(usual, **own)
+        return _of_length(usual, given, own)
+
+    def of_length(self, given: Mapping[Any, Any], common: Mapping[Any, Any]) -> LocalTraining:
+        """Return the training with this length; steps without a batch size use all samples."""
+        own = {name: getattr(self, name) for name in COMMON} | dict(common)
+        if "local_steps" in given:
+            return _of_length(FullBatch(), given, own)
+        epochs, size = given.get("local_epochs", self.epochs), given.get("batch_size", self.batch_size)
+        if epochs is not None and size is not None:
+            return MiniBatch(epochs=epochs, batch_size=size, **own)
+        return AutoTraining(epochs=epochs, batch_size=size, **own)
+
+    @property
+    def full_batch_steps(self) -> int | None:
+        return None
+
+    @property
+    def single_step(self) -> bool:
+        return False
+
+    def to_group(self, default: Any) -> dict[str, Any]:
+        named = {"local_epochs": self.epochs, "batch_size": self.batch_size}
+        return {name: value for name, value in named.items() if value is not None} | super().to_group(default)
+
+    def without_prox(self, steps: int | None = None) -> LocalTraining:
+        raise self._undecided()
+
+    def one_pass(self) -> LocalTraining:
+        raise self._undecided()
+
+    def batch_size_for(self, samples: int) -> int:
+        raise self._undecided()
+
+    def steps_for(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        raise self._undecided()
+
+    def _undecided(self) -> ConfigError:
+        return ConfigError(f"local training {self.name} depends on the learner: use full-batch or mini-batch here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,10 +408,31 @@ def _check_count(training: str, setting: str, value: int) -> None:
         raise ConfigError(f"{training}: {setting} must be at least 1, got {value}")
 
 
+EPOCHS, BATCH = 2, 20
+"""The usual local training of networks; docs/defaults.md has the measurements."""
+FULL_BATCHES = FullBatch()
+MINI_BATCHES = MiniBatch(batch_size=BATCH, epochs=EPOCHS)
+
 LOCAL_OPTIONS = (
-    Option("local_steps", int, "number of gradient steps that a client takes in a round (tau)", low=1),
-    Option("local_epochs", int, "number of passes over a client's samples in a round, instead of local_steps", low=1),
-    Option("batch_size", int, "number of samples of a step; by default every step uses all samples of a client", low=1),
+    Option(
+        "local_steps",
+        int,
+        "number of gradient steps that a client takes in a round (tau); for linear and logistic models 10 by default",
+        low=1,
+    ),
+    Option(
+        "local_epochs",
+        int,
+        f"passes over a client's samples in a round, instead of local_steps; {EPOCHS} by default for networks",
+        low=1,
+    ),
+    Option(
+        "batch_size",
+        int,
+        f"number of samples of a step; by default {BATCH} for networks, and all samples of a client for linear and "
+        "logistic models and where local_steps is given",
+        low=1,
+    ),
     Option(
         "augment",
         str,
@@ -329,7 +442,7 @@ LOCAL_OPTIONS = (
     Option(
         "lr",
         float,
-        "learning rate of the local steps (gamma); auto: 0.9 over a client's largest curvature (linear regression)",
+        "learning rate of the local steps (gamma); auto: from the data before the first round (docs/defaults.md)",
         above=0,
         words=(AUTO,),
     ),

@@ -18,7 +18,7 @@ from coterie.errors import ConfigError
 from coterie.learners.contribution import Scored
 from coterie.learners.descent import Batch, Descent, descend_by_steps, each_track
 from coterie.learners.export_modules import LogisticModule
-from coterie.learners.local_training import LocalTraining
+from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.minimum import Glm
 from coterie.learners.network import PlainNetwork, check_penalty
 
@@ -33,6 +33,15 @@ class Logistic(PlainNetwork):
     @property
     def binary(self) -> bool:
         return self.classes == 2
+
+    @property
+    def usual_training(self) -> LocalTraining:
+        return FULL_BATCHES
+
+    @property
+    def curvature(self) -> float:
+        """p (1 - p) is at most 1/4, and the largest eigenvalue of diag(p) - p p^T at most 1/2."""
+        return 0.25 if self.binary else 0.5
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         shape = (self.width,) if self.binary else (int(self.classes or 0), self.width)

@@ -193,12 +193,19 @@ def caller(built: nn.Module, x: Tensor) -> Call:
     """The module as a function of its parameters and a batch (n, ...) like those of `x`; it is left untouched."""
     named = [*built.named_buffers(), *((n, p.detach()) for n, p in built.named_parameters() if not p.requires_grad)]
     constants = {n: a.to(x) if a.is_floating_point() else a.to(x.device) for n, a in named}
+    tied = _has_tied_weights(built)  # to look for them takes longer than a small layer, so that it is done once
 
     def call(params: Params, batch: Tensor) -> Tensor:
-        result: Tensor = functional_call(built, (params, constants), (batch,))
+        result: Tensor = functional_call(built, (params, constants), (batch,), tie_weights=tied)
         return result
 
     return call
+
+
+def _has_tied_weights(built: nn.Module) -> bool:
+    """Whether several names stand for the same parameter or buffer."""
+    named = [each for kind in (built.named_parameters, built.named_buffers) for each in kind(remove_duplicate=False)]
+    return len({id(value) for _, value in named}) < len(named)
 
 
 def in_pieces(call: Call, dim: int = 0) -> Call:

@@ -14,7 +14,7 @@ from coterie.core.clusters import Params, take_rows
 from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, Scored, weigh
 from coterie.learners.descent import Batch, Descent, descend_each_track
-from coterie.learners.local_training import LocalTraining
+from coterie.learners.local_training import MINI_BATCHES, LocalTraining
 from coterie.learners.losses import cross_entropy, squared
 
 
@@ -46,6 +46,16 @@ class Network(ABC):
     dtype: torch.dtype
     l2: float
     """Weight of the penalty (l2/2) ||weights||^2 in the objective. Biases are free; losses do not include it."""
+
+    @property
+    def usual_training(self) -> LocalTraining:
+        """Local training by default: mini-batches."""
+        return MINI_BATCHES
+
+    @property
+    def curvature(self) -> float | None:
+        """Unknown."""
+        return None
 
     @property
     def one_by_one(self) -> bool:

@@ -35,6 +35,16 @@ class Optimizer(Registered, ABC, family="optimizer"):
     def plain(self) -> bool:
         """Whether a step is exactly `theta - lr * gradient`, which learners may compute in faster ways."""
 
+    @property
+    def usual_rate(self) -> float | None:
+        """The usual learning rate if it hardly depends on the data; None if it has to be found."""
+        return None
+
+    @property
+    def lengthening(self) -> float:
+        """How many times as far many equal gradients go as single steps do."""
+        return 1.0
+
     @abstractmethod
     def init_parameter(self, parameter: Tensor) -> ParameterState:
         """Return the state of a parameter (B, ...) before the first step of a round."""
@@ -111,6 +121,10 @@ class SGD(Optimizer):
     def plain(self) -> bool:
         return self.momentum == 0 and self.weight_decay == 0
 
+    @property
+    def lengthening(self) -> float:
+        return 1 / (1 - self.momentum)
+
     def init_parameter(self, parameter: Tensor) -> ParameterState:
         return {"momentum": torch.zeros_like(parameter)} if self.momentum else {}
 
@@ -142,6 +156,11 @@ class _AdaptiveMoments(Optimizer):
     @property
     def plain(self) -> bool:
         return False
+
+    @property
+    def usual_rate(self) -> float:
+        """Steps are about as long as the learning rate, whatever the gradients' length."""
+        return 0.001
 
     def init_parameter(self, parameter: Tensor) -> ParameterState:
         steps = torch.zeros(len(parameter), dtype=torch.float64, device=parameter.device)

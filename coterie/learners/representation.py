@@ -23,7 +23,7 @@ from coterie.errors import ConfigError
 from coterie.learners.contribution import Contribution, weigh
 from coterie.learners.descent import full_batch
 from coterie.learners.export_modules import layers
-from coterie.learners.local_training import LocalTraining
+from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.network import PlainNetwork
 
 BASIS, HEAD, BIAS = "body.weight", "head.weight", "head.bias"
@@ -42,6 +42,10 @@ class Representation(PlainNetwork):
     width: int
     """c"""
     head = "head"
+
+    @property
+    def usual_training(self) -> LocalTraining:
+        return FULL_BATCHES
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         """Orthonormal directions, uniformly, and a head N(0, I/c)."""

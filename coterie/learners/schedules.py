@@ -27,6 +27,11 @@ class Schedule(Registered, ABC, family="learning-rate schedule"):
 
     warmup: int = field(default=0, kw_only=True)
 
+    @property
+    def needs_rounds(self) -> bool:
+        """Whether the rate of a round depends on the number of rounds of the run."""
+        return False
+
     def __post_init__(self) -> None:
         if self.warmup < 0:
             raise ConfigError(f"{self.name}: warmup must be at least 0 rounds, got {self.warmup}")
@@ -124,6 +129,10 @@ class Cosine(Schedule):
     """
 
     floor: float = 0.0
+
+    @property
+    def needs_rounds(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -64,7 +64,7 @@ class BackboneMethod(TieredMethod):
             raise ConfigError(
                 f"{self.name}: backbone fedrc counts classes, but the targets are numbers: use backbone=fedem"
             )
-        return self
+        return super().for_learner(learner)
 
     def grown(
         self,

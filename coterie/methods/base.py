@@ -15,7 +15,7 @@ from coterie.core.registry import Registered, find_member
 from coterie.core.state import ServerState
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
-from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.learners.local_training import AutoTraining, LocalTraining
 from coterie.methods.groups import FoundGroups
 from coterie.methods.initialization import initialize
 from coterie.methods.initializers import RandomInit
@@ -76,12 +76,26 @@ class Method(Registered, family="method"):
         raise ConfigError(f"{type(self).__name__} has no initializer: write a property that returns one")
 
     def for_learner(self, learner: Learner) -> Method:
-        """Return the method as it trains this learner.
+        """Return the method as it trains this learner, with local training that suits it.
 
         Raises:
             ConfigError: if it cannot.
         """
-        return self
+        local: LocalTraining | None = getattr(self, "local", None)
+        return self if local is None else _replaced(self, local=local.for_learner(learner.usual_training))
+
+    def with_starts(self, clients: int, rounds: int | None) -> Method:
+        """Return the method with the number of its random starts decided.
+
+        Args:
+            clients: Number of clients.
+            rounds: Number of rounds; None if it is left to the data.
+        """
+        return self._started(1)
+
+    def _started(self, restarts: int) -> Self:
+        """Return the method with this number of random starts where it was undecided."""
+        return self.with_options({"restarts": restarts}) if self.initializer.restarts == AUTO else self
 
     def initialize(self, run: Run) -> Initial:
         """Return the state before the first round."""
@@ -155,6 +169,11 @@ class Method(Registered, family="method"):
         return from_options(type(self), values, self)  # type: ignore[no-any-return]
 
 
+def _replaced(method: Any, **fields: Any) -> Any:
+    """Return a method, which is a dataclass, with these fields replaced."""
+    return replace(method, **fields)
+
+
 def find_method(name: object) -> type[Method]:
     """Return the method of this name; the error for an unknown name suggests the nearest one."""
     if not isinstance(name, str):
@@ -179,7 +198,7 @@ class TrialSettings:
 class TieredMethod(Method):
     """Base of methods that are a composition of tiers: a subclass adds its settings and writes `tiers()`."""
 
-    local: LocalTraining = FullBatch()
+    local: LocalTraining = AutoTraining()
     """What a client does with the models that it receives."""
     averaging: Averaging = Averaging()
     """How the changes of a cluster's members become the change of its model."""
@@ -210,7 +229,7 @@ class TieredMethod(Method):
             "averaging": self.averaging.filled(self.default_averaging).for_hard_clusters(),
             "server": self.server,
             "exchange": self.exchange,
-            "restarts": self.init.restarts,
+            "restarts": self.init.starts,
             "shared": tuple(self.shared.split(",")) if self.shared else (),
         }
         return Tiers(**common | tiers)

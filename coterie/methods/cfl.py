@@ -32,7 +32,7 @@ from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.procedure import Procedure, ProcedureStep, SplitByNorm
-from coterie.tiers.split_test import RATE, Parting, SplitByTest
+from coterie.tiers.split_test import RATE, MergeByTest, Parting, SplitByTest
 
 PAPER_EPS1, PAPER_EPS2, PAPER_WARMUP = 0.4, 1.6, 20
 """Thresholds of the authors' code, where only some of them are given."""
@@ -64,6 +64,10 @@ class HeldOutSplit:
             max_clusters=self.max_clusters,
             hard=hard,
         )
+
+    def held_out_merge(self) -> MergeByTest:
+        """Return the step that unites clusters which need no models of their own."""
+        return MergeByTest(self.test_every)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class MixtureMethod(TrialSettings, TieredMethod):
             raise ConfigError(
                 f"{self.name} can share a network's body and nothing else: shared=body, not {self.shared}"
             )
-        if self.shared and self.init.restarts > 1:
+        if self.shared and self.init.starts > 1:
             raise ConfigError(
                 f"{self.name}: a shared body has one start, but restarts={self.init.restarts}: leave it at 1"
             )

@@ -4,11 +4,15 @@ paper                     here
 w_0, pretraining          the common start; pretrain_steps local steps of every client
 Delta w_i                 row `model`: what client i made of w_0
 n = min(alpha m, N)       founders, 20 for each group: the clients whose updates make the groups
-m groups                  clusters
+m groups                  clusters; by default as many as tests on halves of the founders' samples show
 EDC                       measure=edc: cosines of Delta w_i with the K leading directions of all, then k-means
 MADC                      measure=madc: mean difference of two clients' cosines with every third, complete linkage
 client cold start         whoever is no founder joins the group whose mean update has the largest cosine with its own
 eta_G                     left out: no step between the groups, as for eta_G = 0 (see `flexcfl.py`)
+
+The paper's number of groups is given. By default founders also pretrain on each half of their samples apart: a tree of
+the updates of one half is cut from its root down as long as the mean update of a branch is nearer to the other halves of
+its clients than that of both branches (`tiers/tree_test.py`). The groups themselves are then made as in the paper.
 
 A group's first model is the mean of what its founders made of w_0. All clients pretrain before the first round, also
 those that the paper asks when it first meets them. The groups stay; a newcomer joins by least loss, where the paper
@@ -31,14 +35,16 @@ from coterie.core.messages import Broadcast
 from coterie.core.registry import register
 from coterie.errors import TrainingError
 from coterie.methods.asking import NOBODY, Cost, ask_everybody, averages, join_by_loss
-from coterie.methods.initializers import clusters_of, one_model
+from coterie.methods.counting import count_solved
+from coterie.methods.initializers import one_model
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.pacfl import FOUNDERS_EACH, founders
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
-from coterie.options import option
+from coterie.options import AUTO, Auto, option
 from coterie.server.clustering.agglomerate import agglomerate
 from coterie.server.clustering.kmeans import kmeans
 from coterie.tiers.distance import CosineGaps, decomposed_cosines
+from coterie.tiers.landmarks import MOST
 
 
 @register("fedgroup")
@@ -46,6 +52,9 @@ from coterie.tiers.distance import CosineGaps, decomposed_cosines
 class FedGroup(InsideClusters, Initializer):
     """Clients are grouped once by how they change one model, then each group trains its model."""
 
+    clusters: int | Auto = option(
+        AUTO, "number of clusters (K); auto: as many as tests on halves of the founders' samples show", low=1
+    )
     pretrain_steps: int = option(50, "number of local steps of every client before it is grouped", low=1)
     measure: Literal["edc", "madc"] = option(
         "edc",
@@ -53,7 +62,10 @@ class FedGroup(InsideClusters, Initializer):
         "the mean difference of cosines with all others",
     )
     founders: int | None = option(
-        None, "number of clients that make the groups (n), the others join the nearest; by default 20 K", low=1
+        None,
+        "number of clients that make the groups (n), the others join the nearest; by default 20 K, and 1000 with "
+        "clusters=auto",
+        low=1,
     )
 
     summary: ClassVar[str] = "clients are grouped once by how they change one model, then each group trains its model"
@@ -64,9 +76,12 @@ class FedGroup(InsideClusters, Initializer):
     no_twin: ClassVar[str] = (
         "its single cluster starts from the mean of the pretrained models, where no other method does"
     )
+    finds_count: ClassVar[bool] = True
     models_trained: ClassVar[bool] = True
     reveals_rows: ClassVar[Mapping[str, str]] = {
         "model": "what it made of the common model",
+        "model_first": "of founders: what a random half of its samples makes of it, where tests find the number",
+        "model_second": "of founders: the same of the other half",
         "losses": "how well each cluster fits it, if its own pretraining diverged",
     }
 
@@ -76,7 +91,7 @@ class FedGroup(InsideClusters, Initializer):
 
     def first_models(self, run: Run) -> FirstModels:
         """All clients pretrain from one model; founders are clustered by their updates, the others join them."""
-        cost, start, K, federation = Cost(), one_model(run), clusters_of(run), run.federation
+        cost, start, federation = Cost(), one_model(run), run.federation
         task = LocalSolve(LocalSteps(run.tiers.local.without_prox(self.pretrain_steps)), run.seed)
         rate = run.tiers.local.rate(0, run.rounds)
         broadcast = Broadcast(BEFORE, Clusters(start, K=1), scalars={"lr": rate})
@@ -84,8 +99,11 @@ class FedGroup(InsideClusters, Initializer):
         if not len(answered):
             raise _nobody(len(diverged))
         updates = rows["model"].double() - flat(start).double().cpu()
-        count = FOUNDERS_EACH * K if self.founders is None else self.founders
-        chosen = torch.from_numpy(founders(federation, answered, count, run.seed))
+        given = run.tiers.K
+        count = self.founders or (MOST if given is None else FOUNDERS_EACH * given)
+        places = founders(federation, answered, count, run.seed)
+        counted = count_solved(run, task, broadcast, answered[places], cost) if given is None else None
+        K, chosen = given if counted is None else counted.K, torch.from_numpy(places)
         found = self._clustered(updates[chosen], K, run.seed)
         by_samples = run.tiers.averaging.client_weight == "samples"
         mass = torch.from_numpy(federation.sizes[answered]) if by_samples else torch.ones(len(answered))
@@ -98,7 +116,8 @@ class FedGroup(InsideClusters, Initializer):
         if len(diverged):
             labels = join_by_loss(federation, Clusters(models, K), labels, diverged, cost)
         counts = {"answered": len(answered), "founders": len(chosen), "diverged": len(diverged)}
-        facts = {"by": self.measure, "clusters": K, **counts, **asdict(cost)}
+        tests = [test.statistic.plain() for test in counted.tests] if counted else []
+        facts = {"by": self.measure, "clusters": K, **counts, "tests": tests, **asdict(cost)}
         return FirstModels(models, K, labels, {"grouping": facts})
 
     def _clustered(self, updates: Tensor, K: int, seed: int) -> Tensor:

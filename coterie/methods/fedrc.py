@@ -40,7 +40,7 @@ class FedRC(MixtureMethod):
     def for_learner(self, learner: Learner) -> Method:
         if learner.classes is None:
             raise ConfigError("fedrc counts classes, but the targets are numbers: use fedem")
-        return self
+        return super().for_learner(learner)
 
     def tiers(self) -> Tiers:
         return self.mixture(Ratio(), self.order)

@@ -61,7 +61,7 @@ class FlexCFL(FedGroup):
         "Distribution Shift, 2021"
     )
     reveals_rows: ClassVar[Mapping[str, str]] = {
-        "model": "what it made of the common model",
+        **FedGroup.reveals_rows,
         "losses": "how well each cluster fits it",
     }
 

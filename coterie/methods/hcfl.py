@@ -44,15 +44,23 @@ ASSIGNMENTS: Mapping[Backbone, AssignmentRule] = {
 class NormSplitBackbone(NormSplit, BackboneMethod):
     """Base of both: a backbone whose clusters are cut by the norms and cosines of updates."""
 
+    merge: bool = option(
+        True,
+        "whether clusters that need no models of their own unite, by tests on held-out halves; with eps1 and eps2 they "
+        "never do",
+    )
+
     @property
     def placing(self) -> Placing:
         return "mixture" if self.backbone in ("fedem", "fedrc") else "least-loss"
 
     def split(self, shared: tuple[str, ...], order: Order = "together") -> Tiers:
         """Return the backbone, split by update cosines."""
+        by_norms = self.eps1 is not None or self.eps2 is not None
+        merge = () if by_norms or not self.merge else (self.held_out_merge(),)
         return self.grown(
             ASSIGNMENTS[self.backbone],
-            Procedure((RemoveUnclaimed(), self.norm_split())),
+            Procedure((RemoveUnclaimed(), *merge, self.norm_split())),
             UpdateCosine(),
             shared,
             order,

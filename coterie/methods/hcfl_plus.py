@@ -9,6 +9,13 @@ P_ic, P_i (eq. 11, 12)    class prototypes and mean feature, before training; th
 rho                       split the cluster of the largest distance if that is rho above the mean there (alg. 2)
 alg. 4                    the parts make the two heads; weights are halved (soft), or the parts written into them (hard)
 lines 12-19               a cluster that nobody ranks first is removed
+eq. 2                     the measure `objective` of every round, before training (fedem, fedrc)
+
+The paper leaves the right rho open. By default held-out tests (`tiers/split_test.py`) take its place, and two more
+steps that the paper does not have use the same test:
+merge                     two clusters unite if one model is as good for both; merge=false: never
+body                      each cluster gets a body of its own once that is surely better; body=shared, as in the paper:
+                          never. With rho, neither step is taken
 
 backbone  explains by     clients                                                   sets apart      mu    split
 fedem     p(y|x)          train all heads by gamma                                  any shift       0     soft
@@ -44,6 +51,7 @@ from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import Prototypes
 from coterie.tiers.procedure import Procedure, ProcedureStep, RemoveUnclaimed, SplitByGap
+from coterie.tiers.split_test import OwnBodiesByTest
 
 MU = {"fedem": 0.0, "fedrc": 0.4}
 """mu-tilde of each backbone that has it, as in the paper's tables."""
@@ -75,6 +83,12 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
         "whether a split halves the clients' weights (soft), or writes the parts into them (hard); by default hard, "
         "with rho soft",
     )
+    body: Literal["auto", "shared"] = option(
+        "auto",
+        "whether all clusters share one body (shared, as in the paper), or each gets its own once a test on held-out "
+        "halves finds that better (auto, where such tests decide about splits)",
+    )
+    merge: bool = option(True, "whether clusters that need no models of their own unite, by tests on held-out halves")
     remove: bool = option(True, "whether clusters that nobody ranks first are removed")
     grace: int = option(2, "number of rounds in which a cluster that comes from a split is not removed", low=0)
     warmup: int = option(0, "number of rounds before the first split", low=0)
@@ -94,19 +108,25 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
 
     def tiers(self) -> Tiers:
         by_default: Literal["ascp", "cscp"] = "cscp" if self.backbone == "fedrc" else "ascp"
-        removal = (RemoveUnclaimed(self.grace),) if self.remove else ()
         return self.grown(
             self._assignment(),
-            Procedure((*removal, self._splitting())),
+            Procedure(self._steps()),
             Prototypes(self.principle or by_default),
             ("body",),
             self.order,
         )
 
-    def _splitting(self) -> ProcedureStep:
-        if self.rho is None:
-            return self.held_out_split(self._hard(), self.warmup)
-        return SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters)
+    def _steps(self) -> tuple[ProcedureStep, ...]:
+        removal = (RemoveUnclaimed(self.grace),) if self.remove else ()
+        if self.rho is not None:
+            return (*removal, SplitByGap(self.rho, self._hard(), self.warmup, self.max_clusters))
+        merge = (self.held_out_merge(),) if self.merge else ()
+        bodies = (
+            (OwnBodiesByTest(self.test_every, self.false_splits),)
+            if self.body == "auto" and self.backbone != "fedsoft"
+            else ()
+        )
+        return (*removal, *merge, self.held_out_split(self._hard(), self.warmup), *bodies)
 
     def _assignment(self) -> AssignmentRule:
         if self.backbone in MU:

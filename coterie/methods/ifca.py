@@ -13,14 +13,12 @@ section 6     restarts: several random starts, the least training loss wins; rac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from coterie.core.registry import register
-from coterie.core.state import ServerState
 from coterie.methods.base import TieredMethod, TrialSettings
-from coterie.methods.round import Step
-from coterie.methods.run import Run
+from coterie.methods.race import Raced
 from coterie.options import Auto, option
 from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import LowestLoss
@@ -29,7 +27,7 @@ from coterie.tiers.composition import Tiers
 
 @register("ifca")
 @dataclass(frozen=True, kw_only=True)
-class IFCA(TrialSettings, TieredMethod):
+class IFCA(Raced, TrialSettings, TieredMethod):
     """Every client joins the cluster whose model fits it best, then improves that model.
 
     j_i = argmin_j F_i(theta_j); local steps on theta_{j_i}; average over the clients that chose the same j.
@@ -49,10 +47,6 @@ class IFCA(TrialSettings, TieredMethod):
         "as many as held-out samples call for in trial runs, maybe one",
         low=1,
     )
-    race: int = option(
-        0, "number of rounds after which only the best of several restarts continues; 0: all continue", low=0
-    )
-    race_share: float = option(0.25, "share of clients asked in each round of a race", above=0, high=1, needs="race")
     stable_after: int | None = option(
         None,
         "send only its own model to a client that kept its cluster for this many rounds, and all models again every "
@@ -80,17 +74,3 @@ class IFCA(TrialSettings, TieredMethod):
 
     def tiers(self) -> Tiers:
         return self.compose(assignment=LowestLoss(), stable_after=self.stable_after, resample=self.resample)
-
-    def step(self, run: Run, state: ServerState) -> Step:
-        """One round; during a race some clients train all restarts, after it everybody trains the best one."""
-        if self.race and state.clusters.restarts > 1:
-            if state.round < self.race:
-                run = replace(run, settings=replace(run.settings, participation=self.race_share))
-            else:
-                state = state.best_restart_only()
-        return super().step(run, state)
-
-    @property
-    def race_rounds(self) -> int:
-        """Rounds in which several restarts compete on a share of the clients."""
-        return self.race if self.init.restarts > 1 else 0

@@ -15,19 +15,22 @@ from coterie.core.keys import Purpose, generator, key_for
 from coterie.core.registry import register
 from coterie.errors import ConfigError
 from coterie.methods.run import FirstModels, Initializer, Run
-from coterie.options import check_fields, option
+from coterie.options import AUTO, Auto, check_fields, option
 from coterie.tiers.composition import Tiers
 
 Model = Mapping[str, np.ndarray]
 """One model as named arrays."""
-_RESTARTS = "number of random initialisations that are trained side by side; the least training loss wins"
+_RESTARTS = (
+    "number of random initialisations that are trained side by side; the least training loss wins; auto: the method "
+    "decides"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Drawn(Initializer):
     """Base of initializers that draw models by keys of the run's seed."""
 
-    restarts: int = option(1, _RESTARTS, low=1)
+    restarts: int | Auto = option(AUTO, _RESTARTS, low=1)
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -73,7 +76,7 @@ class GaussianInit(_Drawn):
             raise ConfigError(
                 "init=gaussian:sd=0 makes all clusters equal, so that they never separate: give sd above 0"
             )
-        return FirstModels(with_noise(run, one_model(run), self.sd), K)
+        return FirstModels(noise(run, one_model(run), self.sd), K)
 
 
 @register("near-truth")
@@ -157,16 +160,19 @@ def keys_of(run: Run) -> list[int]:
     return [key_for(run.seed, Purpose.START, r, k) for r in range(run.tiers.restarts) for k in range(K)]
 
 
-def with_noise(run: Run, models: Params, sd: float) -> Params:
-    """Return models {name: (K, ...)}, or one at zero for all, in every restart, with N(0, sd^2) on every parameter."""
+def noise(run: Run, like: Params, sd: float) -> Params:
+    """Return N(0, sd^2) for every parameter of every model of every restart, shaped as models {name: (..., ...)}."""
     rows = []
     for key in keys_of(run):
         random = generator(key)
-        rows.append({n: sd * random.standard_normal(tuple(p.shape[1:])) for n, p in sorted(models.items())})
-    noise = {n: torch.from_numpy(np.stack([row[n] for row in rows])).to(p) for n, p in models.items()}
-    if len(next(iter(models.values()))) == 1:
-        return noise
-    return {n: p.repeat(run.tiers.restarts, *(1,) * (p.dim() - 1)) + noise[n] for n, p in models.items()}
+        rows.append({n: sd * random.standard_normal(tuple(p.shape[1:])) for n, p in sorted(like.items())})
+    return {n: torch.from_numpy(np.stack([row[n] for row in rows])).to(p) for n, p in like.items()}
+
+
+def with_noise(run: Run, models: Params, sd: float) -> Params:
+    """Return models {name: (K, ...)} in every restart, with N(0, sd^2) on every parameter."""
+    drawn = noise(run, models, sd)
+    return {n: p.repeat(run.tiers.restarts, *(1,) * (p.dim() - 1)) + drawn[n] for n, p in models.items()}
 
 
 def as_clusters(params: Mapping[str, torch.Tensor], tiers: Tiers) -> Clusters:

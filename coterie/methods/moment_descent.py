@@ -215,7 +215,7 @@ class MomentDescent(Method, Initializer):
         estimates = walked.path[-1]
         centres = torch.stack([estimates[torch.from_numpy(grouping.group == g)].mean(dim=0) for g in range(grouping.k)])
         step = self.step_size(server.covariance) if self.anchor_step == "paper" else None
-        return Coarse(centres, walked, grouping, step, server.cost, self.anchor_step)
+        return Coarse(centres, walked, grouping, step, server.cost, self.anchor_step, federation.sizes)
 
     def _more_anchors(
         self, federation: Federation, anchors: Positions, walked: Walked, grouping: Grouping, seed: int
@@ -290,6 +290,8 @@ class Coarse:
     """What the estimated length of the way is multiplied by, with anchor_step=paper."""
     cost: Cost
     anchor_step: StepRule
+    sizes: Positions
+    """(m,) number of samples of each client."""
 
     @property
     def anchors(self) -> Positions:
@@ -316,6 +318,30 @@ class Coarse:
             "recommended_anchors": recommended(self.grouping.k, share) if share > 0 else None,
         }
 
+    @property
+    def conditions(self) -> dict[str, dict[str, float | bool | None]]:
+        """Return figures for what theorem 1 asks for, up to its constants, which are not known, and whether they hold.
+
+        An anchor has at least k samples; all clients together have at least p; no group is missed with a chance of
+        95 %; and the anchors are nearer to their groups' centres than a quarter of the least distance of two centres.
+        """
+        k, p = self.centres.shape
+        least, enough = int(self.sizes[self.anchors].min()), self.coverage["recommended_anchors"]
+        own = self.centres[torch.from_numpy(self.grouping.group)]
+        error = float((self.estimates - own).norm(dim=1).mean())
+        apart = float(torch.pdist(self.centres.double()).min()) if k > 1 else None
+        share = None if apart is None or apart == 0 else error / apart
+        return {
+            "samples_of_an_anchor": {"value": least, "needed": k, "holds": least >= k},
+            "samples": {"value": int(self.sizes.sum()), "needed": p, "holds": int(self.sizes.sum()) >= p},
+            "anchors": {
+                "value": len(self.anchors),
+                "needed": enough,
+                "holds": enough is not None and len(self.anchors) >= enough,
+            },
+            "error_over_delta": {"value": share, "needed": 0.25, "holds": None if share is None else share < 0.25},
+        }
+
     def facts(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return what was chosen and found, ready for JSON; `names` are the ids of all clients."""
         return {
@@ -327,6 +353,7 @@ class Coarse:
             "step": self.step,
             "held_out": {str(k): loss for k, loss in self.grouping.held_out.items()},
             "coverage": self.coverage,
+            "conditions": self.conditions,
             "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.walked.sigmas],
             "exchanges": self.cost.exchanges,
             "bytes_up": self.cost.bytes_up,

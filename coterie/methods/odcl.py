@@ -29,15 +29,17 @@ from coterie.client.tasks.local_solve import LocalSolve
 from coterie.core.clusters import Clusters, Params, row_bytes, unflat
 from coterie.core.messages import Broadcast
 from coterie.core.registry import register
+from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
-from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.learners.local_training import AutoTraining, FullBatch, LocalTraining, MiniBatch
 from coterie.learners.logistic import Logistic
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.projected import ProjectedSgd
 from coterie.methods.asking import NOBODY, Cost, ask_everybody, averages, join_by_loss
 from coterie.methods.base import Method
+from coterie.methods.counting import count_solved
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS
@@ -47,7 +49,10 @@ from coterie.server.averaging import Averaging
 from coterie.server.clustering.choose import ClusterSettings, cluster_points
 from coterie.tiers.assignment import Assigned
 from coterie.tiers.composition import Tiers
+from coterie.tiers.landmarks import MOST, drawn
 
+SOLVE_STEPS = 50
+"""Least number of gradient steps where clients solve their problems by steps and their number is not given."""
 CITATION = (
     "Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous "
     "Environments, 2022"
@@ -65,7 +70,8 @@ class Solving:
     )
     solve_steps: int | None = option(
         None,
-        "solver=steps: number of gradient steps; by default local_steps or local_epochs",
+        "solver=steps: number of gradient steps; by default 50, or local_steps if that is more: a few steps say little "
+        "about a client",
         low=1,
         needs="solver=steps|auto",
     )
@@ -90,13 +96,22 @@ class Solving:
         "last", "solver=sgd: the last iterate, or their mean with weights t", needs="solver=sgd"
     )
 
+    def takes_steps(self, learner: Learner) -> bool:
+        """Return whether clients solve their problems by gradient steps with the run's learning rate."""
+        return self._solver_for(learner) == "steps"
+
+    def _solver_for(self, learner: Learner) -> str:
+        return self.solver or ("exact" if _has_minimum(learner) else "steps")
+
     def local_solver(self, run: Run) -> LocalSolver:
         """Return the solver, which may depend on the learner and on the method's local training."""
-        name = self.solver or ("exact" if _has_minimum(run.learner) else "steps")
+        name = self._solver_for(run.learner)
         if name == "exact":
             return ExactMinimum(self.ridge)
         if name == "steps":
-            return LocalSteps(run.tiers.local.without_prox(self.solve_steps))
+            local = run.tiers.local
+            own = local.steps if isinstance(local, FullBatch | MiniBatch) else None
+            return LocalSteps(local.without_prox(self.solve_steps or max(SOLVE_STEPS, own or 0)))
         if self.sgd_radius is None:
             raise ConfigError(
                 "solver=sgd projects on a ball around zero that must hold the solutions: give its radius, sgd_radius"
@@ -149,9 +164,22 @@ class Clustering:
         "uniform", "clustering=convex: which clients are pulled together", needs="clustering=convex"
     )
 
+    count_groups: Literal["silhouette", "held-out"] | None = option(
+        None,
+        "clusters=auto: the silhouette's number, unless a single Gaussian cloud is cut as well; or held-out: as many "
+        "as tests on solutions of halves of the clients' samples tell apart; by default held-out where clients take "
+        "steps, silhouette where they solve exactly; not for convex clustering",
+    )
+
+    def counts_by_halves(self, solver: LocalSolver) -> bool:
+        """Return whether solutions of halves of the clients' samples decide how many clusters there are."""
+        if self.clustering == "convex":
+            return False
+        return (self.count_groups or ("held-out" if isinstance(solver, LocalSteps) else "silhouette")) == "held-out"
+
     def cluster_settings(self, K: int | None) -> ClusterSettings:
         """Return the settings of the server's clustering, into K clusters or as many as it finds."""
-        given = {each.name: getattr(self, each.name) for each in fields(Clustering)}
+        given = {each.name: getattr(self, each.name) for each in fields(Clustering) if each.name != "count_groups"}
         return ClusterSettings(clusters=K, **given)
 
 
@@ -175,7 +203,7 @@ class ODCL(Clustering, Solving, Method, Initializer):
         "number of clusters (K); auto: as many as the clustering finds; by default 2, with convex clustering auto",
         low=1,
     )
-    local: LocalTraining = FullBatch()
+    local: LocalTraining = AutoTraining()
     averaging: Averaging = Averaging()
 
     summary: ClassVar[str] = "one round: clients' own solutions are clustered and averaged"
@@ -184,7 +212,11 @@ class ODCL(Clustering, Solving, Method, Initializer):
     twin: ClassVar[str | None] = "naive-averaging"
     finds_count: ClassVar[bool] = True
     models_trained: ClassVar[bool] = True
-    reveals_rows: ClassVar[Mapping[str, str]] = REVEALS
+    reveals_rows: ClassVar[Mapping[str, str]] = {
+        **REVEALS,
+        "model_first": "the same from a random half of its samples, where tests find the number of clusters",
+        "model_second": "the same from the other half",
+    }
     refuses: ClassVar[frozenset[str]] = (
         WITHOUT_ROUNDS
         | {"averaging", "divide_by", "combine", "lr_decay"}
@@ -242,8 +274,14 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
     if known is None:
         assert clustering is not None, "a method without a clustering knows its groups"
         truth = None if run.data.truth is None else run.data.truth[answered]
-        partition = cluster_points(rows.double().numpy(), clustering.cluster_settings(run.tiers.K), run.seed, truth)
+        by_halves = run.tiers.K is None and clustering.counts_by_halves(task[0].solver)
+        counted = count_solved(run, *task, _compared(run, answered), cost) if by_halves else None
+        K = counted.K if counted else run.tiers.K
+        partition = cluster_points(rows.double().numpy(), clustering.cluster_settings(K), run.seed, truth)
         found, labels[at] = dict(partition.facts), torch.from_numpy(partition.labels)
+        if counted:
+            tests = [test.statistic.plain() for test in counted.tests]
+            found["counted"] = {"K": counted.K, "rule": "held-out", "tests": tests}
         if (path := (found["convex"] or {}).get("path")) is not None:
             path["clients"] = [federation.clients[i] for i in answered]
     else:
@@ -262,6 +300,11 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
         for note in (*found.get("warnings", ()), *_about_sizes(run, like, known), *_about_groups(run, labels))
     )
     return FirstModels(models, K, labels, {"one_shot": _with_costs(run, found, models, labels)}, notes)
+
+
+def _compared(run: Run, answered: Positions) -> Positions:
+    """Return the clients whose halves are compared with each other, at most `MOST` of them."""
+    return answered[drawn(run.federation.hashes[answered], MOST)]
 
 
 def _with_costs(run: Run, found: dict[str, Any], models: Params, labels: Tensor) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from coterie.core.shard import ClientId, Positions
 from coterie.core.state import ServerState
 from coterie.core.state_array import Share, StateArray
 from coterie.methods.run import Run
+from coterie.tiers.halves_groups import INTRODUCTIONS
 from coterie.tiers.regrouping import regroup
 from coterie.tiers.view import View
 
@@ -55,6 +56,9 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
         rows={"anchor": state.portraits[:0]},
         distance=tiers.distance,
     )
+    only_here = run.settings.participation < 1 and any(step.keeps_introductions for step in tiers.procedure.steps)
+    if only_here:  # if everybody takes part, the sums of all members are those of the members that take part
+        view = replace(view, rows={"anchor": state.introductions[:0]}, taking_part=chosen)
     new = chosen[(view.choice[torch.from_numpy(chosen)] < 0).numpy()]
     if not len(new):
         after = regroup(tiers.procedure, view)
@@ -63,7 +67,7 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
     replies = federation.ask(tiers.introduction(run.seed), broadcast, new)
     if replies.reply.clients:
         rows = replies.reply.rows["anchor"].cpu()
-        view = _with_new_clients(view, positions_of(federation, replies.reply.clients), rows)
+        view = _with_new_clients(run, view, positions_of(federation, replies.reply.clients), rows)
     after = regroup(tiers.procedure, view)
     return Onboarded(
         after.view.state,
@@ -76,11 +80,23 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
     )
 
 
-def _with_new_clients(view: View, answered: Positions, rows: torch.Tensor) -> View:
+def _with_new_clients(run: Run, view: View, answered: Positions, rows: torch.Tensor) -> View:
     """Return the view with the rows (a, P) of the clients that answered, in the order of their hashes."""
     order = np.argsort(view.hashes[answered], kind="stable")
     state = view.state
-    if "portraits" not in state.arrays:
+    if view.taking_part is not None:
+        if "introductions" not in state.arrays:
+            nothing = rows.new_zeros(len(view.clients), rows.shape[1])
+            state = state.with_arrays({"introductions": StateArray(nothing, ("client", None))})
+        state = state.with_values(introductions=state.introductions.index_copy(0, torch.from_numpy(answered), rows))
+    elif run.tiers.introduces_halves:
+        sizes = torch.from_numpy(run.federation.sizes[answered]).to(rows)
+        sent = torch.cat([sizes[:, None], rows], dim=1)
+        before = state.arrays.get(INTRODUCTIONS)
+        everybody = rows.new_zeros(len(view.clients), sent.shape[1]) if before is None else before.value
+        array = StateArray(everybody.index_copy(0, torch.from_numpy(answered), sent), ("client", None))
+        state = state.with_arrays({INTRODUCTIONS: array})
+    elif "portraits" not in state.arrays:
         empty = StateArray(rows.new_zeros(view.K, rows.shape[1]), ("cluster", None), Share())
         state = state.with_arrays({"portraits": empty})
     return replace(view, state=state, answered=answered[order], rows={"anchor": rows[torch.from_numpy(order)]})

@@ -6,16 +6,21 @@ section 5)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 
 from coterie.client.group import ClientGroup
-from coterie.core.clusters import unflat
+from coterie.core.blocks import cut
+from coterie.core.clusters import Params, unflat
 from coterie.core.registry import register
+from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
-from coterie.learners.local_training import FullBatch, LocalTraining
+from coterie.learners.linear import Linear
+from coterie.learners.local_training import AutoTraining, LocalTraining
+from coterie.learners.minimum import minimise
 from coterie.methods.base import Method
 from coterie.methods.groups import FoundGroups, OneModelEach, SingleGroup, TrueGroups
 from coterie.methods.initializers import clusters_of, one_model, with_noise
@@ -33,7 +38,7 @@ REFUSED = ODCL.refuses | {"clusters"}
 class _Yardstick(Solving, Method, Initializer):
     """Base of all four: solutions, and no round after them."""
 
-    local: LocalTraining = FullBatch()
+    local: LocalTraining = AutoTraining()
     averaging: Averaging = Averaging()
 
     citation: ClassVar[str] = CITATION
@@ -94,12 +99,19 @@ class OracleAveraging(_Yardstick):
 @register("cluster-oracle")
 @dataclass(frozen=True, kw_only=True)
 class ClusterOracle(_Yardstick):
-    """The solution of the pooled data of each true group, problem (3) of the paper; no federation could have it.
+    """The solution of the pooled data of each true group; no federation could have it.
+
+    Pooled samples count alike, so that a client counts by its number of samples. In problem (3) of the paper clients
+    count alike: pool=clients.
 
     As an initializer it is for experiments: models trained on the pooled data of each true group, plus noise.
     """
 
     ridge: float = option(0.0, "as for odcl; pooled data needs none", low=0)
+    pool: Literal["samples", "clients"] = option(
+        "samples",
+        "whether all samples of a group count alike, or all clients (problem (3) of the paper; linear models)",
+    )
     noise: float = option(0.0, "standard deviation of noise on every parameter of the solutions", low=0)
     restarts: int = option(1, "number of draws of the noise that are trained side by side", low=1)
 
@@ -124,13 +136,37 @@ class ClusterOracle(_Yardstick):
             raise ConfigError(
                 "cluster-oracle puts the clients' data in one place, which only a simulation can: leave it out"
             )
-        task, broadcast = self.task(run)
         assert isinstance(pooled, ClientGroup), "of engines in this process"
+        like = one_model(run)
+        if self.pool == "clients":
+            models = self._clients_alike(run, pooled, run.data.truth)
+            models = {name: p.to(like[name]) for name, p in models.items()}
+            return FirstModels(with_noise(run, models, self.noise), K, torch.from_numpy(run.data.truth))
+        task, broadcast = self.task(run)
         reply = task.run(pooled, broadcast)
         if len(reply.clients) < K:
             raise TrainingError(
                 f"the pooled data of {K - len(reply.clients)} groups has no solution: give the learner l2"
             )
-        like = one_model(run)
         models = {name: p.to(like[name]) for name, p in unflat(reply.rows["model"], like).items()}
         return FirstModels(with_noise(run, models, self.noise), K, torch.from_numpy(run.data.truth))
+
+    @staticmethod
+    def _clients_alike(run: Run, pooled: ClientGroup, truth: Positions) -> Params:
+        """Return argmin of the mean over a group's clients of their mean losses, {name: (K, ...)}.
+
+        Of squared errors: samples are multiplied by the root of N / (m n_i), for N samples of m clients in the group.
+        """
+        if not isinstance(run.learner, Linear):
+            raise ConfigError(f"pool=clients is for learner linear, not {run.learner.spec}: use pool=samples")
+        sizes, groups = run.federation.sizes, len(pooled.train)
+        counts = np.bincount(truth, minlength=groups)
+        found = []
+        for k in range(groups):
+            (block,) = cut(pooled.train.take(np.array([k])), pooled.train.hashes[[k]], model_bytes=0)
+            own = sizes[truth == k]
+            weight = torch.from_numpy(np.repeat(np.sqrt(own.sum() / (counts[k] * own)), own))
+            problem = run.learner.glm(block)
+            phi, y = (problem.phi.double() * weight[None, :, None], problem.y.double() * weight[None])
+            found.append(run.learner.from_coefficients(minimise(replace(problem, phi=phi, y=y)).theta))
+        return {name: torch.cat([each[name] for each in found]) for name in found[0]}

@@ -51,6 +51,8 @@ class Step:
     """Implementations of local training that were used, joined by `+`."""
     likelihood: Tensor | None = None
     """(R,) mean log-likelihood of the training samples under their clients' mixtures, before training."""
+    objective: Tensor | None = None
+    """(R,) the same less the penalty on samples whose weights differ from their client's (eq. 2 of HCFL+)."""
     shares: Tensor | None = None
     """(R, K) each cluster's share of the clients' weight, where clients belong to several."""
     events: tuple[Mapping[str, object], ...] = ()
@@ -192,6 +194,7 @@ def _updated(run: Run, exchange: _Exchange) -> Step:
         positions=answered,
         path="+".join(reply.paths),
         likelihood=reply.sums["likelihood"] / reply.sums["samples"] if "likelihood" in reply.sums else None,
+        objective=_objective(reply),
         shares=_shares(tiers, exchange.state.clusters, reply),
         events=(*done.events, *after.events),
         tests=(*done.tests, *after.statistics),
@@ -318,6 +321,14 @@ def _view(run: Run, state: ServerState, received: RoundReplies, trials: RoundTri
         trials=trials,
         records_splits=tiers.tree,
     )
+
+
+def _objective(reply: Reply) -> Tensor | None:
+    """(R,) the value of eq. 2 of HCFL+ before the clients trained; None where clients are not mixtures."""
+    if "likelihood" not in reply.sums:
+        return None
+    value = reply.sums["likelihood"]
+    return (value - reply.sums["penalty"] if "penalty" in reply.sums else value) / reply.sums["samples"]
 
 
 def _shares(tiers: Tiers, clusters: Clusters, reply: Reply) -> Tensor | None:

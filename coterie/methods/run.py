@@ -16,7 +16,7 @@ from coterie.core.state import ServerState
 from coterie.errors import ConfigError
 from coterie.learners.base import Learner
 from coterie.methods.settings import RunSettings
-from coterie.options import Option, OptionGroup, from_options, options_of, to_options
+from coterie.options import AUTO, Auto, Option, OptionGroup, from_options, options_of, to_options
 from coterie.privacy.noise import SECRET, Noise
 from coterie.tiers.composition import Tiers
 
@@ -80,8 +80,9 @@ class FirstModels:
 class Initializer(Registered, OptionGroup, family="init"):
     """Makes the first models of a method. A member is a frozen dataclass; its fields are its settings."""
 
-    restarts: int = 1
-    """Number of independent random initialisations; a field where the models are drawn at random."""
+    restarts: int | Auto = 1
+    """Number of independent random initialisations; a field where the models are drawn at random, `auto` until the
+    method has decided it."""
     random: ClassVar[bool] = False
     """Whether another key gives other models, so that restarts make sense."""
     any_count: ClassVar[bool] = False
@@ -96,6 +97,15 @@ class Initializer(Registered, OptionGroup, family="init"):
     def first_models(self, run: Run) -> FirstModels:
         """Return the first models; `run.tiers` says how many, or None where they are to be found."""
         raise ConfigError(f"{type(self).__name__} defines no first_models(): write a method that returns FirstModels")
+
+    @property
+    def starts(self) -> int:
+        """Number of independent random initialisations; one as long as it is undecided."""
+        return 1 if self.restarts == AUTO else self.restarts
+
+    def takes_steps(self, learner: Learner) -> bool:
+        """Return whether clients take gradient steps before the first round, with the run's learning rate."""
+        return False
 
     def check(self, learner: Learner) -> None:
         """Refuse learners that this initializer cannot serve.
@@ -128,14 +138,14 @@ class Initializer(Registered, OptionGroup, family="init"):
         own = {each.name: given[each.name] for each in own_options(self) if each.name in given}
         return {INIT.name: type(self)(), **restarts, **own}
 
-    def with_restarts(self, restarts: int) -> Self:
+    def with_restarts(self, restarts: int | Auto) -> Self:
         """Return the same with this many restarts.
 
         Raises:
             ConfigError: if there are several, but nothing is drawn at random.
         """
         if not self.random:
-            if restarts > 1:
+            if restarts != AUTO and restarts > 1:
                 raise ConfigError(f"restarts={restarts} needs random starts: leave restarts at 1 with init={self.name}")
             return self
         return replace(self, restarts=restarts)  # type: ignore[type-var]
@@ -148,8 +158,6 @@ class Initial:
     state: ServerState
     clusters: int | None = None
     """Number of clusters, if it was left to the data."""
-    lr: float | None = None
-    """Learning rate, if it was left to the data."""
     found: Mapping[str, Any] = field(default_factory=dict)
     """What the initialisation found out and what it cost, ready for JSON."""
     notes: tuple[str, ...] = ()
@@ -164,9 +172,11 @@ INIT = Option(
 RESTARTS = Option(
     "restarts",
     int,
-    "number of random initialisations that are trained side by side; the least training loss wins",
-    1,
+    "number of random initialisations that are trained side by side; the least training loss wins; auto: several where "
+    "the method depends on its start (docs/defaults.md), else one",
+    AUTO,
     low=1,
+    words=(AUTO,),
 )
 OF_THE_METHOD = frozenset({"clusters"})
 """Settings of an initializer that is a method itself which the method that it initialises decides."""

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.options import SEED, Option, check_fields, option, options_of
+from coterie.options import AUTO, SEED, Auto, Option, check_fields, option, options_of
+
+MOST_ROUNDS = 100
+"""rounds=auto: the largest number of rounds."""
+USUAL_ROUNDS = 50
+"""rounds=auto: the number where it has to be known in advance, and the least one where clusters come and go."""
+
+
+def most_of(rounds: int | Auto) -> int:
+    """Return the largest number of rounds that a setting allows."""
+    return MOST_ROUNDS if rounds == AUTO else rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +25,12 @@ class RunSettings:
     learner: str | None = option(
         None, "model family with settings, such as linear, logistic:l2=0.01, mlp:hidden=200, cnn"
     )
-    rounds: int = option(50, "number of communication rounds (T)", low=1)
+    rounds: int | Auto = option(
+        AUTO,
+        f"number of communication rounds (T); auto: until the training loss settles, at most {MOST_ROUNDS} "
+        f"(docs/defaults.md); {USUAL_ROUNDS} where the number has to be known in advance",
+        low=1,
+    )
     participation: float = option(1.0, "share of clients that are asked in each round", above=0, high=1)
     engine: Literal["simulated", "sequential"] = option(
         "simulated", "simulated: all clients at once; sequential: one client at a time, through serialised messages"

@@ -1,9 +1,9 @@
-"""Trials of splits with the clients: an update of one half of their samples, a comparison on the other half."""
+"""Trials with the clients: an update of one half of their samples, a comparison on the other half."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -11,15 +11,18 @@ from torch import Tensor
 
 from coterie.client.tasks.half_losses import HalfLosses
 from coterie.client.tasks.half_update import HalfUpdate
-from coterie.core.clusters import Clusters, Params, unflat
+from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.federation import positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.methods.asking import Cost
 from coterie.methods.run import Run
-from coterie.tiers.landmarks import with_the_rest
+from coterie.tiers.landmarks import Floats, with_the_rest
 from coterie.tiers.split_test import FEWEST, Parting, SplitTest, parted, split_test
 from coterie.tiers.view import View
+
+LONGER = 4
+"""A trial trains this many times as long as a round: after a few small steps the models of parts hardly differ."""
 
 
 @dataclass(frozen=True)
@@ -33,35 +36,98 @@ class RoundTrials:
         self, view: View, partings: Sequence[Parting], least: int, most: int, level: float
     ) -> Sequence[SplitTest]:
         """Return the test of every cluster with at least `least` members that have two samples."""
-        candidates = list(self._candidates(view, partings, least, most))
-        return list(self._compare(view, candidates, level)) if candidates else []
-
-    def _candidates(self, view: View, partings: Sequence[Parting], least: int, most: int) -> Iterator[_Candidate]:
-        """Ask for updates on half of the samples, and part the members of each cluster by them."""
-        sizes = self.run.federation.sizes
-        rows = self._updates(view)
+        models = Clusters(view.clusters.all_models(), view.K)
+        rows = self._updates(view, models, torch.arange(view.K))
+        candidates = []
         for k in range(view.K):
-            members = np.array([place for place in view.members(k) if place in rows.places], dtype=np.int64)
+            members = rows.among(view.members(k))
             if len(members) < least:
                 continue
             own = rows.at(members)
-            mass = torch.from_numpy(sizes[view.answered[members]]).double()
             found = [self._parted(parting, own, most) for parting in partings]
-            parts = [pair for pair in found if min(map(len, pair)) >= FEWEST]
+            parts = [(members[one], members[two]) for one, two in found if min(len(one), len(two)) >= FEWEST]
             if parts:
-                changes = [_mean(own["change"], mass, np.arange(len(members)))]
-                changes += [_mean(own["change"], mass, part) for pair in parts for part in pair]
-                yield _Candidate(k, [(members[one], members[other]) for one, other in parts], torch.stack(changes))
+                candidates.append(self._candidate(view, rows, k, members, parts))
+        return list(self._compare(view, models, candidates, level))
 
-    def _updates(self, view: View) -> _Rows:
-        """Ask all members with two samples for their updates on the first half."""
+    def merge_tests(self, view: View, level: float) -> Sequence[tuple[tuple[int, int], SplitTest]]:
+        """Return the test of every pair of nearest clusters that have enough members with two samples.
+
+        The common model is the mean of both models with what all members make of it; the models of the parts are the
+        same mean with what the members of one cluster make of it.
+        """
+        like = view.clusters.all_models()
+        vectors = flat(like).double().cpu()
+        counts = torch.bincount(self._own(view)[torch.from_numpy(self._able(view))], minlength=view.K)
+        pairs = nearest_pairs(vectors, [k for k in range(view.K) if counts[k] >= FEWEST])
+        if not pairs:
+            return []
+        means = torch.stack([vectors[list(pair)].mean(dim=0) for pair in pairs])
+        models, slots = Clusters(_models(means, like), len(pairs)), torch.full((view.K,), -1)
+        for row, pair in enumerate(pairs):
+            slots[list(pair)] = row
+        rows = self._updates(view, models, slots)
+        candidates = []
+        for row, (one, two) in enumerate(pairs):
+            parts = (rows.among(view.members(one)), rows.among(view.members(two)))
+            if min(map(len, parts)) >= FEWEST:
+                candidates.append(self._candidate(view, rows, row, np.concatenate(parts), [parts]))
+        tests = [(pairs[test.cluster], test) for test in self._compare(view, models, candidates, level)]
+        return [(pair, replace(test, cluster=pair[0], change=f"{pair[1]} apart from it")) for pair, test in tests]
+
+    def body_test(self, view: View, level: float) -> SplitTest | None:
+        """Return the test of bodies of the clusters' own; None if fewer than two clients answered.
+
+        The heads are what their cluster's members make of them; the body is what everybody makes of it, or what the
+        members of the cluster make of it.
+        """
+        like = view.clusters.all_models()
+        rows = self._updates(view, Clusters(like, view.K), torch.arange(view.K))
+        parts = [rows.among(view.members(k)) for k in range(view.K)]
+        heard = np.concatenate(parts)
+        if len(heard) < FEWEST:
+            return None
+        everybody = self._mean(view, rows, heard)
+        of_body = flat({name: torch.full_like(p[:1], name in view.clusters.shared) for name, p in like.items()})[0] > 0
+        vectors, slots = [], torch.zeros(len(view.answered), 2, dtype=torch.int64)
+        for k, (start, places) in enumerate(zip(flat(like).double().cpu(), parts, strict=True)):
+            slots[torch.from_numpy(places)] = torch.tensor([2 * k, 2 * k + 1])
+            own = self._mean(view, rows, places) if len(places) else torch.zeros_like(start)
+            vectors += [start + torch.where(of_body.cpu(), everybody, own), start + own]
+        models = Clusters(_models(torch.stack(vectors), like), len(vectors))
+        losses = self._asked(HalfLosses(self.run.seed), view, models, slots, heard, {})
+        return self._test(view, losses, 0, parts, 1, level, "bodies of the clusters' own")
+
+    def _own(self, view: View) -> Tensor:
+        """Return the cluster of each client that answered, (a,)."""
+        return view.choice[torch.from_numpy(view.answered)]
+
+    def _able(self, view: View) -> Positions:
+        """Return the places of the clients that answered, have a cluster and at least two samples."""
+        return np.flatnonzero((self.run.federation.sizes[view.answered] >= 2) & (self._own(view) >= 0).numpy())
+
+    def _updates(self, view: View, models: Clusters, slots: Tensor) -> _Rows:
+        """Ask for updates of these models on the first half of the samples.
+
+        `slots` (K,) says which model the members of each cluster train; those with -1 are not asked.
+        """
         run, tiers = self.run, self.run.tiers
-        places = np.flatnonzero(run.federation.sizes[view.answered] >= 2)
-        own = view.choice[torch.from_numpy(view.answered)]
-        places = places[(own[torch.from_numpy(places)] >= 0).numpy()]
-        task = HalfUpdate(tiers.local.without_prox(), run.seed, tiers.distance)
+        sent = slots[self._own(view)]
+        places = np.array([place for place in self._able(view) if sent[place] >= 0], dtype=np.int64)
+        task = HalfUpdate(tiers.local.prolonged(LONGER), run.seed, tiers.distance)
         scalars = {"lr": tiers.local.rate(view.round, run.rounds)}
-        return self._asked(task, view, Clusters(view.clusters.all_models(), view.K), own[:, None], places, scalars)
+        return self._asked(task, view, models, sent[:, None], places, scalars)
+
+    def _mean(self, view: View, rows: _Rows, places: Positions) -> Tensor:
+        """Return the mean change (P,) of clients at these places, weighted by samples."""
+        mass = torch.from_numpy(self.run.federation.sizes[view.answered[places]]).double()
+        return (rows.at(places)["change"].double() * mass[:, None]).sum(dim=0) / mass.sum()
+
+    def _candidate(
+        self, view: View, rows: _Rows, model: int, members: Positions, parts: Sequence[tuple[Positions, Positions]]
+    ) -> _Candidate:
+        changes = [self._mean(view, rows, places) for places in (members, *(part for pair in parts for part in pair))]
+        return _Candidate(model, parts, torch.stack(changes))
 
     def _parted(self, parting: Parting, rows: Params, most: int) -> tuple[Positions, Positions]:
         """Part the members of one cluster; of more than `most` some are parted, and the others join the nearer part."""
@@ -78,14 +144,18 @@ class RoundTrials:
         )
         return both[0], both[1]
 
-    def _compare(self, view: View, candidates: Sequence[_Candidate], level: float) -> Iterator[SplitTest]:
-        """Ask for the losses of the cluster's and both parts' models on the other half of the samples.
+    def _compare(
+        self, view: View, models: Clusters, candidates: Sequence[_Candidate], level: float
+    ) -> Iterator[SplitTest]:
+        """Ask for the losses of the common and both parts' models on the other half of the samples.
 
-        The models of all candidates stand one after the other: for each the cluster's, then two for each parting. A
-        client is sent its cluster's and, for each parting, that of its own part.
+        The models of all candidates stand one after the other: for each the common one, then two for each parting. A
+        client is sent the common model and, for each parting, that of its own part.
         """
+        if not candidates:
+            return
         ways = max(len(one.parts) for one in candidates)
-        like, slots = view.clusters.all_models(), torch.zeros(len(view.answered), 1 + ways, dtype=torch.int64)
+        slots = torch.zeros(len(view.answered), 1 + ways, dtype=torch.int64)
         first = 0
         for one in candidates:
             for way in range(ways):
@@ -94,22 +164,32 @@ class RoundTrials:
                     slots[at, 0] = first
                     slots[at, 1 + way] = first + 1 + 2 * min(way, len(one.parts) - 1) + part
             first += len(one.changes)
-        start = torch.tensor([one.cluster for one in candidates for _ in one.changes])
-        moved = unflat(torch.cat([one.changes for one in candidates]), like)
-        params = {name: (p[start].double() + moved[name]).to(p) for name, p in like.items()}
+        start = torch.tensor([one.model for one in candidates for _ in one.changes])
+        moved = unflat(torch.cat([one.changes for one in candidates]), models.params)
+        params = {name: (p[start].double() + moved[name]).to(p) for name, p in models.params.items()}
         places = np.concatenate([part for one in candidates for part in one.parts[0]])
-        rows = self._asked(HalfLosses(self.run.seed), view, Clusters(params, first), slots, places, {})
+        losses = self._asked(HalfLosses(self.run.seed), view, Clusters(params, first), slots, places, {})
         for one in candidates:
-            members = [place for part in one.parts[0] for place in part if place in rows.places]
-            if len(members) < 2:  # the losses of the others are not finite
-                continue
-            losses = rows.at(members)["losses"].numpy()
-            samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
-            found = [
-                split_test(one.cluster, parts, losses[:, [0, 1 + way]], samples, level)
-                for way, parts in enumerate(one.parts)
-            ]
-            yield min(found, key=lambda test: test.p)
+            tests = [self._test(view, losses, one.model, parts, 1 + way, level) for way, parts in enumerate(one.parts)]
+            yield from sorted((test for test in tests if test is not None), key=lambda test: test.p)[:1]
+
+    def _test(
+        self,
+        view: View,
+        rows: _Rows,
+        cluster: int,
+        parts: Sequence[Positions],
+        column: int,
+        level: float,
+        change: str = "a split",
+    ) -> SplitTest | None:
+        """Return the test of column 0 of the losses against another one; None with fewer than two clients."""
+        heard = rows.among(np.concatenate(parts))  # the losses of the others are not finite
+        if len(heard) < FEWEST:
+            return None
+        losses: Floats = rows.at(heard)["losses"].numpy()[:, [0, column]]
+        samples = (self.run.federation.sizes[view.answered[heard]] // 2).astype(np.float64)
+        return split_test(cluster, parts, losses, samples, level, change)
 
     def _asked(
         self,
@@ -135,9 +215,10 @@ class RoundTrials:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A cluster that may be split."""
+    """A model that may be replaced by one for each of two parts."""
 
-    cluster: int
+    model: int
+    """Number of the common model."""
     parts: Sequence[tuple[Positions, Positions]]
     """Both parts in each parting, as places in `View.answered`."""
     changes: Tensor
@@ -152,6 +233,10 @@ class _Rows:
     """The row of each place in `View.answered`."""
     rows: Params
 
+    def among(self, places: Positions) -> Positions:
+        """Return those of these places that have a row."""
+        return np.array([place for place in places if int(place) in self.places], dtype=np.int64)
+
     def at(self, places: Sequence[int] | Positions) -> Params:
         """Return the rows of clients at these places."""
         return _rows_at(self.rows, np.array([self.places[int(place)] for place in places], dtype=np.int64))
@@ -161,7 +246,17 @@ def _rows_at(rows: Params, places: Positions) -> Params:
     return {name: row[torch.from_numpy(places)] for name, row in rows.items()}
 
 
-def _mean(change: Tensor, mass: Tensor, part: Positions) -> Tensor:
-    """Return the weighted mean (P,) of the changes (n, P) of a part."""
-    at = torch.from_numpy(part)
-    return (change[at].double() * mass[at, None]).sum(dim=0) / mass[at].sum()
+def _models(vectors: Tensor, like: Params) -> Params:
+    """Return the models of which these are the vectors, in the dtypes and on the devices of others."""
+    return {name: p.to(like[name]) for name, p in unflat(vectors, like).items()}
+
+
+def nearest_pairs(vectors: Tensor, among: Sequence[int]) -> list[tuple[int, int]]:
+    """Return disjoint pairs of these rows of (K, P), ascending: the nearest two, then the nearest of the others."""
+    apart = torch.cdist(vectors, vectors)
+    every = sorted((float(apart[one, two]), one, two) for one in among for two in among if one < two)
+    pairs: list[tuple[int, int]] = []
+    for _, one, two in every:
+        if not any({one, two} & set(pair) for pair in pairs):
+            pairs.append((one, two))
+    return sorted(pairs)

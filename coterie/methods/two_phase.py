@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from coterie.core.registry import register
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
-from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch, ProximalStep
+from coterie.learners.local_training import FIXED_RATE, FullBatch, LocalTraining, MiniBatch, ProximalStep
 from coterie.methods.base import Method, TieredMethod
 from coterie.methods.moment_descent import MomentDescent
 from coterie.methods.run import Initializer
@@ -57,12 +57,13 @@ class TwoPhase(TieredMethod):
     def for_learner(self, learner: Learner) -> Method:
         """With phase2=fedprox: argmin of L_i(theta) + |theta - theta_t|^2 / (2 eta), solved for linear models."""
         if self.phase2 == "fedavg":
-            return self
+            return super().for_learner(learner)
         if isinstance(learner, Linear):
             return replace(self, local=ProximalStep(lr=self.local.lr, schedule=self.local.schedule))
         # s steps of length lr go about as far as one proximal step of s times the length
         steps = self.local.steps if isinstance(self.local, FullBatch | MiniBatch) else None
-        return replace(self, local=replace(self.local, prox=1 / (float(self.local.lr) * (steps or 1))))
+        lr = FIXED_RATE if self.local.lr == AUTO else self.local.lr
+        return replace(self, local=replace(self.local, lr=lr, prox=1 / (lr * (steps or 1))))
 
     def tiers(self) -> Tiers:
         return self.compose(assignment=LowestLoss() if self.soft is None else SoftmaxLoss(self.soft))

@@ -96,19 +96,27 @@ def answer(records: Sequence[RoundRecord]) -> str:
         kinds.update(_what_happened(event))
     told = listed([plural(count, kind) for kind, count in kinds.items() if count])
     first, last = happened[0][1]["before"], records[-1]["K"]
-    return f"from {first} to {plural(last, 'cluster')} by {told}, the last after round {happened[-1][0]}"
+    changed = f"from {first} to {plural(last, 'cluster')} by {told}, the last after round {happened[-1][0]}"
+    later = closest([record for record in records if record.round + 1 > happened[-1][0]])
+    return f"{changed}; since then closest {later}" if later else changed
 
 
 def why_unchanged(records: Sequence[RoundRecord]) -> str:
     """`never split or merged; closest after round 17: gap 0.298, rho 0.3`; empty where nothing was measured."""
+    found = closest(records)
+    return f"never split or merged; closest {found}" if found else ""
+
+
+def closest(records: Sequence[RoundRecord]) -> str:
+    """`after round 17: gap 0.298, rho 0.3`: the figure that came nearest to its threshold; empty without any."""
     measured = [(record.round + 1, test) for record in records for test in record.tests]
     if not measured:
         return ""
-    round_, test = max(measured, key=lambda one: _closeness(one[1]))
-    return f"never split or merged; closest after round {round_}: {test['text']}"
+    round_, test = max(measured, key=lambda one: closeness(one[1]))
+    return f"after round {round_}: {test['text']}"
 
 
-def _closeness(test: Mapping[str, Any]) -> float:
+def closeness(test: Mapping[str, Any]) -> float:
     """How near a figure came to its threshold: 1 at the threshold, more beyond it."""
     value, threshold = test["value"], test["threshold"]
     if value is None or threshold is None:  # not finite

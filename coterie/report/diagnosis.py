@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from coterie.diagnosis.answers import answers, in_step, p_text, python_call, subject, with_interval
@@ -17,6 +15,7 @@ from coterie.report.figures.criterion import criterion_figure
 from coterie.report.figures.power import power_figure
 from coterie.report.figures.svg import colour
 from coterie.report.formats import ABSENT, megabytes, plain, plural, seconds, signed
+from coterie.report.template import asset, template
 from coterie.training.runs.outputs import write_output
 
 MOST_ROWS = 1000
@@ -40,19 +39,14 @@ def write_diagnosis(diagnosis: Diagnosis, path: Path, command: str | None = None
 
 def render(diagnosis: Diagnosis, command: str) -> str:
     """Return the page as text."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_asset("diagnosis.html")).render(
-        style=Markup(_asset("page.css") + _asset("diagnosis.css")),
+    return template("diagnosis.html").render(
+        style=Markup(asset("page.css") + asset("diagnosis.css")),
         command=command,
         plural=plural,
         **_words(diagnosis),
         **_figures(diagnosis),
         **_tables(diagnosis),
     )
-
-
-def _asset(name: str) -> str:
-    return files("coterie.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _words(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.report.clusterpath import clusterpath
+from coterie.report.descent import closeness
 from coterie.report.formats import plain, plural
 from coterie.report.reading import RunData
 
@@ -44,6 +45,9 @@ def _counted(found: Mapping[str, Any]) -> str:
     counted = found["counted"]
     if not counted:
         return ""
+    if counted["rule"] == "held-out":
+        first = f" ({counted['tests'][0]['text']})" if counted["tests"] else ""
+        return f"The number of clusters was found by tests on halves of the clients' samples{first}."
     scores = ", ".join(f"{K}: {plain(score)}" for K, score in counted["scores"].items())
     return f"The number of clusters was found by the {counted['rule']} ({scores})."
 
@@ -102,4 +106,17 @@ def grouped(metrics: Mapping[str, Any]) -> str | None:
     apart = "" if nearest is None else f", those of two groups at least {nearest:.1f} degrees apart"
     diverged = found.get("diverged")
     joined = f", {diverged} that diverged joined by their loss" if diverged else ""
-    return f"{found['answered']} clients by {found['by']}{apart}{joined}; {found['bytes_up'] / 1e6:.2f} MB up"
+    sent = f"{found['bytes_up'] / 1e6:.2f} MB up"
+    return f"{found['answered']} clients by {found['by']}{apart}{joined}{_cuts(found)}; {sent}"
+
+
+def _cuts(found: Mapping[str, Any]) -> str:
+    """`, cut once by 3 tests; closest of the others: p ...`; empty where no tests decided."""
+    tests = found.get("tests") or []
+    if not tests:
+        return ""
+    others = [test for test in tests if not test["value"] < test["threshold"]]
+    cuts = len(tests) - len(others)
+    told = f"cut {plural(cuts, 'time')} by {plural(len(tests), 'test')}" if cuts else "never cut"
+    rest = f"; closest {'of the others' if cuts else 'test'}: {max(others, key=closeness)['text']}" if others else ""
+    return f", {told}{rest}"

@@ -6,11 +6,9 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from coterie.evaluate.certainty import SURE
@@ -34,6 +32,7 @@ from coterie.report.figures.strip import formation, is_strip, leaders, seen
 from coterie.report.figures.svg import colour, tag
 from coterie.report.formats import ABSENT, natural, plural
 from coterie.report.reading import RunData
+from coterie.report.template import asset, template
 from coterie.training import subject
 from coterie.training.measures import MEASURES
 from coterie.training.runs.outputs import write_output
@@ -52,10 +51,9 @@ def write_report(runs: Sequence[RunData], path: Path, unfinished: int = 0) -> Pa
 
 def render(found: Comparison, unfinished: int = 0) -> str:
     """The page as text."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    script = _asset("page.js")
-    return environment.from_string(_asset("page.html")).render(
-        style=Markup(_asset("page.css")),
+    script = asset("page.js")
+    return template("page.html").render(
+        style=Markup(asset("page.css")),
         script=Markup(script),
         # only this very script may run: whatever slipped into the page as text stays text
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -64,10 +62,6 @@ def render(found: Comparison, unfinished: int = 0) -> str:
         **_figures(found),
         **_tables(found),
     )
-
-
-def _asset(name: str) -> str:
-    return files("coterie.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def embedded(value: object) -> Markup:

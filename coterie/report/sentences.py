@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coterie.methods.settings import most_of
 from coterie.report import certainty, coefficients, worth
 from coterie.report.commands import compare_command, is_named
 from coterie.report.comparison import (
@@ -20,6 +21,7 @@ from coterie.report.comparison import (
 from coterie.report.descent import changes_clusters
 from coterie.report.formats import listed, plain, plural, score, signed
 from coterie.report.reading import RunData
+from coterie.training.stopping import SETTLED
 
 TIE = 0.0005
 """Half of the last digit shown (0.1 points, 0.1 %): smaller differences read as equal."""
@@ -333,9 +335,9 @@ def _fit_note(main: MethodRuns) -> Note | None:
 
 def _stopped_note(main: MethodRuns) -> Note | None:
     early = [
-        f"{len(run.records)} of {run.config['rounds']} rounds (seed {run.seed})"
+        f"{len(run.records)} of {most_of(run.config['rounds'])} rounds (seed {run.seed})"
         for run in main.runs
-        if run.metrics.stopped
+        if run.metrics.stopped not in (None, SETTLED)
     ]
     if not early:
         return None
@@ -388,7 +390,7 @@ def restarts_words(main: MethodRuns) -> str:
     if starts < 2:
         return ""
     race = int(main.first.config.get("race", 0))
-    if 0 < race < int(main.first.config.get("rounds", 0)):
+    if 0 < race < most_of(main.first.config.get("rounds", 0)):
         some = float(main.first.config.get("race_share", 1))
         return (
             f"{main.name} raced {starts} random starts for {race} rounds on {100 * some:.0f} % of the clients, then "

@@ -47,7 +47,7 @@ from coterie.training.planning import Plan, prepare
 from coterie.training.result import Result
 from coterie.training.runs.folder import RunFolder
 
-ROUNDS = 4
+ROUNDS = 3
 RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
 """n_i of the clients of the checks: one of them has a single sample."""
 
@@ -216,17 +216,12 @@ def check_engines(case: Case) -> None:
     if len(learners_of(case.method)) == 1 and not case.options:
         shares = (1.0, 0.6)
     for share in shares if "participation" not in find_method(case.method).refuses else (None,):
-        plan = case.plan(participation=share, **_few_rounds(case))
+        plan = case.plan(participation=share)
         fast = case.run() if plan.config == case.plan().config else case.run(plan)
         slow = case.run(plan, Sequential)
         _assert_same(fast, slow, f"the sequential engine (participation {share})")
         for name in ("bytes_up", "bytes_down"):
             assert fast.metrics[name] == slow.metrics[name], f"{name} differs between the engines"
-
-
-def _few_rounds(case: Case) -> dict[str, Any]:
-    """Return the settings of a run that is evaluated once: one client at a time is slow."""
-    return {"rounds": 3, "evaluate_every": 3} if case.settings.get("rounds") == ROUNDS else {}
 
 
 def check_twin(case: Case) -> None:

@@ -25,6 +25,7 @@ from coterie.tiers.distance import (
     Prototypes,
     UpdateCosine,
 )
+from coterie.tiers.halves_groups import GroupByHalves
 from coterie.tiers.objective import Conditional, Joint, Objective, Ratio
 from coterie.tiers.procedure import (
     MergeAbove,
@@ -35,7 +36,7 @@ from coterie.tiers.procedure import (
     SplitByNorm,
     SplitBySpectrum,
 )
-from coterie.tiers.split_test import SplitByTest
+from coterie.tiers.split_test import MergeByTest, OwnBodiesByTest, SplitByTest
 
 __all__ = [
     "AnchorCosine",
@@ -46,12 +47,15 @@ __all__ = [
     "Distance",
     "EMMixture",
     "FeatureNorm",
+    "GroupByHalves",
     "Joint",
     "LabelHistogram",
     "LowestLoss",
     "MergeAbove",
+    "MergeByTest",
     "NearestParameters",
     "Objective",
+    "OwnBodiesByTest",
     "Parameters",
     "PersonalEM",
     "PrincipalAngles",

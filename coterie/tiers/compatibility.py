@@ -17,7 +17,8 @@ from coterie.tiers.assignment import AssignmentRule, EMMixture, PersonalEM, Sing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import AnchorCosine, FeatureNorm, LabelHistogram, Parameters
 from coterie.tiers.objective import Joint, Ratio
-from coterie.tiers.procedure import MergeAbove, ProcedureStep, SplitByNorm, SplitBySpectrum
+from coterie.tiers.procedure import ProcedureStep, SplitByNorm, SplitBySpectrum
+from coterie.tiers.split_test import OwnBodiesByTest
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ LIMITS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "softmax-loss": {"temperature": (1e-12, float("inf"))},
     "count-shares": {"every": (1, float("inf")), "least": (1e-12, 1)},
     "split-by-gap": {"rho": (0, float("inf")), "least": (2, float("inf")), "warmup": (0, float("inf"))},
+    "merge-by-test": {"least_p": (0, 1), "every": (1, float("inf"))},
+    "own-bodies-by-test": {"every": (1, float("inf"))},
     "split-by-spectrum": {"alpha0": (1e-12, 1 - 1e-12), "least": (2, float("inf"))},
     "split-by-norm": {"eps1": (0, float("inf")), "eps2": (0, float("inf")), "least": (2, float("inf"))},
 }
@@ -109,20 +112,22 @@ def split_without_distance(mix: Mix) -> str | None:
 
 def merging_without_introduction(mix: Mix) -> str | None:
     """Only changes of one frozen model, told once, can be compared between rounds."""
-    merges = any(isinstance(step, MergeAbove) for step in mix.tiers.procedure.steps)
+    step = next((step for step in mix.tiers.procedure.steps if step.onboards), None)
     anchored = isinstance(mix.tiers.distance, AnchorCosine)
-    if merges != anchored:
-        return "merge-above and distance anchor-cosine need each other: set both, or neither"
-    if merges and not mix.tiers.assignment.assigned:
-        return f"merge-above places clients itself, but assignment {mix.assignment} does that: set assignment=assigned"
+    if (step is not None) != anchored:
+        name = "merge-above" if step is None else step.name
+        return f"{name} and distance anchor-cosine need each other: set both, or neither"
+    if step is not None and not mix.tiers.assignment.assigned:
+        return f"{step.name} places clients itself, but assignment {mix.assignment} does that: set assignment=assigned"
     return None
 
 
 def merging_what_is_split(mix: Mix) -> str | None:
     """Both parts of a cluster would be as alike as before."""
     steps = mix.tiers.procedure.steps
-    if any(isinstance(step, MergeAbove) for step in steps) and len(steps) > 1:
-        return "merge-above would unite again what another step has parted: make it the only step"
+    step = next((step for step in steps if step.onboards), None)
+    if step is not None and len(steps) > 1:
+        return f"{step.name} would unite again what another step has parted: make it the only step"
     return None
 
 
@@ -236,6 +241,22 @@ def part_of_a_body(mix: Mix) -> str | None:
     return None
 
 
+def bodies_that_cannot_part(mix: Mix) -> str | None:
+    """Only a shared body can become several, and a client's own head would not fit a whole model."""
+    if not any(isinstance(step, OwnBodiesByTest) for step in mix.tiers.procedure.steps):
+        return None
+    if not mix.tiers.shared:
+        return (
+            "own-bodies-by-test parts a shared body, but clusters have whole models: set shared=body, or leave it out"
+        )
+    if mix.tiers.assignment.personal:
+        return (
+            f"own-bodies-by-test makes whole models of heads, but with assignment {mix.assignment} clients keep heads "
+            "of their own: use assignment=em-mixture or nearest-parameters"
+        )
+    return None
+
+
 def several_starts_of_one(mix: Mix) -> str | None:
     """A body that heads share has one start, and so has a client with a model of its own."""
     one = mix.tiers.assignment.personal or (mix.tiers.assignment.trains_heads and bool(mix.tiers.shared))
@@ -340,6 +361,7 @@ REFUSED: tuple[Check, ...] = (
     mixture_averaged_over_members,
     whole_models_on_a_body,
     part_of_a_body,
+    bodies_that_cannot_part,
     several_starts_of_one,
     robust_without_members,
     split_heads_of_hard_clients,

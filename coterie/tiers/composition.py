@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from coterie.client.tasks.introduce import Introduce
+from coterie.client.tasks.introduce_halves import IntroduceHalves
 from coterie.client.tasks.local_round import LocalRound
 from coterie.errors import ConfigError
 from coterie.learners.local_training import FullBatch, LocalTraining
@@ -19,6 +20,8 @@ from coterie.tiers.objective import Conditional, Objective
 from coterie.tiers.procedure import Procedure
 
 Exchange = Literal["model", "gradient"]
+HALF_STEPS = 50
+"""Local steps by which a client describes each half of its samples."""
 SUMMED = (
     "the change of the models it trained and its training loss; only sums over clients are used, so secure aggregation "
     "could hide them"
@@ -125,8 +128,18 @@ class Tiers:
             privacy=self.privacy,
         )
 
-    def introduction(self, seed: int) -> Introduce:
-        """Return the task by which a client describes itself: one epoch on a model that the seed determines."""
+    @property
+    def introduces_halves(self) -> bool:
+        """Whether clients describe themselves by halves of their samples, and the server keeps what each told."""
+        return any(step.by_halves for step in self.procedure.steps)
+
+    def introduction(self, seed: int) -> Introduce | IntroduceHalves:
+        """Return the task by which a client describes itself: one epoch on a model that the seed determines.
+
+        By halves it is `HALF_STEPS` steps: a single step from a model that knows nothing tells too little.
+        """
+        if self.introduces_halves:
+            return IntroduceHalves(self.local.without_prox(HALF_STEPS), seed)
         return Introduce(self.local.without_prox().one_pass(), seed)
 
     def reveals(self) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,13 +26,22 @@ class ProcedureStep(Registered, ABC, family="procedure step"):
     """Whether it needs what each member made of its cluster's model."""
     onboards: ClassVar[bool] = False
     """Whether clients describe themselves before they first train, and are placed by that."""
+    by_halves: ClassVar[bool] = False
+    """Whether they do so by each half of their samples, and the descriptions of single clients are kept."""
     reveals: ClassVar[Mapping[str, str]] = {}
     """Rows that clients send for this step alone, and what each tells the server about a client."""
     not_private: ClassVar[str] = ""
     """Why the step cannot be part of a private run; empty: it can."""
+    needs_ages: ClassVar[bool] = False
+    """Whether it asks for how many rounds a cluster has existed."""
     removes: ClassVar[bool] = False
     """Whether it removes clusters. Removals are decided with the clients' weights of the round, before any other step,
     and applied after all of them (algorithm 2 of HCFL+)."""
+
+    @property
+    def keeps_introductions(self) -> bool:
+        """Whether the server keeps the onboarding row of every client, to compare only those that take part."""
+        return False
 
     @abstractmethod
     def server_propose(self, view: View) -> Regroup | None:
@@ -181,6 +190,7 @@ class RemoveUnclaimed(ProcedureStep):
     grace: int = 2
     """Number of rounds in which a cluster that comes from a split is not removed."""
     splits: ClassVar[bool] = False
+    needs_ages: ClassVar[bool] = True
     removes: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
@@ -276,26 +286,45 @@ class MergeAbove(ProcedureStep):
     """
 
     tau: float
+    compare: Literal["sampled", "all"] = "sampled"
+    """Whose introductions make a portrait: those of the members that take part in the round, so that clusters without
+    any are not compared, or those of all members so far. The server keeps every client's for `sampled`, else sums."""
     onboards: ClassVar[bool] = True
+
+    @property
+    def keeps_introductions(self) -> bool:
+        return self.compare == "sampled"
 
     def server_propose(self, view: View) -> Regroup | None:
         if "anchor" not in view.rows:
             return None
-        sizes = view.sizes()
-        old = [k for k in range(view.K) if sizes[k] > 0]
-        vectors = torch.cat([view.portraits[old], view.rows["anchor"]])
+        old, portraits = self._portraits(view)
+        vectors = torch.cat([portraits[old], view.rows["anchor"]])
         if not len(vectors):
             return None
         parts, largest = united(vectors, self.tau)
         most = float(largest.max())
         text = f"largest cosine {most:.3g}, tau {self.tau:g}"
         view.statistics.append(Statistic(0, "cosine", most, self.tau, "above", text))
-        if len(parts) == view.K and not len(view.answered):
+        sizes = view.sizes()
+        others = [NewCluster((k,)) for k in range(view.K) if sizes[k] > 0 and k not in old]
+        new = tuple(sorted([*(self._cluster(view, old, part) for part in parts), *others], key=_first_parent))
+        if len(new) == view.K and not len(view.answered):
             return None
-        new = tuple(self._cluster(view, old, part) for part in parts)
         unions = [self._reason(float(largest[part].max()), old, part) for part in parts if (part < len(old)).sum() > 1]
         why = "; ".join([*([f"{len(view.answered)} clients came"] if len(view.answered) else []), *unions])
         return Regroup(new, "merge" if unions else "arrival", f"{why}; tau {self.tau:g}", hard=True)
+
+    @staticmethod
+    def _portraits(view: View) -> tuple[list[int], Tensor]:
+        """Return the clusters that are compared, and the portraits of all (K, P)."""
+        if view.taking_part is None:
+            return [k for k, size in enumerate(view.sizes()) if size > 0], view.portraits
+        here = torch.from_numpy(view.taking_part)
+        here = here[view.choice[here] >= 0]
+        rows, own = view.state.introductions[here], view.choice[here]
+        sums = rows.new_zeros(view.K, rows.shape[1]).index_add(0, own, rows)
+        return sorted(set(own.tolist())), sums
 
     @staticmethod
     def _reason(cosine: float, old: list[int], part: Positions) -> str:
@@ -307,6 +336,11 @@ class MergeAbove(ProcedureStep):
         """From places among the old clusters that have members, and the clients that came, after them."""
         parents = tuple(old[place] for place in part if place < len(old))
         return NewCluster(parents, "larger", view.ids(part[part >= len(old)] - len(old)))
+
+
+def _first_parent(new: NewCluster) -> float:
+    """Return the place of a cluster among others: that of its first parent, or after all that have one."""
+    return new.parents[0] if new.parents else math.inf
 
 
 BLOCK = 1000

@@ -39,7 +39,7 @@ def regroup(procedure: Procedure, view: View) -> Regrouped:
     """
     if not procedure.steps:
         return Regrouped(view, ())
-    if any(step.removes for step in procedure.steps):
+    if any(step.needs_ages for step in procedure.steps):
         view = replace(view, state=_older(view.state))
     removals = [
         (decided, view.K) for step in procedure.steps if step.removes and (decided := step.server_propose(view))

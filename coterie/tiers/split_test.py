@@ -11,6 +11,13 @@ mean gain is not above zero. So a one-sided t-test over clients has at most the 
 of a run share its rate: the j-th trial of a run with K clusters tests each at 6 / (pi^2 j^2) times rate / K, which adds
 up to the rate over any number of trials. Members are parted in two ways, by the method's own distance and by the
 cosines of their updates; the better one counts, at half the level.
+
+Two more questions have the same form, a common model against one for each part:
+
+merge   The parts are two clusters, and the common model starts at the mean of their models. They are united if the mean
+        gain of two models over one is not above zero.
+bodies  The parts are all clusters, and only the body that they share is common or their own. Each gets a body of its
+        own if the mean gain is above zero, by the same test and at the level of a single test in each trial.
 """
 
 from __future__ import annotations
@@ -18,12 +25,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol
 
 from coterie.core.clusters import Params
 from coterie.core.registry import register
-from coterie.core.regroup import Regroup
+from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
 from coterie.tiers.distance import Distance, apart_by_angle
 from coterie.tiers.landmarks import MOST, Floats
@@ -53,19 +60,21 @@ class SplitTest:
     """Probability of such a gain if the members do not differ."""
     level: float
     """A split is accepted below this probability."""
-    parts: tuple[Positions, Positions]
-    """Members of both parts, as places in `View.answered`."""
+    parts: Sequence[Positions]
+    """Members of the parts, as places in `View.answered`."""
+    change: str = "a split"
+    """What would bring the gain."""
 
     @property
     def accepted(self) -> bool:
-        """Whether the cluster is to be split."""
+        """Whether each part is to have a model of its own."""
         return self.p < self.level
 
     @property
     def sentence(self) -> str:
         """The figures in words."""
         return (
-            f"held-out loss {self.loss:.3g}, gain by a split {self.gain:.3g} (standard error {self.error:.2g}), "
+            f"held-out loss {self.loss:.3g}, gain by {self.change} {self.gain:.3g} (standard error {self.error:.2g}), "
             f"p {self.p:.2g}, level {self.level:.2g}"
         )
 
@@ -78,17 +87,18 @@ class SplitTest:
 
 
 def split_test(
-    cluster: int, parts: tuple[Positions, Positions], losses: Floats, samples: Floats, level: float
+    cluster: int, parts: Sequence[Positions], losses: Floats, samples: Floats, level: float, change: str = "a split"
 ) -> SplitTest:
     """Return the test of one cluster.
 
     Args:
         cluster: Number of the cluster.
-        parts: Members of both parts, as places in `View.answered`.
+        parts: Members of the parts, as places in `View.answered`.
         losses: (n, 2) held-out loss of each member under the cluster's model and under that of its part, in the order
             of the parts, one after the other.
         samples: (n,) number of samples of each member.
         level: Level of the test.
+        change: What would bring the gain, for the record.
     """
     from scipy.stats import t as student  # slow to import
 
@@ -100,7 +110,7 @@ def split_test(
     spread = float(share**2 @ (gains / scale - mean) ** 2)
     mean, error = scale * mean, scale * math.sqrt(spread * effective / max(effective - 1, 1e-9))
     p = float(student.sf(mean / error, effective - 1)) if error > 0 and effective > 1 else 1.0
-    return SplitTest(cluster, len(losses), mean, error, float(share @ losses[:, 0]), p, level, parts)
+    return SplitTest(cluster, len(losses), mean, error, float(share @ losses[:, 0]), p, level, parts, change)
 
 
 class Trials(Protocol):
@@ -111,6 +121,16 @@ class Trials(Protocol):
         self, view: View, partings: Sequence[Parting], least: int, most: int, level: float
     ) -> Sequence[SplitTest]:
         """Return the test of every cluster that has enough members: of the better one of several partings."""
+        ...
+
+    @abstractmethod
+    def merge_tests(self, view: View, level: float) -> Sequence[tuple[tuple[int, int], SplitTest]]:
+        """Return the test of pairs of clusters against one model for both; no cluster is in two pairs."""
+        ...
+
+    @abstractmethod
+    def body_test(self, view: View, level: float) -> SplitTest | None:
+        """Return the test of bodies of the clusters' own against the shared one; None if too few clients answered."""
         ...
 
 
@@ -167,3 +187,68 @@ class SplitByTest(ProcedureStep):
         accepted = sorted((test for test in tests if test.accepted), key=lambda test: test.p)
         chosen = sorted(accepted[: int(min(room, len(accepted)))], key=lambda test: test.cluster)
         return split(view, [Cut(test.cluster, test.parts, test.sentence) for test in chosen], self.hard)
+
+
+@register("merge-by-test")
+@dataclass(frozen=True)
+class MergeByTest(ProcedureStep):
+    """Two clusters unite if, on held-out halves of their members' samples, two models are no better than one.
+
+    Pairs of the nearest models are tested, each cluster in one pair. Clusters that come from a trial wait for the next.
+    """
+
+    every: int = 5
+    """Number of rounds between trials."""
+    least_p: float = 0.5
+    """Clusters unite if the test for keeping them apart has at least this p-value; 0.5: if the mean gain is not above
+    zero."""
+    splits: ClassVar[bool] = True
+    needs_ages: ClassVar[bool] = True
+    reveals: ClassVar[Mapping[str, str]] = SplitByTest.reveals
+    not_private: ClassVar[str] = SplitByTest.not_private
+
+    def server_propose(self, view: View) -> Regroup | None:
+        if view.trials is None or (view.round + 1) % self.every or view.K < 2:
+            return None
+        tests = view.trials.merge_tests(view, self.least_p)
+        view.statistics.extend(replace(test.statistic, fires="above") for _, test in tests)
+        found = {pair: test for pair, test in tests if test.p >= self.least_p}
+        if not found:
+            return None
+        new = [NewCluster((k,)) for k in range(view.K) if all(k not in pair for pair in found)]
+        new += [NewCluster(pair, "average") for pair in found]
+        new.sort(key=lambda cluster: cluster.parents[0])
+        why = "; ".join(f"{one} and {two}: {test.sentence}" for (one, two), test in found.items())
+        return Regroup(tuple(new), "merge", why)
+
+
+@register("own-bodies-by-test")
+@dataclass(frozen=True)
+class OwnBodiesByTest(ProcedureStep):
+    """Every cluster gets a body of its own if that lowers the loss on held-out halves of the clients' samples.
+
+    The test waits until no cluster has come up since the trial before. Bodies are never shared again.
+    """
+
+    every: int = 5
+    """Number of rounds between trials."""
+    rate: float = RATE
+    """Probability that bodies that do not differ are parted in a run, at most."""
+    splits: ClassVar[bool] = True
+    needs_ages: ClassVar[bool] = True
+    reveals: ClassVar[Mapping[str, str]] = SplitByTest.reveals
+    not_private: ClassVar[str] = SplitByTest.not_private
+
+    def server_propose(self, view: View) -> Regroup | None:
+        if view.trials is None or (view.round + 1) % self.every or view.K < 2 or not view.clusters.shared:
+            return None
+        if int(view.ages().min()) < self.every:
+            return None
+        test = view.trials.body_test(view, self.rate * 6 / (math.pi * ((view.round + 1) // self.every)) ** 2)
+        if test is None:
+            return None
+        view.statistics.append(test.statistic)
+        if not test.accepted:
+            return None
+        copies = tuple(NewCluster((k,)) for k in range(view.K))
+        return Regroup(copies, "bodies", test.sentence, own_bodies=True)

@@ -68,13 +68,52 @@ def _tested(
 ) -> SplitTest:
     """Return the test of a cut into these parts."""
     together = np.concatenate(parts)
-    losses = np.array(
-        [[_distance(i, together, within, across), _distance(i, part, within, across)] for part in parts for i in part]
-    )
-    return split_test(number, parts, losses, samples[together], level)
+    whole = _distances(together, within, across)
+    own = np.concatenate([_distances(part, within, across) for part in parts])
+    return split_test(number, parts, np.stack([whole, own], axis=1), samples[together], level)
 
 
-def _distance(i: int, members: Positions, within: Floats, across: Floats) -> float:
-    """Return |b_i - mean of a_j|^2 - |b_i|^2, the mean over all members but i itself."""
-    others = members[members != i]
-    return float(within[np.ix_(others, others)].mean() - 2 * across[i, others].mean())
+def _distances(members: Positions, within: Floats, across: Floats) -> Floats:
+    """Return |b_i - mean of a_j|^2 - |b_i|^2 for each member i, the mean over all members but i itself, (n,)."""
+    first, second = within[np.ix_(members, members)], across[np.ix_(members, members)]
+    others = len(members) - 1
+    squares = (first.sum() - 2 * first.sum(axis=1) + first.diagonal()) / others**2
+    products = (second.sum(axis=1) - second.diagonal()) / others
+    return np.asarray(squares - 2 * products)
+
+
+@dataclass(frozen=True)
+class CountedByHalves:
+    """How many groups two halves of the clients' samples show."""
+
+    K: int
+    tests: tuple[SplitTest, ...]
+    """Of the tree that shows more groups, in the order in which they were made."""
+
+
+def count_by_halves(first: Floats, second: Floats, samples: Floats, rate: float = RATE) -> CountedByHalves:
+    """Return the number of groups of clients, from what each half of their samples makes of a vector.
+
+    Vectors are compared by direction. The halves change places, too: a tree of the second halves is tested on the
+    first ones. Each tree has half of the rate, and the one that shows more groups counts.
+
+    Args:
+        first: (m, P) vectors of the first halves.
+        second: (m, P) vectors of the second halves, of the same clients.
+        samples: (m,) number of samples of each client.
+        rate: Probability of more than one group without groups, at most.
+    """
+    from scipy.cluster.hierarchy import linkage  # slow to import
+
+    if len(first) < 2 * FEWEST:
+        return CountedByHalves(1, ())
+    one, other = directions(first), directions(second)
+    found = [cut_tree(linkage(a, "ward"), a @ a.T, b @ a.T, samples, rate / 2) for a, b in ((one, other), (other, one))]
+    most = max(found, key=lambda tree: int(tree.labels.max()))
+    return CountedByHalves(int(most.labels.max()) + 1, most.tests)
+
+
+def directions(vectors: Floats) -> Floats:
+    """Return vectors (m, P) with length 1; zeros stay zeros."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float64).tiny))

@@ -67,6 +67,8 @@ class View:
     """Changes that single clients made, if they send them."""
     distance: Distance | None = None
     """Distance between clients, tier 4."""
+    taking_part: Positions | None = None
+    """Positions of the clients that take part in the round, before it, where a step compares only them."""
     trials: Trials | None = None
     """Carries out tests with the clients; None where they cannot be asked."""
     statistics: list[Statistic] = field(default_factory=list)

@@ -26,6 +26,7 @@ from coterie.errors import ConfigError, DivergenceWarning
 from coterie.evaluate.metrics import weighted_rand_index
 from coterie.learners.base import Learner
 from coterie.methods.base import TrialSettings
+from coterie.methods.settings import USUAL_ROUNDS
 from coterie.training.callbacks.base import Callback, TrainingRun
 from coterie.training.planning import Plan
 from coterie.training.records import RoundRecord
@@ -144,7 +145,7 @@ def trial_settings(plan: Plan) -> TrialSettings:
 def trial_rounds(plan: Plan) -> int:
     """Return the largest number of rounds of a trial run."""
     given = trial_settings(plan).choose_rounds
-    return int(given) if given is not None else max(1, round(PART * plan.rounds))
+    return int(given) if given is not None else max(1, round(PART * (USUAL_ROUNDS if plan.settles else plan.rounds)))
 
 
 def most_clusters(plan: Plan) -> int:

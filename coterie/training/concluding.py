@@ -24,10 +24,11 @@ from coterie.evaluate.certainty import Certainty, ask_evidence, measure_certaint
 from coterie.evaluate.clients import Own, Scores, finetuned_scores, own_weights, training_losses
 from coterie.evaluate.regression import Labels
 from coterie.evaluate.samples import by_client, by_responsibility, sample_agreement
-from coterie.learners.linear import Linear
+from coterie.methods.rates import RATE
 from coterie.methods.round import assigned_groups
 from coterie.training import divergence
 from coterie.training.diagnostics import Diagnostics
+from coterie.training.exploding import reference_of
 from coterie.training.measures import measured
 from coterie.training.planning import Plan
 from coterie.training.records import ClientResult, Metrics, RoundRecord
@@ -57,7 +58,7 @@ def conclude(
         records: The records of all rounds.
         epsilon: Privacy budget spent by a private run, including rounds that were asked for and are in no record.
     """
-    end = FinalSnapshot.of(plan, state, records, epsilon)
+    end = FinalSnapshot.of(plan, state, records, epsilon, automatic=RATE in found)
     if end.why_diverged is not None:
         warnings.warn(end.why_diverged, DivergenceWarning, stacklevel=6)
     return Result(
@@ -83,7 +84,7 @@ def _metrics(end: FinalSnapshot, told: Mapping[str, Any]) -> Metrics:
     records = end.records
     ways = ("moment_descent", "one_shot", "grouping", "chosen")
     initial = next(({way} for way in ways if way in told), set())
-    before = [told[way] for way in ({"diagnosed"} & told.keys()) | initial]
+    before = [told[way] for way in ({"diagnosed", RATE} & told.keys()) | initial]
     seconds = round(sum(record.seconds for record in records), 3) + told.get("beginning_seconds", 0)
     exchanges = {"exchanges": len(records) + sum(each["exchanges"] for each in before)} if before else {}
     return Metrics(
@@ -110,13 +111,24 @@ class FinalSnapshot(Snapshot):
     """The end of a run. All clients have been asked once more for their cluster."""
 
     settled: Settled = field(kw_only=True)
+    automatic: bool = field(kw_only=True)
+    """Whether the learning rate was found before the first round."""
 
     @classmethod
-    def of(cls, plan: Plan, state: ServerState, records: Sequence[RoundRecord], epsilon: float | None) -> FinalSnapshot:
+    def of(
+        cls,
+        plan: Plan,
+        state: ServerState,
+        records: Sequence[RoundRecord],
+        epsilon: float | None,
+        automatic: bool,
+    ) -> FinalSnapshot:
         """Return the last snapshot of the restart that is kept."""
         settled = settle(plan, state)
         losses = settled.start_losses.tolist()
-        return cls(plan, state, settled.restart, settled.own, losses, records, epsilon, settled=settled)
+        return cls(
+            plan, state, settled.restart, settled.own, losses, records, epsilon, settled=settled, automatic=automatic
+        )
 
     @property
     def step(self) -> None:
@@ -211,7 +223,6 @@ def _why_diverged(end: FinalSnapshot) -> str | None:
     """
     plan, state, records, settled, found = end.plan, end.state, end.records, end.settled, end.answers
     last = state.round == len(records) and bool(records) and records[-1].stopped == divergence.DIVERGED
-    clean = not plan.method.initializer.models_trained and plan.tiers.local.full_batch_steps is not None
     with np.errstate(over="ignore"):
         evaluated = float(found.loss.mean()) if len(found.loss) else None
     outcome = divergence.Outcome(
@@ -221,25 +232,12 @@ def _why_diverged(end: FinalSnapshot) -> str | None:
         trained=settled.trained,
         unfit=tuple(plan.data.clients[i] for i in settled.unfit),
         evaluated=evaluated,
-        reference=divergence.reference(
-            plan.learner.classes,
-            _zero_loss(plan),
-            next((record.loss for record in records if record.loss is not None), None),
-            clean,
-        ),
+        reference=reference_of(plan, records),
         noised=plan.tiers.privacy is not None,
     )
     why = divergence.why_diverged(outcome)
     lr = plan.tiers.local.rate(max(0, state.round - 1), plan.rounds) if plan.rounds else None
-    return None if why is None else divergence.sentence(why, lr, isinstance(plan.learner, Linear))
-
-
-def _zero_loss(plan: Plan) -> float | None:
-    """The training loss of a model that always predicts 0; None for classes, and for clients elsewhere."""
-    if plan.learner.classes is not None or not isinstance(plan.data, FederatedDataset):
-        return None
-    targets = plan.data.train.y[None].double()
-    return float(plan.learner.loss(torch.zeros_like(targets), targets).mean())
+    return None if why is None else divergence.sentence(why, lr, end.automatic)
 
 
 def _beside(end: FinalSnapshot) -> Params:

@@ -96,9 +96,9 @@ def why_diverged(outcome: Outcome) -> str | None:
 
 
 def sentence(why: str, lr: float | None, automatic: bool) -> str:
-    """Return what happened, why, and what to do; `automatic` says whether lr="auto" is possible."""
+    """Return what happened, why, and what to do; `automatic` says whether lr was found by lr="auto"."""
     now = "" if lr is None else f" (now {lr:g})"
-    auto = ', use lr="auto"' if automatic else ""
+    auto = "" if automatic else ', leave it out (lr="auto" finds it)'
     return f"the training diverged, do not use its models: {why}; lower lr{now}{auto} or standardise the columns"
 
 

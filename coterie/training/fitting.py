@@ -19,16 +19,19 @@ from coterie.core.state import ServerState
 from coterie.data import SCENARIOS, scenario
 from coterie.diagnosis.values import Diagnosis
 from coterie.engines.in_process import InProcess
-from coterie.errors import CoterieError, RunError, memory_failures
+from coterie.errors import CoterieError, DivergenceWarning, RunError, memory_failures
 from coterie.learners import LearnerChoice
 from coterie.methods.initializers import GivenModels
+from coterie.methods.rates import RATE, find_rate
 from coterie.plugins.loading import load_installed
 from coterie.training.callbacks.base import Callback, Progress, TrainingRun
 from coterie.training.callbacks.functions import OnRound, as_callback
 from coterie.training.callbacks.internal import (
+    Exploding,
     FolderWriter,
     Patience,
     PrivacyBudget,
+    SettledLoss,
     StateRelease,
     counts_questions,
     write_clients,
@@ -37,6 +40,7 @@ from coterie.training.choosing import OnTrial, Settled, choose
 from coterie.training.concluding import conclude, has_stopped
 from coterie.training.divergence import overflow_refused
 from coterie.training.earlier import Earlier, check_schema, drifted
+from coterie.training.exploding import lowered_rate
 from coterie.training.loop import train
 from coterie.training.measuring import record_of
 from coterie.training.planning import MethodChoice, Plan, method_of_config, prepare
@@ -44,7 +48,7 @@ from coterie.training.records import RoundRecord
 from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder, versions
 from coterie.training.runs.journal import TrialLog
-from coterie.training.stopping import Watch
+from coterie.training.stopping import Settling, Watch
 
 Callbacks = Sequence[Callback | OnRound]
 """Callbacks, or functions that are called with the record of each round; True ends the run after this round."""
@@ -130,15 +134,25 @@ def initialize(plan: Plan) -> Initialized:
     if plan.earlier is not None:
         check_schema(plan.earlier, plan.data.schema)
     with torch.no_grad():
+        found: dict[str, Any] = {}
+        notes: tuple[str, ...] = ()
+        if plan.seeks_rate:
+            clock = time.perf_counter()
+            rate = find_rate(plan.run)
+            plan = plan.decided(lr=rate.lr)
+            spent = round(time.perf_counter() - clock, 6)
+            found, notes = {RATE: rate.found}, rate.notes
         initial = plan.method.initialize(plan.run)
-        found = dict(initial.found)
-        plan = plan.decided(initial.clusters, initial.lr)
+        found |= initial.found
+        plan = plan.decided(initial.clusters)
+        if RATE in found:
+            found["beginning_seconds"] = round(spent + found.get("beginning_seconds", 0), 6)
         if plan.earlier is not None:
             before = plan.earlier.assignments
             found["drift"] = drifted(plan.data, plan.federation, plan.learner, initial.state.clusters, before)
         if plan.diagnosis is not None:
             found = _with_diagnosis(found, plan.diagnosis)
-    for note in initial.notes:
+    for note in (*notes, *initial.notes):
         warnings.warn(note, stacklevel=4)
     return Initialized(plan, initial.state, finite_numbers(found))
 
@@ -315,7 +329,12 @@ def execute(
     """
     plan = initialized.plan
     budget = None if plan.tiers.privacy is None else PrivacyBudget(plan, folder)
-    watchers = [*_patience(plan), *([] if budget is None else [budget]), *map(as_callback, callbacks)]
+    watchers: list[Callback] = [
+        *_patience(plan),
+        Exploding(plan),
+        *([] if budget is None else [budget]),
+        *map(as_callback, callbacks),
+    ]
     writers: list[Callback] = [*([] if folder is None else [FolderWriter(folder)]), StateRelease(folder)]
     progress = Progress(plan, initialized.state, best)
     path = None if folder is None else folder.path
@@ -326,23 +345,45 @@ def execute(
         with torch.no_grad():
             if not has_stopped(run.records) and (budget is None or budget.spending.allows(progress.state.round)):
                 _train(run, progress, watchers, writers, budget)
-            result = _concluded(initialized, run, progress, budget)
-        if folder is not None or not isinstance(plan.federation, InProcess):
-            result = result.with_diagnostics()  # data and remote clients may be gone when they are asked for
-        for callback in (*writers, *watchers):
-            callback.on_end(run, result)
+            lowered = lowered_rate(initialized.found, run.records)
+            if lowered is None:
+                result = _concluded(initialized, run, progress, budget)
+                if folder is not None or not isinstance(plan.federation, InProcess):
+                    result = result.with_diagnostics()  # data and remote clients may be gone when they are asked for
+                for callback in (*writers, *watchers):
+                    callback.on_end(run, result)
     except BaseException as error:
         for callback in (*watchers, *writers):
             callback.on_error(run, error)
         raise
+    if lowered is not None:
+        return execute(_started_again(initialized, lowered, folder), folder, callbacks)
     return result
 
 
+def _started_again(initialized: Initialized, found: Mapping[str, Any], folder: RunFolder | None) -> Initialized:
+    """Return the run before its first round, with a lower learning rate."""
+    rate = found[RATE]
+    warnings.warn(
+        f"the training diverged with the learning rate {rate['diverged_with'][-1]:.3g} that lr=auto had found: it "
+        f"starts again with {rate['lr']:.3g}",
+        DivergenceWarning,
+        stacklevel=4,
+    )
+    plan = initialized.plan.decided(lr=rate["lr"])
+    if plan.federation.store is not None:
+        plan.federation.store.clear()
+    again = replace(initialize(plan), found=found)
+    if folder is not None:
+        folder.begin_again(found, folder.settled | {"lr": rate["lr"]}, again.state)
+    return again
+
+
 def _patience(plan: Plan) -> list[Callback]:
-    """The callback of the option `patience`."""
+    """The callback of the option `patience`, or of `rounds=auto`."""
     patience = plan.settings.patience
     if patience is None:
-        return []
+        return [SettledLoss(Settling(plan.least_rounds))] if plan.settles else []
     monitor = "loss" if plan.validated is None else "validation_loss"
     return [Patience(Watch(monitor, patience, plan.race_rounds), keeps_best=plan.validated is not None)]
 

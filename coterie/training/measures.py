@@ -136,6 +136,11 @@ def _likelihood(now: Snapshot) -> float | None:
     return None if found is None else finite(found[now.restart])
 
 
+def _objective(now: Snapshot) -> float | None:
+    found = _step(now).objective
+    return None if found is None else finite(found[now.restart])
+
+
 def _has_shares(now: Snapshot) -> bool:
     return _step(now).shares is not None and now.K > 1
 
@@ -290,6 +295,16 @@ BUILT_IN = (
         label="likelihood",
         description="mean log-likelihood of the training samples under the mixtures of their clients",
         applies=lambda now: _step(now).likelihood is not None,
+        better="higher",
+        when="round",
+    ),
+    Measure(
+        "objective",
+        _objective,
+        label="objective",
+        description="the same less the penalty on weights of samples that differ from their client's: the objective of "
+        "HCFL+, eq. 2 of its paper",
+        applies=lambda now: _step(now).objective is not None,
         better="higher",
         when="round",
     ),

@@ -30,11 +30,11 @@ from coterie.errors import ConfigError, shown, unknown_name
 from coterie.learners import LEARNERS, LearnerChoice, make_learner
 from coterie.learners.augment import check_augmentation
 from coterie.learners.base import Learner, has_features
-from coterie.learners.linear import Linear
+from coterie.learners.local_training import FIXED_RATE
 from coterie.methods.base import Method, find_method
 from coterie.methods.initializers import GivenModels
 from coterie.methods.run import Initializer, Run
-from coterie.methods.settings import PRIVACY_OPTIONS, RUN_OPTIONS, RunSettings
+from coterie.methods.settings import MOST_ROUNDS, PRIVACY_OPTIONS, RUN_OPTIONS, USUAL_ROUNDS, RunSettings
 from coterie.options import AUTO, check_all, from_options, options_of, plain_options, to_options, without_effect
 from coterie.plugins.loading import knows, load_installed
 from coterie.privacy.noise import Keyed
@@ -44,6 +44,8 @@ from coterie.training.budget import calibrated, privacy_of
 from coterie.training.earlier import Earlier, initializer_of
 from coterie.training.runs.files import read_tensors
 
+LEAST_ROUNDS = 20
+"""rounds=auto: rounds before the training loss may count as settled; those of a race come before them."""
 KEPT_AT_LEAST, KEPT_SHARE = 64 << 20, 5
 """Bytes that are cached of what is computed from samples alone: this many, or this part of the training features."""
 
@@ -163,6 +165,24 @@ class Plan:
         return "clusters" in self.open and self.method.initializer.any_count
 
     @property
+    def seeks_rate(self) -> bool:
+        """Whether the learning rate has yet to be found, and is needed at all."""
+        if self.tiers.local.lr != AUTO:
+            return False
+        needed = self.rounds > 0 or self.settings.finetune is not None
+        return needed or self.method.initializer.takes_steps(self.learner)
+
+    @property
+    def settles(self) -> bool:
+        """Whether the run ends when its training loss settles."""
+        return self.settings.rounds == AUTO and self.rounds == MOST_ROUNDS
+
+    @property
+    def least_rounds(self) -> int:
+        """Rounds that a run takes before it may end because its training loss has settled."""
+        return USUAL_ROUNDS if self.tiers.adapts else LEAST_ROUNDS + self.race_rounds
+
+    @property
     def race_rounds(self) -> int:
         """First rounds in which restarts compete on a share of the clients; they do not count for `patience`."""
         return self.method.race_rounds
@@ -177,8 +197,7 @@ class Plan:
         """Return the same run on other data, with this number of clusters and these settings."""
         method = self.method.with_options({"clusters": clusters})
         changed = replace(self.settings, **settings)
-        rounds = changed.rounds if method.trains else 0
-        return _assembled(method, data, self.learner, changed, rounds, self.earlier)
+        return _assembled(method, data, self.learner, changed, self.earlier)
 
 
 def prepare(
@@ -222,11 +241,25 @@ def _prepared(
         load_installed()
     chosen = make_learner(choice, data.profile, read_tensors)
     settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
-    built = _with_rate(built, chosen, data, given).for_learner(chosen)
+    if settings.privacy is not None:
+        built = _asking_nothing(built, given)
+    built = built.for_learner(chosen).with_starts(
+        len(data.clients), None if settings.rounds == AUTO else settings.rounds
+    )
     _check_open(built, chosen)
-    plan = _assembled(built, data, chosen, settings, settings.rounds if built.trains else 0, earlier)
+    plan = _assembled(built, data, chosen, settings, earlier)
     _check_trials(plan)
     return plan
+
+
+def _asking_nothing(method: Method, given: Mapping[str, Any]) -> Method:
+    """Return the method of a private run: nothing is asked before the first round, and losses choose no start."""
+    known, options = method.to_options(), dict[str, Any]()
+    if known.get("lr") == AUTO and "lr" not in given:
+        options["lr"] = FIXED_RATE
+    if known.get("restarts") == AUTO:
+        options["restarts"] = 1
+    return method.with_options(options)
 
 
 def diagnosis_for(data: ClientDirectory, given: Mapping[str, Any]) -> Diagnosis:
@@ -418,22 +451,10 @@ def _learner_choice(
     return chosen
 
 
-def _with_rate(method: Method, learner: Learner, data: ClientDirectory, given: Mapping[str, Any]) -> Method:
-    """The method with a number for lr where `auto` was only its default and the learner has no such rule."""
-    lr = method.to_options().get("lr")
-    if lr != AUTO or "lr" in given or isinstance(learner, Linear):
-        return method
-    return method.with_options({"lr": data.recommended.get("lr", 0.1)})
-
-
 def _check_open(method: Method, learner: Learner) -> None:
     """Refuse what is left to the data where the data cannot tell."""
     init = method.initializer
     init.check(learner)
-    if method.to_options().get("lr") == AUTO and not isinstance(learner, Linear):
-        raise ConfigError(
-            f"lr=auto: for learner linear only, but this run has {learner.spec}; give values, and init=random"
-        )
     open_count = method.groups.found and method.tiers().K is None
     if not open_count or init.finds_count or (init.any_count and method.tries_counts):
         return
@@ -450,10 +471,10 @@ def _assembled(
     data: ClientDirectory,
     learner: Learner,
     settings: RunSettings,
-    rounds: int,
     earlier: Earlier | None,
 ) -> Plan:
     """The plan with its composition and its clients."""
+    rounds = most_rounds(method, settings) if method.trains else 0
     tiers = with_shared_body(replace(method.tiers(), K=method.groups.count(data, method.tiers().K)), learner)
     tiers = replace(tiers, objective=tiers.objective.server_with_seed(settings.seed))
     tiers.check(method.name)
@@ -481,6 +502,15 @@ def _assembled(
         **noise,
     )
     return Plan(method, run, earlier)
+
+
+def most_rounds(method: Method, settings: RunSettings) -> int:
+    """Return the number of rounds of a run, or the largest one where it ends when the training loss settles."""
+    if settings.rounds != AUTO:
+        return settings.rounds
+    tiers = method.tiers()
+    known = settings.privacy is not None or tiers.resample or tiers.local.schedule.needs_rounds
+    return USUAL_ROUNDS if known else MOST_ROUNDS
 
 
 BODY = "body"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -11,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.core.readings import number_text
+from coterie.core.readings import number_text, same_name
 from coterie.core.schema import Mask, Schema, missing_cells
 from coterie.core.shard import ClientId
 from coterie.data.columns import Columns, open_columns, shown
 from coterie.data.encode import marks_are_missing, refuse_holes, target_of, texts_of
-from coterie.errors import InputError, unknown_name
+from coterie.errors import ColumnWarning, InputError, unknown_name
 
 if TYPE_CHECKING:
     from coterie.training.result import Result
@@ -75,6 +76,7 @@ def predict_rows(result: Result, source: object, client: str, id_column: str | N
     found = _Found(result, len(owners))
     known = {row.id: row for row in result.clients}
     strangers = []
+    _warn_of_spellings([owner for owner in rows_of if owner not in known], list(known))
     for owner, positions in rows_of.items():
         rows = np.array(positions, dtype=np.int64)
         labelled = rows[targets.there[rows]]
@@ -178,6 +180,20 @@ def _owners(columns: Columns, client: str) -> list[ClientId]:
         raise InputError("the table has no rows: give at least one")
     refuse_holes(missing_cells(values, marks=False), client)
     return [number_text(value) if isinstance(value, float) else str(value) for value in values.tolist()]
+
+
+def _warn_of_spellings(new: Sequence[ClientId], known: Sequence[ClientId]) -> None:
+    """Warn of new clients whose name is probably that of a client that trained, in another spelling."""
+    trained = {same_name(name): name for name in known} if new else {}
+    alike = [(name, trained[same_name(name)]) for name in new if same_name(name) in trained]
+    if alike:
+        count = "1 client is" if len(alike) == 1 else f"{len(alike)} clients are"
+        warnings.warn(
+            f"{count} taken for new, but have nearly the name of one that trained (such as {shown(alike[0][0])} and "
+            f"{shown(alike[0][1])}): write the names as in the training",
+            ColumnWarning,
+            stacklevel=3,
+        )
 
 
 def _refusal(strangers: Sequence[ClientId], target: str) -> str:

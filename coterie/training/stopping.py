@@ -39,3 +39,44 @@ class Watch:
     @property
     def exhausted(self) -> bool:
         return self.patience is not None and self.waited >= self.patience
+
+
+WINDOW = 10
+"""Rounds whose mean loss is compared with that of as many rounds before them."""
+SLIGHT = 0.01
+"""A loss has settled if between the two it fell by less than this part of its fall so far."""
+SETTLED = "settled"
+"""In a record's `stopped`: the training loss had settled, and rounds=auto."""
+
+
+class Settling:
+    """Follows the training loss until it no longer falls: how far it falls now, next to how far it has fallen.
+
+    A change of the number of clusters starts a new comparison. Rounds whose loss is not known do not count.
+    """
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+        """Rounds before the loss may count as settled."""
+        self.rounds = 0
+        self.highest = -math.inf
+        self.losses: list[float] = []
+        """Of the rounds since the last change of the number of clusters."""
+
+    def see(self, record: Mapping[str, Any]) -> None:
+        """Take the next record into account."""
+        self.rounds = record["round"] + 1
+        if record.get("events"):
+            self.losses = []
+        loss = record.get("loss")
+        if loss is not None:
+            self.highest = max(self.highest, loss)
+            self.losses.append(loss)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the loss has settled."""
+        if self.rounds < self.least or len(self.losses) < 2 * WINDOW:
+            return False
+        before, now = (sum(part) / WINDOW for part in (self.losses[-2 * WINDOW : -WINDOW], self.losses[-WINDOW:]))
+        return before - now <= SLIGHT * (self.highest - now)

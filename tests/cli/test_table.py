@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
+import runpy
 import sys
 
 import numpy as np
@@ -197,7 +197,11 @@ def test_the_last_column_with_the_name_of_a_target_is_suggested():
 
 
 @pytest.mark.parametrize("module", ["coterie.cli", "coterie.cli.main"])
-def test_the_command_line_runs_as_a_module(module):
+def test_the_command_line_runs_as_a_module(module, monkeypatch, capsys):
     """A module that does nothing and exits with 0 would look like success."""
-    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
-    assert "coterie" in done.stdout
+    monkeypatch.setattr(sys, "argv", ["coterie", "--version"])
+    monkeypatch.delitem(sys.modules, module, raising=False)  # it is run, not imported
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert ended.value.code == 0
+    assert "coterie" in capsys.readouterr().out

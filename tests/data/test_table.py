@@ -108,7 +108,8 @@ def test_a_csv_file_reads_texts_numbers_and_what_is_true(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("\ufeff" + text, encoding="utf-8")
     monkeypatch.setattr(columns_module, "CHUNK", 4)  # the text comes in the second chunk
     options = {"features": ["code", "ok", "a, b"], "holdout": 0, "standardize": False}
-    found = from_table(tmp_path / "t.csv", client="id", target="y", **options)
+    with pytest.warns(ColumnWarning, match="'007' and '7' are probably the same name"):
+        found = from_table(tmp_path / "t.csv", client="id", target="y", **options)
     assert found.clients == ("007", "7")
     assert found.feature_names == ("code=1", "code=3", "code=4", "code=x", "ok", "a, b"), "02 is the reference"
     x, _ = client(found.train, "7")

@@ -77,7 +77,7 @@ def p_values(classes: int | None, distance: float, draws: int) -> np.ndarray:
             arrays.append((x, y))
         data = from_arrays(arrays).compact()
         session = Session.of(federation_of(data, seed))
-        scores = ask_scores(session, pooled_fit(session, data.profile, seed), seed, draws=79)
+        scores = ask_scores(session, pooled_fit(session, data.profile, seed), seed, draws=39)
         found.append([p_value(scores.pairs[:, i], scores.sizes, scores.drawn[i])[1] for i in range(2)])
     return np.array(found)
 

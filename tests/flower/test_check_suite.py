@@ -25,13 +25,21 @@ OVER_A_GRID = ("finite", "seed", "client_order", "weights", "config")
 
 @dataclass(frozen=True)
 class GridCase(Case):
-    """A case whose clients live behind a grid; its plain run is done once for all checks."""
+    """A case whose clients live behind a grid; its plain plan and its plain run are made once for all checks."""
 
     folder: Path = field(default_factory=Path)
     """For what clients keep."""
+    planned: list[Plan] = field(default_factory=list)
     done: list[Result] = field(default_factory=list)
 
     def plan(self, data: ClientDirectory | None = None, **more: Any) -> Plan:
+        if data is not None or more:
+            return self._plan_behind_a_grid(data, **more)
+        if not self.planned:
+            self.planned.append(self._plan_behind_a_grid())
+        return self.planned[0]
+
+    def _plan_behind_a_grid(self, data: ClientDirectory | None = None, **more: Any) -> Plan:
         known = super().plan(data, **more)
         return super().plan(clients_behind_a_grid(known, self.folder, nodes=TWO), **more)
 

@@ -31,6 +31,12 @@ CASES += [
     Case("hcfl", "logistic", CUT | {"backbone": "fedem"}),  # K changes while clients keep weights
     Case("cfl", "linear", {"test_every": 1, "false_splits": 0.5}),  # two more exchanges in every round
     Case("hcfl+", "mlp", {"test_every": 1, "false_splits": 0.5}),
+    Case(  # the shared body becomes one for each cluster
+        "tiered",
+        "mlp",
+        {"clusters": 2, "shared": "body", "assignment": "em-mixture", "distance": "prototypes"}
+        | {"procedure": "own-bodies-by-test:every=2,rate=1000000"},
+    ),
 ]
 
 pytestmark = pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-shot", "ignore:.*it may split by chance")

@@ -42,6 +42,7 @@ RUNS = (
     Case("ifca", "logistic", {"restarts": 2, "rounds": 1}),
     Case("ifca", "logistic", {"combine": "median", "rounds": 1, "finetune": 1}),
     Case("fedem", "linear", {"rounds": 1}),
+    Case("fedavg", "mlp", {"rounds": 1, "lr": "auto"}),
     Case("fedgmm", "linear", {"rounds": 1}),
     Case("fedrc", "logistic", {"rounds": 1}),
     Case("fedsoft", "linear", {"rounds": 1}),

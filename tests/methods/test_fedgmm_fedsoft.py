@@ -71,15 +71,15 @@ def normal(z: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> float:
     return float(np.prod(np.exp(-((z - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)))
 
 
-@pytest.mark.parametrize("gaussians", [None, 3])
-def test_fedgmm_against_a_plain_loop(gaussians: int | None):
+@pytest.mark.parametrize("gaussians", ["tied", None, 3])
+def test_fedgmm_against_a_plain_loop(gaussians: int | str | None):
     data = small_federation("logistic")
     initialized, models = initialized_with(data, "fedgmm", gaussians=gaussians)
     objective = initialized.plan.tiers.objective
     result = execute(initialized, None)
     clients = clients_of(data)
-    pairs = [(k, k) for k in range(K)] if gaussians is None else [(a, b) for a in range(gaussians) for b in range(K)]
-    G = gaussians or K
+    G = gaussians if isinstance(gaussians, int) else K
+    pairs = [(k, k) for k in range(K)] if gaussians == "tied" else [(a, b) for a in range(G) for b in range(K)]
     pi = [np.full(len(pairs), 1 / len(pairs)) for _ in clients]
     density = None
     likelihoods = []
@@ -93,7 +93,7 @@ def test_fedgmm_against_a_plain_loop(gaussians: int | None):
                 for c, (a, b) in enumerate(pairs):
                     if density is not None:
                         seen = normal(x[j], *density[a])
-                    elif gaussians is None:
+                    elif gaussians == "tied":
                         seen = 1.0
                     else:  # the first time by random directions
                         seen = float(first_direction(objective, x)[j] == a)
@@ -216,7 +216,7 @@ def test_joint_density_tells_groups_by_features_alone_and_needs_no_labels():
         clients[f"c{i}"] = (x, (x[:, 0] > x[:, 1]).astype(int))
         truth[f"c{i}"] = i % 2
     data = coterie.from_arrays(clients, truth=truth)
-    result = coterie.fit(data, "fedgmm", learner="logistic", clusters=2, rounds=20, lr=0.1, local_steps=2, seed=0)
+    result = coterie.fit(data, "fedgmm", learner="logistic", clusters=2, gaussians="tied", rounds=20, lr=0.1, seed=0)
     assert result.metrics["ari"] == 1
     near, far = random.standard_normal((2, 30, 4)) + np.array([0.0, 3.0])[:, None, None]
     here = result.weigh(near)

@@ -106,9 +106,9 @@ def test_hcfl_plus_against_a_plain_loop(backbone: str, mu: float):
     heads = [{n: m[n] for n in ("layer1.weight", "layer1.bias")} for m in first]
     wt = [np.ones(1) for _ in clients]
     ws = [np.ones((len(y), 1)) for _, y in clients]
-    tables, shares, grown = np.zeros((len(clients), 1, 3)), None, []
+    tables, shares, grown, objective = np.zeros((len(clients), 1, 3)), None, [], []
     for _ in range(6):
-        K = len(heads)
+        K, value = len(heads), 0.0  # value: eq. 2
         n_all = np.array([len(y) for _, y in clients], dtype=float)
         body_sum, trained, protos, counts, means = None, [], [], [], []
         tables = np.zeros((len(clients), K, 3))
@@ -121,6 +121,9 @@ def test_hcfl_plus_against_a_plain_loop(backbone: str, mu: float):
             means.append(z.mean(axis=0))
             p = np.stack([softmax(z @ h["layer1.weight"].T + h["layer1.bias"])[np.arange(len(y)), y] for h in heads], 1)
             L = p / shares[:, y].T if shares is not None and backbone == "fedrc" else p
+            value += np.log((ws[i] * L).sum(axis=1)).sum()
+            if mu:
+                value -= (1 - mu) / mu * (wt[i] * np.log(wt[i] / ws[i])).sum()
             tilde = wt[i] * L / (wt[i] * L).sum(axis=1, keepdims=True)
             gamma = ws[i] * L / (ws[i] * L).sum(axis=1, keepdims=True)
             wt[i] = tilde.mean(axis=0)
@@ -187,7 +190,9 @@ def test_hcfl_plus_against_a_plain_loop(backbone: str, mu: float):
         totals = np.maximum(tables.sum(axis=0), 1e-8)
         shares = totals / totals.sum(axis=1, keepdims=True)
         grown.append(len(heads))
+        objective.append(value / n_all.sum())
     assert [record["K"] for record in result.records] == grown
+    assert [record["objective"] for record in result.records] == pytest.approx(objective, rel=1e-9)
     assert max(grown) > 1, "there must be a split to see"
     for model, head in zip(result.models, heads, strict=True):
         for name, value in (body | head).items():

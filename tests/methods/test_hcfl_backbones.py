@@ -292,7 +292,7 @@ def test_rows_and_newcomers_follow_the_backbone():
     ("backbone", "floats_up", "numbers_up"),
     [
         # body 6 x 16 + 6, K = 2 heads of 3 x 6 + 3, K weights, K C class counts, C + 1 means of d = 6, C counts
-        ("fedrc", 102 + 2 * 21 + 2 + 2 * 3 + 4 * 6 + 3, 5),
+        ("fedrc", 102 + 2 * 21 + 2 + 2 * 3 + 4 * 6 + 3, 6),  # and, since mu is 0.4, the penalty of eq. 2
         ("fedem", 102 + 2 * 21 + 2 + 4 * 6 + 3, 5),
         # one head each; no weights where a client has one cluster
         ("fesem", 102 + 21 + 4 * 6 + 3, 4),

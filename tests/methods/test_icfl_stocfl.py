@@ -167,7 +167,7 @@ def test_two_means_does_not_mind_the_order_or_the_signs_of_axes():
 
 
 def plain_stocfl(
-    data: FederatedDataset, first: Model, plan: Plan, tau: float, lam: float, share: float
+    data: FederatedDataset, first: Model, plan: Plan, tau: float, lam: float, share: float, compare: str = "sampled"
 ) -> tuple[list[Model], dict[int, int], list[int], Model]:
     """Clusters as lists of clients in the order in which they came; union-find over sorted pairs."""
     clients, hashes = clients_of(data), hash_ids(data.clients)
@@ -184,9 +184,11 @@ def plain_stocfl(
             psi[i] = vector(anchor) - vector(trained(anchor, *clients[i], steps=1))
             groups.append([i])
             models.append(None)
-        shown = [np.mean([psi[i] for i in members], axis=0) for members in groups]
+        seen = [[i for i in members if i in asked or compare == "all"] for members in groups]
+        shown = [np.mean([psi[i] for i in members], axis=0) if members else None for members in seen]
         root = list(range(len(groups)))
-        pairs = [(cosine(shown[a], shown[b]), a, b) for a in range(len(groups)) for b in range(a)]
+        both = [(a, b) for a in range(len(groups)) for b in range(a) if seen[a] and seen[b]]
+        pairs = [(cosine(shown[a], shown[b]), a, b) for a, b in both]
         for similar, a, b in sorted(pairs, reverse=True):
             if similar >= tau:
                 root = [min(root[a], root[b]) if r in (root[a], root[b]) else r for r in root]
@@ -209,10 +211,11 @@ def plain_stocfl(
 
 
 @pytest.mark.parametrize(("tau", "share"), [(0.1, 1.0), (0.5, 1.0), (0.8, 1.0), (0.35, 0.3), (0.5, 0.3), (0.7, 0.3)])
-def test_stocfl_against_a_plain_loop(tau: float, share: float):
+@pytest.mark.parametrize("compare", ["sampled", "all"])
+def test_stocfl_against_a_plain_loop(tau: float, share: float, compare: str):
     data = small_federation("logistic")
-    first, plan, result = run(data, "stocfl", tau=tau, lam=0.4, participation=share)
-    models, cluster, grown, _ = plain_stocfl(data, first, plan, tau, 0.4, share)
+    first, plan, result = run(data, "stocfl", tau=tau, lam=0.4, participation=share, compare=compare)
+    models, cluster, grown, _ = plain_stocfl(data, first, plan, tau, 0.4, share, compare)
     assert [record["K"] for record in result.records] == grown
     assert result.assignments == {data.clients[i]: k for i, k in sorted(cluster.items())}
     assert_models(result, models)
@@ -236,20 +239,21 @@ def test_stocfl_with_one_cluster_and_no_pull_is_fedavg():
     assert_models(one, [{n: np.asarray(v) for n, v in other.models[0].items()}])
 
 
-def test_bytes_of_stocfl():
-    """P numbers of 8 bytes: up 2P a client and round and P once; down 2P, and no anchor."""
+@pytest.mark.parametrize(("options", "told"), [({"tau": 0.1}, 1), ({}, 2)])
+def test_bytes_of_stocfl(options: dict[str, float], told: int):
+    """P numbers of 8 bytes: up 2P a client and round and once P, or P for each half; down 2P, and no anchor."""
     data = small_federation("logistic")
-    _, _, stocfl = run(data, "stocfl", rounds=2)
+    _, _, stocfl = run(data, "stocfl", rounds=2, **options)
     _, _, fedavg = run(data, "fedavg", rounds=2)
     P, m = 8 * (16 * 3 + 3), len(data.clients)
     up = [record["bytes_up"] for record in stocfl.records]
     plain = fedavg.records[0]["bytes_up"]
     cluster_row, slot = 8, 8  # the index of the overall model's one slot
     assert up[1] - plain == m * (P + slot)
-    assert up[0] - up[1] == m * P
+    assert up[0] - up[1] == m * told * P
     down = [record["bytes_down"] for record in stocfl.records]
-    told = fedavg.records[0]["bytes_down"]
-    assert down[1] - told == m * (P + cluster_row)  # which slot it is sent
+    plain = fedavg.records[0]["bytes_down"]
+    assert down[1] - plain == m * (P + cluster_row)  # which slot it is sent
     assert down[0] - down[1] == m * 16  # round and lr of the introduction
 
 
@@ -326,8 +330,9 @@ def test_rotations_are_found():
     settings = {"tau": 0.5, "batch_size": 10, "local_epochs": 1, "evaluate_every": 100}
     for seed in (0, 1):
         data = coterie.scenario("rotated-digits", seed=seed)
-        for share, rounds in ((1.0, 3), (0.2, 15)):
-            found = coterie.fit(data, "stocfl", seed=seed, rounds=rounds, participation=share, **settings)
+        for share, rounds, compare in ((1.0, 3, "sampled"), (0.2, 15, "all")):
+            given = {"rounds": rounds, "participation": share, "compare": compare, **settings}
+            found = coterie.fit(data, "stocfl", seed=seed, **given)
             assert len(found.models) == 4
             assert found.records[-1]["ari"] == 1.0
 

@@ -242,7 +242,7 @@ def test_a_client_that_kept_its_cluster_is_sent_only_its_own_model():
 def test_bytes_up_are_one_model_its_mass_its_index_and_the_scalars():
     """Each of 8 clients sends a change of 4 float64 (32), its mass (8), its slot (8), loss and samples (16), and its
     cluster (8)."""
-    result = coterie.fit(population(), "ifca", learner="linear", clusters=2, rounds=1)
+    result = coterie.fit(population(), "ifca", learner="linear", clusters=2, rounds=1, lr=0.1)
     assert result.metrics["bytes_up"] == 8 * (32 + 8 + 8 + 16 + 8)
 
 

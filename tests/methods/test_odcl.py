@@ -265,3 +265,18 @@ def test_a_run_that_was_killed_goes_on_with_the_clusters_it_found(tmp_path):
     cut = coterie.resume(tmp_path / "cut", data)
     assert np.array_equal(weights(cut), weights(whole))
     assert cut.assignments == whole.assignments
+
+
+def test_cluster_oracle_with_clients_that_count_alike():
+    """One feature of 1: the model is a mean. Clients of 1 and 3 samples at 0 and 4: 3 by samples, 2 by clients."""
+    arrays = {"a": (np.ones((1, 1)), np.zeros(1)), "b": (np.ones((3, 1)), np.full(3, 4.0))}
+    data = coterie.from_arrays(arrays, truth=[0, 0])
+    means = {}
+    for pool in ("samples", "clients"):
+        result = coterie.fit(data, "cluster-oracle", learner="linear:bias=false", pool=pool)
+        means[pool] = float(result.models[0]["weight"].ravel()[0])
+    assert means == {"samples": pytest.approx(3.0), "clients": pytest.approx(2.0)}
+    with pytest.raises(ConfigError, match="pool=clients is for learner linear"):
+        labels = {client: (x, np.arange(len(x)) % 2) for client, (x, _) in arrays.items()}
+        data = coterie.from_arrays(labels, truth=[0, 0])
+        coterie.fit(data, "cluster-oracle", learner="logistic:l2=0.1", pool="clients")

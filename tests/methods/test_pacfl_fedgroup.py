@@ -384,8 +384,7 @@ def test_beta_decides_how_many():
         ("pacfl", {"directions": 0}, "directions must be a whole number at least 1"),
         ("pacfl", {"clusters": 13}, "only 12 clients"),
         ("ifca", {"init": "pacfl"}, "finds groups and no models"),
-        ("fedgroup", {"clusters": "auto"}, "fedgroup needs a number"),
-        ("fedgroup", {"founders": 1}, "clusters must be between 1 and the 1 points"),
+        ("fedgroup", {"clusters": 2, "founders": 1}, "clusters must be between 1 and the 1 points"),
     ],
 )
 def test_mistakes(method: str, options: dict, words: str):

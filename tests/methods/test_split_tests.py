@@ -77,7 +77,8 @@ def test_clients_without_groups_are_rarely_split():
     least = []
     for seed in range(120):
         result = coterie.fit(regressions(seed, 1), method, rounds=2, seed=seed, evaluate_every=2)
-        least.append(result.records[-1].tests[0]["value"])
+        least += [test["value"] for test in result.records[-1].tests]  # none where a part would have one member
+    assert len(least) > 100
     assert sum(p < 0.05 for p in least) <= 12
 
 

@@ -43,11 +43,15 @@ def test_it_says_what_it_chose_and_what_it_cost():
     assert set(told["anchors"]) <= set(data.clients)
     assert set(told["anchors"].values()) == {0, 1, 2}
     assert told["delta"] > 0
-    assert result.metrics["bytes_up"] == told["bytes_up"] + sum(r["bytes_up"] for r in result.records)
-    assert result.config["lr"] == pytest.approx(0.9 / result.metrics["curvature"])
+    rate = result.metrics["learning_rate"]
+    # every client sends its curvature, the sums of the squares of its features, and its number of samples
+    assert rate["bytes_up"] == len(data.clients) * 8 * (1 + data.train.x.shape[1] + 1)
+    rounds = sum(record["bytes_up"] for record in result.records)
+    assert result.metrics["bytes_up"] == told["bytes_up"] + rate["bytes_up"] + rounds
+    assert result.config["lr"] == rate["lr"] == pytest.approx(0.9 / rate["curvature"])
     x, starts, stops = data.train.x.numpy(), data.train.starts, data.train.stops
     largest = max(np.linalg.norm(x[a:b], 2) ** 2 / (b - a) for a, b in zip(starts, stops, strict=True))
-    assert result.metrics["curvature"] == pytest.approx(largest)
+    assert rate["curvature"] == pytest.approx(largest)
     assert result.config["clusters"] == 3
 
 
@@ -154,7 +158,7 @@ def test_a_run_killed_in_phase_two_keeps_what_phase_one_found(tmp_path):
     resumed = coterie.resume(tmp_path / "run")
     whole = coterie.fit(data, "two-phase", clusters="auto", rounds=6)
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(resumed.models, whole.models, strict=True))
-    for name in ("bytes_up", "bytes_down", "moment_descent", "curvature"):
+    for name in ("bytes_up", "bytes_down", "moment_descent", "learning_rate"):
         assert resumed.metrics[name] == whole.metrics[name]
 
 

@@ -34,7 +34,7 @@ REFUSED = [
     ("one-shot", {"solver": "exact", "solve_steps": 3}, "solve_steps has no effect unless solver=steps:"),
     ("ifca", {"init": "odcl:gradient_step=0.5"}, "init=odcl: gradient_step has no effect unless clustering=gradient"),
     (IFCA(init=ODCL(spectral_parts=1)), {}, "init=odcl: spectral_parts has no effect unless clustering=spectral"),
-    ("ifca", {"race_share": 0.5}, "race_share has no effect unless race is given"),
+    ("ifca", {"race_share": 0.5, "race": 0}, "race_share has no effect unless race is given"),
     ("ifca", {"divide_by": "federation"}, "divide_by has no effect unless averaging=all"),
     ("flexcfl", {"migrate_every": 0, "tau": 0.5}, "tau has no effect unless migrate_every is given"),
 ]

@@ -313,7 +313,7 @@ def test_a_gaussian_initializer_is_as_good():
     plan = prepare(lines((3.0, -3.0)), "ifca", None, {**QUICK, "lr": "auto", "init": "gaussian:sd=2"})
     initialized = initialize_run(plan)
     assert initialized.plan.method.clusters == 2
-    assert {"curvature", "chosen", "beginning_seconds"} <= set(initialized.found)
+    assert {"learning_rate", "chosen", "beginning_seconds"} <= set(initialized.found)
 
 
 def test_cautions():

@@ -20,6 +20,7 @@ from coterie.client.tasks.local_solve import LocalSolve
 from coterie.client.tasks.mixture_weights import MixtureWeights
 from coterie.client.tasks.moment_product import MomentProduct
 from coterie.client.tasks.pooled_newton import PooledNewton
+from coterie.client.tasks.range_test import RangeTest
 from coterie.client.tasks.regression_meats import RegressionMeats
 from coterie.client.tasks.regression_moments import RegressionMoments
 from coterie.client.tasks.score import Score
@@ -51,6 +52,7 @@ __all__ = [
     "MixtureWeights",
     "MomentProduct",
     "PooledNewton",
+    "RangeTest",
     "RegressionMeats",
     "RegressionMoments",
     "Score",

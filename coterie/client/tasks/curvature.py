@@ -1,4 +1,4 @@
-"""The curvature of each client's least-squares problem."""
+"""The second moments of each client's features, from which a stable learning rate follows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from coterie.client.group import ClientGroup
 from coterie.core.blocks import cut
@@ -13,29 +14,41 @@ from coterie.core.expected import Expected, RunFacts, Spec
 from coterie.core.messages import Broadcast, Reply
 from coterie.core.registry import register
 from coterie.core.task import Task
-from coterie.learners.linear import as_linear
+from coterie.learners.minimum import GeneralisedLinear
 
 
 @register("curvature")
 @dataclass(frozen=True)
 class Curvature(Task):
-    """Row `curvature`: the largest eigenvalue of X^T X / n_i of each client, (m,).
+    """Row `curvature`: the largest eigenvalue of X^T X / n_i of each client, (m,); for linear and logistic models.
 
-    It is computed from the smaller of X^T X and X X^T.
+    It is computed from the smaller of X^T X and X X^T. With `subsets` it is the largest squared length of a row, which
+    bounds the eigenvalue for any of the client's samples by themselves. Sums `squares` (p,) of the squared features and
+    `samples`.
     """
 
+    subsets: bool = False
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
-        linear, shard = as_linear(clients.learner), clients.train
+        learner, shard = clients.learner, clients.train
+        assert isinstance(learner, GeneralisedLinear), "only learners that declare a curvature are asked for it"
         largest = torch.zeros(len(shard), dtype=torch.float64)
+        squares: Tensor | float = 0.0
         for block in cut(shard, shard.hashes, 0):
-            phi = linear.glm(block).phi
+            phi = learner.glm(block).phi
+            squares = squares + (phi**2).sum(dim=(0, 1)).cpu()
+            places = torch.from_numpy(block.positions)
+            if self.subsets:
+                largest[places] = (phi**2).sum(dim=2).amax(dim=1).cpu()
+                continue
             wide = phi.shape[1] < phi.shape[2]
             small = phi @ phi.transpose(1, 2) if wide else phi.transpose(1, 2) @ phi
             top = torch.linalg.eigvalsh(small)[:, -1]
-            largest[torch.from_numpy(block.positions)] = (top / block.sizes.double()).cpu()
-        return Reply(clients=shard.ids, rows={"curvature": largest})
+            largest[places] = (top / block.sizes.double()).cpu()
+        sums = {"squares": torch.as_tensor(squares), "samples": torch.tensor(float(shard.sizes.sum())).double()}
+        return Reply(clients=shard.ids, sums=sums, rows={"curvature": largest})
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
-        return Expected(rows={"curvature": Spec((), low=-1e-6)})
+        sums = {"squares": Spec((None,), low=0), "samples": Spec((), low=0, total="samples")}
+        return Expected(sums=sums, rows={"curvature": Spec((), low=-1e-6)})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from coterie.server.clustering.partition import Labels, Partition, Points, check_K, partition, sklearn_seed
 
@@ -31,16 +33,20 @@ def lloyd(points: Points, centres: Points) -> Partition:
 def run_sklearn(points: Points, **settings: Any) -> Labels:
     """Labels (m,) by scikit-learn's KMeans, on one thread: with more, sums and so ties depend on their number."""
     from sklearn.cluster import KMeans  # slow to import
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1):
+    with _thread_pools().limit(limits=1):
         return np.asarray(KMeans(**settings).fit(points).labels_)
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """The thread pools of all libraries; to look for them takes longer than to cluster a few hundred points."""
+    return ThreadpoolController()
 
 
 def seeds(points: Points, K: int, seed: int, run: int) -> Points:
     """K of the points (K, p) by greedy k-means++ seeding, another draw for each `run`."""
     from sklearn.cluster import kmeans_plusplus  # slow to import
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1):
+    with _thread_pools().limit(limits=1):
         return np.asarray(kmeans_plusplus(points, K, random_state=sklearn_seed(seed, K, run))[0])

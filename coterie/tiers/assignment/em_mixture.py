@@ -13,7 +13,7 @@ from coterie.client.kept import KEPT_SAMPLES, KEPT_WEIGHTS, as_vectors, kept_sam
 from coterie.client.predictors import Mixture, Predictor
 from coterie.client.reply import Assignment
 from coterie.client.round import ClientRound, RoundSettings, expected_sums, expected_vectors, expected_weights
-from coterie.client.shared_body import evaluate_heads, train_heads, with_features
+from coterie.client.shared_body import evaluate_heads, features_under, train_heads, with_features
 from coterie.core.blocks import Block
 from coterie.core.clusters import Clusters, Params
 from coterie.core.expected import Expected, RunFacts, Spec
@@ -42,6 +42,8 @@ class Responsibilities:
     """(B, n, R, K) gamma by cluster."""
     likelihood: Tensor
     """(B, n, R) log-likelihood of each sample under the client's mixture."""
+    penalty: Tensor | None
+    """(B, R) mean of (1 - mu) / mu KL(w, w_j) over a client's samples, by the weights that it kept; None if mu is 0."""
     seen: Tensor | None
     """What the objective looks at besides the labels."""
 
@@ -110,7 +112,7 @@ class EMMixture(AssignmentRule):
             likelihood=block.mean(found.likelihood),
         )
         work.train(places, block, assignment, scored.memo)
-        self._finish(work, places, block, found, None)
+        self._finish(work, places, block, found, features_under(work, block, best(own)[:, 0]))
 
     def _train_heads(self, work: ClientRound, places: Positions, block: Block) -> None:
         """Train all heads, and the shared body with them; one restart only."""
@@ -133,20 +135,33 @@ class EMMixture(AssignmentRule):
         cost = objective.client_cost(deviance(work.learner, losses, usual), block, z, broadcast.common)
         before = kept_weights(work.kept, places, broadcast, (cost.shape[2], cost.shape[3])).to(cost)
         by_client, likelihood = self.client_respond(cost, before[:, None])
-        gamma = by_client
+        gamma, penalty = by_client, None
         if self.mu:
             samples = kept_samples(work.kept, places, broadcast, before, block.y.shape[1]).to(cost)
             gamma, likelihood = self.client_respond(cost, samples)
+            penalty = block.mean(self.client_penalty(before[:, None], samples))
         shares = objective.client_by_cluster(gamma, broadcast.clusters.K)
-        return Responsibilities(gamma, by_client, shares, likelihood, z)
+        return Responsibilities(gamma, by_client, shares, likelihood, penalty, z)
+
+    def client_penalty(self, weights: Tensor, samples: Tensor) -> Tensor:
+        """Return the penalty of each sample in eq. 2 of HCFL+: (1 - mu) / mu times KL(w, w_j).
+
+        Args:
+            weights: Weights w of each client, (B, 1, R, P).
+            samples: Weights w_j of each sample, (B, n, R, P).
+        """
+        own, each = weights.double().clamp_min(LEAST), samples.double().clamp_min(LEAST)
+        return (1 - self.mu) / self.mu * (own * (own / each).log()).sum(dim=3)
 
     def _finish(
         self, work: ClientRound, places: Positions, block: Block, found: Responsibilities, features: Tensor | None
     ) -> None:
-        """Send the counts and the weights, and keep the weights; features (B, n, d) under the shared body, if any."""
+        """Send the counts and the weights, and keep the weights; features (B, n, d) if there is a body."""
         objective, builder = work.settings.objective, work.builder
         real = found.gamma if block.mask is None else found.gamma * block.mask[..., None, None]
         builder.count(places, objective.client_counts(real, block, found.seen, work.learner.classes))
+        if found.penalty is not None:
+            builder.add_sums(places, {"penalty": found.penalty * block.sizes.to(found.penalty)[:, None]})
         own = block.mean(found.by_client).double()
         if work.settings.send_each:
             builder.add_rows(places, {"weights": objective.client_by_cluster(own, work.broadcast.clusters.K)})
@@ -162,7 +177,8 @@ class EMMixture(AssignmentRule):
 
     def server_expects(self, settings: RoundSettings, clusters: Clusters, run: RunFacts) -> Expected:
         R, K, objective = clusters.restarts, clusters.K, settings.objective
-        sums = {"likelihood": Spec((R,), missing="shared" if R > 1 else "never")}
+        value = Spec((R,), missing="shared" if R > 1 else "never")
+        sums = {"likelihood": value} | ({"penalty": value} if self.mu else {})
         counts = objective.server_expects(R, K, run)
         added, rows = (counts, {}) if objective.summed else ({}, counts)
         if not settings.send_each:

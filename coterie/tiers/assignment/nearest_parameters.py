@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.client.kept import KEPT_CLUSTER, as_rows, kept_clusters
 from coterie.client.reply import Assignment, TrainingPass
 from coterie.client.round import ClientRound
-from coterie.client.shared_body import evaluate_heads, head_of, train_heads
+from coterie.client.shared_body import evaluate_heads, features_under, head_of, train_heads
 from coterie.core.blocks import Block
 from coterie.core.clusters import Clusters, Params, take_rows
 from coterie.core.registry import register
@@ -57,7 +57,7 @@ class NearestParameters(AssignmentRule):
         change = work.learner.descend(theta, block, work.settings.work, work.lr)
         trained = {name: p + change[name] for name, p in theta.items()}
         self._join(work, places, block, _at(losses, before - work.first), trained, {})
-        work.summarise(places, block)
+        work.summarise(places, block, features_under(work, block, before[:, 0]))
 
     def _train_head(self, work: ClientRound, places: Positions, block: Block) -> None:
         """Train the head of the own cluster, and the shared body with it; one restart only."""

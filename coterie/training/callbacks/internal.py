@@ -12,12 +12,13 @@ from coterie.engines.in_process import InProcess
 from coterie.engines.remote import RemoteClients
 from coterie.training.budget import Spending
 from coterie.training.callbacks.base import Callback, Progress, TrainingRun
+from coterie.training.exploding import EXPLODED, has_exploded
 from coterie.training.planning import Plan
 from coterie.training.records import RoundRecord
 from coterie.training.result import Result
 from coterie.training.runs.files import writing
 from coterie.training.runs.folder import RunFolder
-from coterie.training.stopping import Watch
+from coterie.training.stopping import SETTLED, Settling, Watch
 
 
 def progress_of(run: TrainingRun) -> Progress:
@@ -50,6 +51,35 @@ class Patience(Callback):
         if self.watch.see(record) and self.keeps_best:
             progress.best = with_clients(progress.plan, progress.state)
         return self.watch.exhausted
+
+
+@dataclass
+class SettledLoss(Callback):
+    """The option `rounds=auto`: ends the run when the training loss has settled."""
+
+    settling: Settling
+
+    reason: ClassVar[str] = SETTLED
+
+    def on_start(self, run: TrainingRun) -> None:
+        for record in run.records:
+            self.settling.see(record)
+
+    def on_round(self, run: TrainingRun, record: RoundRecord) -> bool:
+        self.settling.see(record)
+        return self.settling.reached
+
+
+@dataclass
+class Exploding(Callback):
+    """Ends a run whose training loss explodes."""
+
+    plan: Plan
+
+    reason: ClassVar[str] = EXPLODED
+
+    def on_round(self, run: TrainingRun, record: RoundRecord) -> bool:
+        return has_exploded(self.plan, [*run.records, record])
 
 
 @dataclass

@@ -47,6 +47,7 @@ from coterie.core.state import ServerState
 from coterie.diagnosis.values import Diagnosis
 from coterie.errors import ConfigError, RunError
 from coterie.files import json_bytes, write_atomically, write_json
+from coterie.methods.settings import most_of
 from coterie.training.records import RoundRecord
 from coterie.training.runs.checkpoint import (
     Facts,
@@ -233,7 +234,7 @@ class RunFolder:
     @property
     def planned_rounds(self) -> int:
         """Number of rounds that the run was started with; 0 for a method without rounds."""
-        return int(self.asked_config.get("rounds", 0))
+        return most_of(self.asked_config.get("rounds", 0))
 
     @property
     def asked_config(self) -> dict[str, Any]:
@@ -297,6 +298,13 @@ class RunFolder:
             else:
                 (self.path / BEGINNING).unlink(missing_ok=True)
         self.checkpoint(state)
+
+    def begin_again(self, told: Mapping[str, Any], settled: Mapping[str, Any], state: ServerState) -> None:
+        """Give up all rounds and begin once more; see `begin`."""
+        self._records.cut(0)
+        drop_others(self.path / CHECKPOINTS, None)
+        drop_others(self.path / BEST, None)
+        self.begin(told, settled, state)
 
     @property
     def beginning(self) -> dict[str, Any]:

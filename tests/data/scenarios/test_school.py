@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 def small() -> Rows:
     random = np.random.default_rng(0)
     x = np.column_stack([random.standard_normal((40, 27)), np.ones(40)])
-    return Rows("school", x, x[:, 3] + 20, np.repeat([0, 1, 2], [20, 12, 8]))
+    return Rows("school", x, x[:, 3] + x[:, 4] + 20, np.repeat([0, 1, 2], [20, 12, 8]))
 
 
 def test_the_published_columns_have_names_and_the_constant_is_left_out():

@@ -217,7 +217,9 @@ def test_patience_keeps_the_best_models_where_there_are_validation_samples():
     assert (patience.watch.figure, patience.watch.patience, patience.keeps_best) == ("validation_loss", 2, True)
     (patience,) = _patience(prepare(data(), "ifca", None, {"clusters": 2, "patience": 3}))
     assert (patience.watch.figure, patience.watch.patience, patience.keeps_best) == ("loss", 3, False)
-    assert _patience(prepare(data(), "ifca", None, {"clusters": 2})) == []
+    assert _patience(prepare(data(), "ifca", None, {"clusters": 2, "rounds": 30})) == []
+    (settled,) = _patience(prepare(data(), "ifca", None, {"clusters": 2}))
+    assert settled.settling.least == 20 + 5  # those of the race come before
 
 
 def test_the_privacy_budget_counts_a_round_before_its_clients_are_asked():

@@ -1,0 +1,47 @@
+"""FedGMM with Gaussians paired with every model, or tied to one: accuracy, number of clusters, adjusted Rand index.
+
+    python benchmarks/fedgmm.py                       # the two seeds by which the default was chosen
+    python benchmarks/fedgmm.py --seeds 3000 3002
+
+24 clients of scikit-learn's digits in three groups (`scoreboard.py`), mlp, 60 rounds, K=3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+
+import torch
+from scoreboard import images
+
+import coterie
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 2), help="first seed, and the one after the last")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    ways: dict[str, tuple[str, dict[str, object]]] = {
+        "paired": ("fedgmm", {}),
+        "tied": ("fedgmm", {"gaussians": "tied"}),
+        "fedem": ("fedem", {}),
+    }
+    print("| digits | " + " | ".join(ways) + " |\n|" + " --- |" * (len(ways) + 1))
+    for kind in ("concept", "feature", "all", "none"):
+        cells: dict[str, list[str]] = {way: [] for way in ways}
+        for seed in range(*given.seeds):
+            data = images("digits", kind, seed)
+            for way, (method, options) in ways.items():
+                settings = {"learner": "mlp", "rounds": 60, "clusters": 3, "seed": seed, "evaluate_every": 60}
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    result = coterie.fit(data, method, **settings, **options)
+                found = result.metrics
+                clusters = len(set(result.assignments.values()))
+                cells[way].append(f"{100 * found['accuracy']:.1f} ({clusters}, {found['ari']:.2f})")
+        print(f"| {kind} | " + " | ".join(", ".join(cells[way]) for way in ways) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What both halves of a client's samples make of its own problem, for a test of groups before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from coterie.client.group import ClientGroup
+from coterie.client.resample import halves
+from coterie.client.solvers import LocalSolver
+from coterie.client.tasks.half_summaries import HALVES
+from coterie.client.tasks.local_solve import solutions
+from coterie.core.clusters import Params
+from coterie.core.expected import Expected, RunFacts, Spec, parameter_count
+from coterie.core.keys import Purpose, keys_for_clients
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.registry import register
+from coterie.core.task import Task
+
+
+@register("half-solves")
+@dataclass(frozen=True)
+class HalfSolves(Task):
+    """Rows `model_first` and `model_second`: the solutions of a client's problem on two halves of its samples, (m, P).
+
+    A client needs at least two samples. One without a solution on both halves is rejected.
+    """
+
+    solver: LocalSolver
+    seed: int
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        rows: Params = {}
+        solved = torch.ones(len(clients.train), dtype=torch.bool)
+        for which, shard in zip(HALVES, halves(clients.train, self.seed, 0), strict=True):
+            keys = keys_for_clients(self.seed, Purpose.SOLVE, 0, shard.hashes)
+            found, there = solutions(self.solver, clients.learner, shard, keys, broadcast)
+            if found is not None:
+                rows[f"model_{which}"] = found
+            solved &= there
+        return Reply(clients=clients.train.ids, rows=rows).only(solved) if rows else Reply(clients=())
+
+    def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
+        clusters = broadcast.clusters
+        width = parameter_count(clusters.params) + parameter_count(clusters.shared)
+        own = Spec((width or run.model_width,), run.torch_dtype)
+        return Expected(rows={f"model_{which}": own for which in HALVES})

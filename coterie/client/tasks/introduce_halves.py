@@ -1,0 +1,78 @@
+"""The introduction of a client by halves: what each half of its samples makes of a model that nobody trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.client.group import ClientGroup
+from coterie.client.kept import as_vectors
+from coterie.client.resample import halves
+from coterie.core.blocks import cut
+from coterie.core.clusters import Params, row_bytes
+from coterie.core.expected import Expected, RunFacts, Spec
+from coterie.core.keys import Purpose, generator, key_for, keys_for_clients
+from coterie.core.messages import Broadcast, Reply
+from coterie.core.registry import register
+from coterie.core.shard import Shard
+from coterie.core.task import Task
+from coterie.learners.base import Learner
+from coterie.learners.local_training import LocalTraining
+
+SKETCH = 256
+"""Longest vector that a client tells of each half; longer changes are folded to this length."""
+
+
+@register("introduce-halves")
+@dataclass(frozen=True)
+class IntroduceHalves(Task):
+    """Row `anchor`: how each of two random halves of a client's samples changes the frozen model, (m, 2 W).
+
+    Changes of more than `SKETCH` numbers are folded: every parameter is added, with a random sign, to one of so many
+    sums. Differences between changes keep their directions nearly. As in `Introduce` nothing depends on the round. The
+    second half of a client with one sample is zeros. A client whose row is not finite is rejected.
+    """
+
+    work: LocalTraining
+    seed: int
+
+    def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
+        shard = clients.train
+        anchor = clients.learner.start([key_for(self.seed, Purpose.INTRODUCTION)], shard.x.dtype)
+        width = row_bytes(anchor) // shard.x.element_size()
+        length = min(width, SKETCH)
+        rows = torch.zeros(len(shard), 2, length, dtype=shard.x.dtype)
+        paired, single = np.flatnonzero(shard.sizes >= 2), np.flatnonzero(shard.sizes == 1)
+        one, two = halves(shard.take(paired), self.seed, 0)
+        for part, half, places in ((one, 0, paired), (two, 1, paired), (shard.take(single), 0, single)):
+            if len(part):
+                rows[torch.from_numpy(places), half] = self._changes(clients.learner, part, anchor, broadcast, width)
+        return Reply(clients=shard.ids, rows={"anchor": rows.flatten(1)}).only(rows.isfinite().flatten(1).all(dim=1))
+
+    def _changes(self, learner: Learner, shard: Shard, anchor: Params, broadcast: Broadcast, width: int) -> Tensor:
+        """Return what the samples of each client of a shard make of the frozen model, folded, (m, W)."""
+        keys = keys_for_clients(self.seed, Purpose.INTRODUCTION, 0, shard.hashes)
+        rows = torch.zeros(len(shard), width, dtype=shard.x.dtype)
+        for block in cut(shard, keys, row_bytes(anchor)):
+            count = len(block.positions)
+            tracks = {name: p.to(block.x.device).expand(count, *p.shape[1:])[:, None] for name, p in anchor.items()}
+            change = learner.descend(tracks, block, self.work, broadcast.scalars["lr"])
+            rows[torch.from_numpy(block.positions)] = as_vectors(change)[:, 0].cpu()
+        return folded(rows, self.seed)
+
+    def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
+        return Expected(rows={"anchor": Spec((2 * min(run.model_width, SKETCH),), run.torch_dtype)})
+
+
+def folded(rows: Tensor, seed: int) -> Tensor:
+    """Return rows (m, P) as they are up to `SKETCH` numbers, else as so many sums of them with random signs."""
+    width = rows.shape[1]
+    if width <= SKETCH:
+        return rows
+    random = generator(key_for(seed, Purpose.INTRODUCTION, 1))
+    places = torch.from_numpy(random.integers(0, SKETCH, width))
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], width)).to(rows)
+    return rows.new_zeros(len(rows), SKETCH).index_add_(1, places, rows * signs)

@@ -1,0 +1,105 @@
+"""Groups of clients by the directions in which halves of their samples change one frozen model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.core.registry import register
+from coterie.core.regroup import NewCluster, Regroup
+from coterie.core.shard import Positions
+from coterie.server.clustering.kmeans import kmeans
+from coterie.tiers.landmarks import MOST, Floats, drawn
+from coterie.tiers.procedure import ProcedureStep
+from coterie.tiers.split_test import RATE, SplitTest
+from coterie.tiers.tree_test import CountedByHalves, count_by_halves, directions
+from coterie.tiers.view import View
+
+INTRODUCTIONS = "half_introductions"
+"""Name of the state's array with the number of samples of every client that has come, and then its row, (m, 1 + 2 W);
+zeros for the others."""
+
+
+@register("group-by-halves")
+@dataclass(frozen=True)
+class GroupByHalves(ProcedureStep):
+    """Clients are grouped by what halves of their samples make of a frozen model, as far as tests tell groups apart.
+
+    In every round with new clients the number of groups is counted among all that have come (`count_by_halves`). If
+    there are more than before, all are grouped anew, by k-means on directions; else those that came join the nearest
+    group. The number never falls. The tests of round t have 6 / (pi^2 t^2) of the rate.
+    """
+
+    rate: float = RATE
+    """Probability that a run without groups has more than one cluster, at most."""
+    most: int = MOST
+    """Largest number of clients that are compared with each other."""
+    onboards: ClassVar[bool] = True
+    by_halves: ClassVar[bool] = True
+    reveals: ClassVar[Mapping[str, str]] = {
+        "anchor": "how each half of its samples changes a model that nobody trains, once, folded to 256 numbers"
+    }
+
+    def server_propose(self, view: View) -> Regroup | None:
+        if "anchor" not in view.rows or not len(view.answered):
+            return None
+        told = view.state.arrays[INTRODUCTIONS].value.double().numpy()
+        places = np.flatnonzero(told[:, 0] > 0)
+        places = places[np.argsort(view.hashes[places], kind="stable")]
+        counted = self._counted(view, told, places)
+        view.statistics.extend(test.statistic for test in counted.tests)
+        first, second = np.split(told[places, 1:], 2, axis=1)
+        points = directions(directions(first) + directions(second))
+        before = view.choice.numpy()[places]
+        groups = np.unique(before[before >= 0])
+        K = min(max(len(groups), counted.K), len(np.unique(points, axis=0)))
+        if len(groups) == 0 or K > len(groups):
+            return self._grouped_anew(view, places, points, K, counted.tests)
+        return self._joined(view, places, points, groups)
+
+    def _counted(self, view: View, told: Floats, places: Positions) -> CountedByHalves:
+        """Return how many groups tests show among the clients at these positions that have two halves."""
+        halves = np.split(told[:, 1:], 2, axis=1)
+        both = places[np.all([(half[places] != 0).any(axis=1) for half in halves], axis=0)]
+        both = both[drawn(view.hashes[both], self.most)]
+        rate = self.rate * 6 / (math.pi * (view.round + 1)) ** 2
+        return count_by_halves(halves[0][both], halves[1][both], told[both, 0], rate)
+
+    @staticmethod
+    def _grouped_anew(view: View, places: Positions, points: Floats, K: int, tests: Sequence[SplitTest]) -> Regroup:
+        """Return K groups of all clients that have come, each with the model of the largest cluster it comes from."""
+        labels = kmeans(points, K, 0).labels
+        before = view.choice.numpy()[places]
+        order = sorted(range(K), key=lambda k: _first_parent(before[labels == k]))
+        new = []
+        for k in order:
+            inside = labels == k
+            parents = tuple(int(old) for old in np.unique(before[inside]) if old >= 0)
+            new.append(NewCluster(parents, "larger", tuple(view.clients[i] for i in places[inside])))
+        accepted = [test.sentence for test in tests if test.accepted]
+        arrived = f"{len(view.answered)} clients came"
+        kind = "split" if bool((before >= 0).any()) else "arrival"
+        return Regroup(tuple(new), kind, "; ".join([arrived, *accepted]), hard=True)
+
+    @staticmethod
+    def _joined(view: View, places: Positions, points: Floats, groups: npt.NDArray[np.int64]) -> Regroup:
+        """Return the clusters with those that came in the one whose mean direction is nearest to their own."""
+        before = view.choice.numpy()[places]
+        means = directions(np.stack([points[before == k].mean(axis=0) for k in groups]))
+        nearest = (points @ means.T).argmax(axis=1)
+        new = tuple(
+            NewCluster((int(k),), "copy", tuple(view.clients[i] for i in places[(before < 0) & (nearest == at)]))
+            for at, k in enumerate(groups)
+        )
+        return Regroup(new, "arrival", f"{len(view.answered)} clients came", hard=True)
+
+
+def _first_parent(before: npt.NDArray[np.int64]) -> int:
+    """Return the lowest old cluster of these members, or a number above all for members that are new."""
+    known = before[before >= 0]
+    return int(known.min()) if len(known) else np.iinfo(np.int64).max

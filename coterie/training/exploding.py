@@ -1,0 +1,83 @@
+"""A training whose loss explodes: when to end it, and how to go on if the learning rate was found automatically."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coterie.core.dataset import FederatedDataset
+from coterie.methods.rates import RATE
+from coterie.training import divergence
+from coterie.training.planning import Plan
+from coterie.training.records import RoundRecord
+
+EXPLODED = "exploded"
+"""In a record's `stopped`: the training loss was far too high for several rounds and did not fall."""
+ROUNDS = 3
+"""Rounds in a row after which an exploded training ends."""
+LOWER = 8.0
+"""A learning rate that was found automatically and led to a divergence is divided by this."""
+MOST_TIMES = 3
+"""Times that it is lowered at most."""
+
+
+def reference_of(plan: Plan, records: Sequence[RoundRecord], running: bool = False) -> float | None:
+    """Return the training loss that a sound run stays below; None if nothing is known.
+
+    Args:
+        plan: The run.
+        records: Records of its rounds so far.
+        running: Whether it goes on. Then the loss of the first round also counts if it was recorded during training:
+            what explodes exceeds that, too, before long.
+    """
+    clean = not plan.method.initializer.models_trained and (running or plan.tiers.local.full_batch_steps is not None)
+    first = next((record.loss for record in records if record.loss is not None), None)
+    return divergence.reference(plan.learner.classes, _zero_loss(plan), first, clean)
+
+
+def _zero_loss(plan: Plan) -> float | None:
+    """The training loss of a model that always predicts 0; None for classes, and for clients elsewhere."""
+    if plan.learner.classes is not None or not isinstance(plan.data, FederatedDataset):
+        return None
+    targets = plan.data.train.y[None].double()
+    return float(plan.learner.loss(torch.zeros_like(targets), targets).mean())
+
+
+def has_exploded(plan: Plan, records: Sequence[RoundRecord]) -> bool:
+    """Return whether the loss of the last rounds is far too high, or not finite, and has not fallen since."""
+    last = [record.loss for record in records[-ROUNDS:]]
+    if len(last) < ROUNDS or any(record.answered == 0 for record in records[-ROUNDS:]):
+        return False
+    finite = [loss for loss in last if loss is not None]
+    if not finite:
+        return any(record.loss is not None for record in records)  # else losses are not sent at all
+    known = reference_of(plan, records, running=True)
+    margin = divergence.WIDE_MARGIN if plan.tiers.privacy is not None else divergence.MARGIN
+    if known is None or len(finite) < ROUNDS:
+        return False
+    return all(loss > margin * known for loss in finite) and finite[-1] >= finite[0]
+
+
+def lowered_rate(found: Mapping[str, Any], records: Sequence[RoundRecord]) -> Mapping[str, Any] | None:
+    """Return the findings with a lower learning rate for another try, or None where the run ends as it is.
+
+    Args:
+        found: What was found out before the first round.
+        records: Records of the rounds so far; what they cost is added to the findings.
+    """
+    rate = found.get(RATE)
+    diverged = bool(records) and records[-1].stopped in (EXPLODED, divergence.DIVERGED)
+    if rate is None or not diverged or len(rate.get("diverged_with", ())) >= MOST_TIMES:
+        return None
+    again = {
+        **rate,
+        "lr": rate["lr"] / LOWER,
+        "diverged_with": [*rate.get("diverged_with", ()), rate["lr"]],
+        "exchanges": rate["exchanges"] + len(records),
+        "bytes_up": rate["bytes_up"] + sum(record.bytes_up for record in records),
+        "bytes_down": rate["bytes_down"] + sum(record.bytes_down for record in records),
+    }
+    spent = sum(record.seconds for record in records)
+    return {**found, RATE: again, "beginning_seconds": round(found.get("beginning_seconds", 0) + spent, 6)}

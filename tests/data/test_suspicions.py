@@ -1,0 +1,191 @@
+"""Tables that are read without an error but mean something else: each gets a remark that names the trouble."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.core.readings import same_name
+from coterie.data.copies import is_copy
+from coterie.data.fitting import is_suspicious
+from coterie.data.summary import Moments, summarize
+from coterie.errors import ColumnWarning, InputError
+
+N = 200
+SITE = [f"s{i % 10}" for i in range(N)]
+RANDOM = np.random.default_rng(3)
+X = RANDOM.normal(50, 10, N).round(3)
+Y = (2 * X + RANDOM.normal(0, 9, N)).round(3)
+EVERY_TENTH = np.arange(N) % 10 == 3
+
+
+def note(name: str, **changed: object) -> str:
+    """The note of a column; there is a warning if and only if it is suspicious."""
+    table = {"site": SITE, "x": X, "y": Y, **changed}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ColumnWarning)
+        data = coterie.from_table(table, client="site", target="y")
+    found = next(each for each in data.column_notes if each.column == name)
+    assert is_suspicious(found) == any(repr(name) in str(each.message) for each in caught)
+    return found.detail
+
+
+@pytest.mark.parametrize(
+    ("usual", "code", "shown"),
+    [
+        (RANDOM.integers(1, 6, N).astype(float), 9, "9"),
+        (RANDOM.integers(18, 60, N).astype(float), -1, "-1"),
+        (RANDOM.integers(18, 60, N).astype(float), 99, "99"),
+        (RANDOM.normal(130, 10, N), 0, "0"),
+        (RANDOM.normal(0, 1, N), 8888, "8888"),
+        (np.datetime64("2020-01-01") + RANDOM.integers(0, 900, N), np.datetime64("1900-01-01"), "1900-01-01"),
+        (np.datetime64("2020-01-01") + RANDOM.integers(0, 900, N), np.datetime64("9999-12-31"), "9999-12-31"),
+    ],
+)
+def test_a_frequent_extreme_that_stands_apart_may_be_a_code_for_missing_values(usual, code, shown):
+    assert f"; {shown} is in " in note("c", c=np.where(EVERY_TENTH, code, usual))
+    assert "as a code" not in note("c", c=usual)
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [
+        RANDOM.integers(1, 6, N),
+        RANDOM.integers(0, 2, N),
+        RANDOM.choice([0, 10, 20, 30, 40], N),
+        RANDOM.poisson(2, N),
+        np.where(EVERY_TENTH, 0, RANDOM.uniform(1, 90, N)),
+        RANDOM.choice([10.0, 20.0, 90.0], N),
+    ],
+)
+def test_scales_counts_and_amounts_are_not_suspected(usual):
+    assert "as a code" not in note("c", c=usual)
+
+
+def test_extremes_of_two_parts_are_those_of_the_whole():
+    values = np.array([4.0, 1, 1, 7, 9, 9, 2, 1])
+    for cut in range(1, 8):
+        trained = np.array([1, 1, 0, 1, 1, 1, 1, 1])
+        whole = Moments.of("plain", values, trained)
+        both = Moments.of("plain", values[:cut], trained[:cut]) + Moments.of("plain", values[cut:], trained[cut:])
+        assert (whole.low, whole.low_rows, whole.next_low) == (1, 2, 2)
+        assert (whole.high, whole.high_rows, whole.next_high) == (9, 2, 7)
+        assert (both.low, both.low_rows, both.next_low, both.high, both.high_rows, both.next_high) == (1, 2, 2, 9, 2, 7)
+
+
+def test_classes_and_clients_that_stand_for_missing_values():
+    text = np.where(Y > 100, "high", "low")
+    assert "class 'NA' often marks" in note("y", y=np.where(EVERY_TENTH, "NA", text).tolist())
+    assert "class 'unknown' often marks" in note("y", y=np.where(EVERY_TENTH, "unknown", text).tolist())
+    assert "client 'nan' often marks" in note("site", site=np.where(EVERY_TENTH, "nan", SITE).tolist())
+    assert "client '-999' often marks" in note("site", site=[-999 if i % 7 == 0 else i % 10 for i in range(N)])
+
+
+def test_rare_classes_and_numbers_in_disguise():
+    assert "class 'pos' is in 1 row only" in note("y", y=["pos" if i == 5 else "neg" for i in range(N)])
+    assert "50 classes in 200 rows only" in note("y", y=[f"c{i // 4}" for i in range(N)])
+    with pytest.raises(InputError, match="percent sign: leave the sign out; choose --task classification"):
+        note("y", y=[f"{value}%" for value in Y])
+
+
+def test_suspicious_targets_warn_in_python():
+    assert "holds -999" in note("y", y=np.where(EVERY_TENTH, -999, Y))
+    assert "dominates" in note("y", y=np.where(np.arange(N) == 7, 1e9, Y))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("7", "007"), ("7", "7.0"), ("Bonn", "BONN "), ("\xe9a", "e\u0301a"), ("a b", "a\xa0 b"), ("s1", "s\x001")],
+)
+def test_two_spellings_of_one_name(one, other):
+    assert same_name(one) == same_name(other)
+    detail = note("site", site=[one if i % 20 < 10 and i % 2 else other if i % 2 else "z" for i in range(N)])
+    assert "are probably the same name" in detail or one == other.strip()
+
+
+@pytest.mark.parametrize(("one", "other"), [("7", "70"), ("1.5", "15"), ("a1", "a01"), ("-7", "7"), ("0", "")])
+def test_different_names(one, other):
+    assert same_name(one) != same_name(other)
+
+
+def test_a_client_column_of_measurements():
+    assert "look like measurements" in note("site", site=(X / 7).round(0) + 0.5)
+    assert "150 clients in 200 rows only" in note("site", site=[f"p{i % 150}" for i in range(N)])
+
+
+def test_copies_of_columns_in_other_units_and_words():
+    assert "may be a copy of 'x'" in note("c", c=1.8 * X + 32)
+    assert "may be a copy of 'x'" in note("c", c=-X)
+    assert "may be a copy of the target" in note("c", c=Y / 1000)
+    assert "copy" not in note("c", c=X + RANDOM.normal(0, 0.01, N))
+    text = np.where(Y > 104, "high", "low")
+    assert "may be a copy of the target" in note("c", y=text, c=(Y > 104).astype(int))
+    assert "copy" not in note("c", y=text, c=(X > 51).astype(int))
+
+
+def test_two_columns_with_few_levels_may_agree_by_chance():
+    owner, trained = np.zeros(120, dtype=np.int64), np.ones(120, dtype=bool)
+    one = summarize("one", np.array(["a"] * 70 + ["b"] * 50, dtype=object), trained, owner)
+    other = summarize("other", np.array(["x"] * 50 + ["y"] * 70, dtype=object), trained, owner)
+    assert not is_copy(one, other)
+    assert is_copy(one, other, fewest_levels=2)
+
+
+def test_rows_that_are_copies():
+    twice = {"site": SITE * 2, "x": np.r_[X, X], "y": np.r_[Y, Y]}
+    assert "200 rows equal an earlier row" in note("site", **twice)
+    coarse = {"site": SITE * 2, "x": np.r_[X, X] > 50, "y": np.r_[Y, Y] > 100}
+    assert "equal an earlier row" not in note("site", **coarse)
+
+
+def test_months_codes_and_large_identifiers():
+    assert "months written as numbers" in note("c", c=[202001 + i % 12 for i in range(N)])
+    assert "last digits" in note("c", c=[1e17 + 64 * (i % 50) for i in range(N)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        codes = [f"{i % 10}e{4711 + i % 3}" for i in range(N)]  # no numbers: they would be infinite
+        assert "category" in note("c", c=codes)
+
+
+# ---- predictions -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result():
+    ward = ["a" if i % 3 else "b" for i in range(N)]
+    ward[5] = "rare"
+    dose = [None if i % 40 == 0 else float(value) for i, value in enumerate(X)]
+    table = {"site": SITE, "x": X, "dose": dose, "ward": ward, "y": Y}
+    return coterie.fit(coterie.from_table(table, client="site", target="y"), "fedavg", rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "warning"),
+    [
+        ({}, ""),
+        ({"x": [-999.0] + [50.0] * 9}, "1 row has a value far from those of the training rows, such as -999"),
+        ({"x": [50.0] * 9 + [4000.0]}, "such as 4000"),
+        ({"dose": [None] * 10}, r"'dose' has no value in 100% of the rows, but in [123]\.\d% of the training rows"),
+        ({"ward": ["A"] * 10}, "'ward' has a value that is rare or absent in the training rows in 100% of the rows"),
+        ({"site": ["S1"] * 10}, "1 client is taken for new, .* 'S1' and 's1'"),
+    ],
+)
+def test_rows_to_predict_that_differ_from_those_of_the_training(result, changed, warning):
+    rows = {"site": ["s1"] * 10, "x": [50.0] * 10, "dose": [50.0] * 10, "ward": ["a"] * 10} | changed
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ColumnWarning)
+        result.predict_frame(rows, client="site")
+    assert len(caught) == bool(warning)
+    assert all(re.search(warning, str(each.message)) for each in caught)
+
+
+def test_messages_show_cells_of_arrays_as_plain_values(result):
+    rows = {"x": [50.0], "dose": [50.0], "ward": ["a"]}
+    with pytest.raises(InputError, match="has 'many'"):
+        result.predict(rows | {"x": ["many"]}, client="s1")
+    assert coterie.errors.shown(np.int64(3)) == "3"
+    assert coterie.errors.shown(np.False_) == "False"
