@@ -1,10 +1,10 @@
-"""Is the number of groups found before training? StoCFL, FedGroup and one-shot with defaults, K and adjusted Rand index.
+"""Is the number of groups found before training? StoCFL, FedGroup and one-shot: K and adjusted Rand index.
 
-    python benchmarks/counting_groups.py --seeds 3000 3005 --images usps.npz
-    python benchmarks/counting_groups.py --only linear --participation 0.2
+    python -m benchmarks.counting_groups --seeds 3000 3002 --only digits --only linear --only logistic
+    python -m benchmarks.counting_groups --only linear --participation 0.2
 
-The scenarios are those of `scoreboard.py`. `silhouette` and `held-out` are the two rules of `one-shot --clusters auto`.
-`--participation` is that of StoCFL, in 15 rounds; with all clients a single round shows the groups.
+The scenarios are those of `benchmarks/scoreboard`. `silhouette` and `held-out` are the two rules of `one-shot
+--clusters auto`. `--participation` is that of StoCFL, in 15 rounds; with all clients a single round shows the groups.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from scoreboard import scenarios
 
 import coterie
+from benchmarks.scoreboard.scenarios import scenarios
 from coterie.core.dataset import FederatedDataset
 
 
@@ -39,8 +39,7 @@ def cell(rows: list[tuple[int, float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs=2, default=(3000, 3003), help="first seed, one after the last")
-    parser.add_argument("--only", default="", help="text that the name of a scenario must contain")
-    parser.add_argument("--images", action="append", default=[], help="file of further images")
+    parser.add_argument("--only", action="append", help="first word of the names of scenarios; by default all")
     parser.add_argument("--participation", type=float, default=1.0, help="share of the clients in a round of StoCFL")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -53,13 +52,13 @@ def main() -> None:
     if given.participation == 1:
         ways["stocfl"][1]["rounds"] = 1
     print("| scenario | " + " | ".join(ways) + " |\n|" + " --- |" * (len(ways) + 1))
-    for name, draw in scenarios(given.images).items():
-        if given.only not in name:
+    for name, scenario in scenarios().items():
+        if given.only and name.split()[0] not in given.only:
             continue
-        learner = {} if name.startswith(("linear", "logistic")) else {"learner": "mlp"}
+        learner = {"learner": scenario.learner} if scenario.learner else {}
         rows: dict[str, list[tuple[int, float]]] = {way: [] for way in ways}
         for seed in range(*given.seeds):
-            data = draw(seed)
+            data = scenario.draw(seed).data
             for way, (method, options) in ways.items():
                 rows[way].append(found(data, method, {**options, **learner, "seed": seed}))
         print(f"| {name} | " + " | ".join(cell(rows[way]) for way in ways) + " |", flush=True)

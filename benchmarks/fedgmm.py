@@ -1,9 +1,8 @@
 """FedGMM with Gaussians paired with every model, or tied to one: accuracy, number of clusters, adjusted Rand index.
 
-    python benchmarks/fedgmm.py                       # the two seeds by which the default was chosen
-    python benchmarks/fedgmm.py --seeds 3000 3002
+    python -m benchmarks.fedgmm --seeds 3000 3002
 
-24 clients of scikit-learn's digits in three groups (`scoreboard.py`), mlp, 60 rounds, K=3.
+30 clients of scikit-learn's digits in three groups (`benchmarks/scoreboard`), mlp, 60 rounds, K=3.
 """
 
 from __future__ import annotations
@@ -12,14 +11,16 @@ import argparse
 import warnings
 
 import torch
-from scoreboard import images
 
 import coterie
+from benchmarks.scoreboard.scenarios import scenarios
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 2), help="first seed, and the one after the last")
+    parser.add_argument(
+        "--seeds", type=int, nargs=2, default=(3000, 3002), help="first seed, and the one after the last"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     ways: dict[str, tuple[str, dict[str, object]]] = {
@@ -31,7 +32,7 @@ def main() -> None:
     for kind in ("concept", "feature", "all", "none"):
         cells: dict[str, list[str]] = {way: [] for way in ways}
         for seed in range(*given.seeds):
-            data = images("digits", kind, seed)
+            data = scenarios()[f"digits {kind}"].draw(seed).data
             for way, (method, options) in ways.items():
                 settings = {"learner": "mlp", "rounds": 60, "clusters": 3, "seed": seed, "evaluate_every": 60}
                 with warnings.catch_warnings():

@@ -514,7 +514,11 @@ def _suspicions(column: ColumnSummary, moments: Moments) -> list[str]:
     """Remarks on numbers that may mean something else."""
     odd = [value for value in (moments.low, moments.high) if value in MISSING_CODES]
     found = [f"holds {number_text(value)}, which {MARKS_MISSING}" for value in odd]
-    if moments.count >= FEW_ROWS and (column.codes is None or len(column.codes) >= FEWEST_VALUES):
+    if (
+        not column.constant
+        and moments.count >= FEW_ROWS
+        and (column.codes is None or len(column.codes) >= FEWEST_VALUES)
+    ):
         apart = [(value, rows) for value, rows in _apart(moments, column.whole) if value not in odd]
         found += [_standing_apart(number_text(value), rows) for value, rows in apart]
         odd += [value for value, _ in apart]

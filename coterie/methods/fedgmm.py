@@ -2,8 +2,8 @@
 
 paper                 here
 theta_m2              clusters.params, K = M2          pi_c(m1, m2)  the client's weights, kept by the client
-mu_m1, Sigma_m1       Gaussians of the embedding, diagonal, sent to everybody; `gaussians` = M1, paired with every model,
-                      by default as many as models
+mu_m1, Sigma_m1       Gaussians of the embedding, diagonal, sent to everybody; `gaussians` = M1, by default as many as
+                      models, each paired with every model
 gamma(m1, m2)         responsibilities of a client's samples, once a round, in log space
                       with gaussians=tied each cluster has one Gaussian of its own (m1 = m2)
 

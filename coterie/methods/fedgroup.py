@@ -10,9 +10,10 @@ MADC                      measure=madc: mean difference of two clients' cosines 
 client cold start         whoever is no founder joins the group whose mean update has the largest cosine with its own
 eta_G                     left out: no step between the groups, as for eta_G = 0 (see `flexcfl.py`)
 
-The paper's number of groups is given. By default founders also pretrain on each half of their samples apart: a tree of
-the updates of one half is cut from its root down as long as the mean update of a branch is nearer to the other halves of
-its clients than that of both branches (`tiers/tree_test.py`). The groups themselves are then made as in the paper.
+The paper's number of groups is given. By default founders also pretrain on each half of their samples apart: a tree
+of the updates of one half is cut from its root down as long as the mean update of a branch is nearer to the other
+halves of its clients than that of both branches (`tiers/tree_test.py`). The groups themselves are then made as
+in the paper.
 
 A group's first model is the mean of what its founders made of w_0. All clients pretrain before the first round, also
 those that the paper asks when it first meets them. The groups stay; a newcomer joins by least loss, where the paper
@@ -36,7 +37,7 @@ from coterie.core.registry import register
 from coterie.errors import TrainingError
 from coterie.methods.asking import NOBODY, Cost, ask_everybody, averages, join_by_loss
 from coterie.methods.counting import count_solved
-from coterie.methods.initializers import one_model
+from coterie.methods.initializers import clusters_of, one_model
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.pacfl import FOUNDERS_EACH, founders
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
@@ -103,7 +104,7 @@ class FedGroup(InsideClusters, Initializer):
         count = self.founders or (MOST if given is None else FOUNDERS_EACH * given)
         places = founders(federation, answered, count, run.seed)
         counted = count_solved(run, task, broadcast, answered[places], cost) if given is None else None
-        K, chosen = given if counted is None else counted.K, torch.from_numpy(places)
+        K, chosen = clusters_of(run) if counted is None else counted.K, torch.from_numpy(places)
         found = self._clustered(updates[chosen], K, run.seed)
         by_samples = run.tiers.averaging.client_weight == "samples"
         mass = torch.from_numpy(federation.sizes[answered]) if by_samples else torch.ones(len(answered))

@@ -47,8 +47,8 @@ class StoCFL(TieredMethod):
 
     tau: float | Auto = option(
         AUTO,
-        "clusters unite if their clients' changes of the frozen model have this cosine (the paper: 0.1); auto: tests on "
-        "halves of the clients' samples find the clusters",
+        "clusters unite if their clients' changes of the frozen model have this cosine (0.1 in the paper); auto: tests "
+        "on halves of the clients' samples find the clusters",
     )
     false_splits: float = option(
         RATE, "tau=auto: largest probability that a run without groups has more than one cluster", above=0, high=0.5

@@ -58,7 +58,7 @@ class GroupByHalves(ProcedureStep):
         before = view.choice.numpy()[places]
         groups = np.unique(before[before >= 0])
         K = min(max(len(groups), counted.K), len(np.unique(points, axis=0)))
-        if len(groups) == 0 or K > len(groups):
+        if len(groups) == 0 or len(groups) < K:
             return self._grouped_anew(view, places, points, K, counted.tests)
         return self._joined(view, places, points, groups)
 

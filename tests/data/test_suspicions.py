@@ -66,6 +66,11 @@ def test_scales_counts_and_amounts_are_not_suspected(usual):
     assert "as a code" not in note("c", c=usual)
 
 
+def test_figures_of_clients_are_not_suspected():
+    """One client may be far larger than all others, and all of its rows say so."""
+    assert "as a code" not in note("c", c=[900 if i % 10 == 3 else 10 + i % 10 for i in range(N)])
+
+
 def test_extremes_of_two_parts_are_those_of_the_whole():
     values = np.array([4.0, 1, 1, 7, 9, 9, 2, 1])
     for cut in range(1, 8):

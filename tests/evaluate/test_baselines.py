@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.evaluate.baselines import ALONE, KEYS, MIXED, POOLED, RUN, SITE, Baselines, area, difference
+from coterie.errors import ColumnWarning
+from coterie.evaluate.baselines import ALONE, KEYS, MIXED, POOLED, RUN, SITE, Baselines, area, difference, summarise
 from coterie.evaluate.mixed_model import mixed_model_rmse, pooled_rmse
+from coterie.evaluate.site_models import SiteModel
 
 
 def test_a_difference_of_log_losses_by_hand():
@@ -163,12 +165,29 @@ def test_a_feature_that_holds_the_target_is_warned_of(kind):
     table = {"site": [f"s{i % 8}" for i in range(400)], "x": x, "y": y, "copy": 2 * y + 1}
     if kind == "classes":
         table |= {"y": np.where(y > 0, "yes", "no"), "copy": np.where(y > 0, "dead", "alive")}
-    leaked = coterie.fit(coterie.from_table(table, client="site", target="y"), "fedavg", rounds=60).baselines()
+    with pytest.warns(ColumnWarning, match="may be a copy of the target 'y'"):
+        data = coterie.from_table(table, client="site", target="y")
+    assert "a feature holds the target" in coterie.diagnose(data).warnings[0]
+    leaked = coterie.fit(data, "fedavg", rounds=60).baselines()
     assert "probably a feature holds the target" in leaked.sentences()[0]
     assert kind == "classes" or leaked.difference(POOLED).verdict in ("same", "worse")
     del table["copy"]
     plain = coterie.fit(coterie.from_table(table, client="site", target="y"), "fedavg", rounds=20).baselines()
     assert plain.caution == ""
+
+
+@pytest.mark.parametrize(("other", "small"), [(1.019, True), (1.021, False)])
+def test_a_difference_below_one_per_cent_hardly_matters(other, small):
+    """Mean squares of 1 and 1.019: the RMSE differ by 0.93 % of the larger one; with 1.021 by 1.03 %."""
+    random = np.random.default_rng(0)
+    mine = 1 + 1e-4 * random.normal(size=20)
+    mine /= mine.mean()
+    squares = np.column_stack([mine, np.full(20, 4.0), *[mine * other] * 4])
+    rows = {"held_out": np.ones(20), "squares": squares, "alone": np.ones(20)}
+    site = SiteModel(np.zeros((2, 1)), np.zeros((20, 1)))
+    found = summarise([str(i) for i in range(20)], rows, None, clustered=True, mixed=site, constant=site)
+    assert found.difference(POOLED).verdict == "better"
+    assert ("hardly matters" in found.sentences()[0]) == small
 
 
 def test_rounding_errors_are_no_difference():

@@ -276,7 +276,7 @@ def test_cluster_oracle_with_clients_that_count_alike():
         result = coterie.fit(data, "cluster-oracle", learner="linear:bias=false", pool=pool)
         means[pool] = float(result.models[0]["weight"].ravel()[0])
     assert means == {"samples": pytest.approx(3.0), "clients": pytest.approx(2.0)}
+    labels = {client: (x, np.arange(len(x)) % 2) for client, (x, _) in arrays.items()}
+    data = coterie.from_arrays(labels, truth=[0, 0])
     with pytest.raises(ConfigError, match="pool=clients is for learner linear"):
-        labels = {client: (x, np.arange(len(x)) % 2) for client, (x, _) in arrays.items()}
-        data = coterie.from_arrays(labels, truth=[0, 0])
         coterie.fit(data, "cluster-oracle", learner="logistic:l2=0.1", pool="clients")

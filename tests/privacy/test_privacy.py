@@ -227,7 +227,7 @@ def test_nothing_else_in_an_answer_follows_from_the_data(method, where):
 
 def test_clients_refuse_a_round_that_could_not_be_private_whoever_asks():
     plan = private_plan("ifca", "local", {}, worst_data(0, 1.0))
-    soft = prepare(plan.data, "fedem", "linear", {"rounds": 3, "clusters": 2, "init": "random"})
+    soft = prepare(plan.data, "fedem", "linear", {"rounds": 3, "clusters": 2, "init": "random", "lr": 0.1})
     nosy = replace(soft.tiers, privacy=plan.tiers.privacy)
     honest = replace(plan.tiers, privacy=replace(plan.tiers.privacy, choice=None))
     for tiers, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):

@@ -35,7 +35,7 @@ def test_one_group_is_hardly_ever_divided():
 @pytest.mark.parametrize("groups", [1, 2, 4, 6])
 def test_clear_groups_are_counted(groups: int):
     counted = count_by_halves(*halves_of(groups, 48, 0.3, 0), np.ones(48))
-    assert counted.K == groups
+    assert groups == counted.K
     assert sum(test.accepted for test in counted.tests) == groups - 1
 
 
@@ -104,9 +104,8 @@ def test_an_introduction_is_that_of_each_half():
     assert isinstance(task, IntroduceHalves)
 
     def told(who: list[int]) -> torch.Tensor:
-        return plan.federation.ask(
-            task, Broadcast(0, Clusters({}, K=1), scalars={"lr": 0.1}), np.array(who)
-        ).reply.rows["anchor"]
+        sent = Broadcast(0, Clusters({}, K=1), scalars={"lr": 0.1})
+        return plan.federation.ask(task, sent, np.array(who)).reply.rows["anchor"]
 
     everybody = told(list(range(24)))
     assert everybody.shape == (24, 6)

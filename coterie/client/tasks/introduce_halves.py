@@ -64,7 +64,8 @@ class IntroduceHalves(Task):
         return folded(rows, self.seed)
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:
-        return Expected(rows={"anchor": Spec((2 * min(run.model_width, SKETCH),), run.torch_dtype)})
+        width = None if run.model_width is None else 2 * min(run.model_width, SKETCH)
+        return Expected(rows={"anchor": Spec((width,), run.torch_dtype)})
 
 
 def folded(rows: Tensor, seed: int) -> Tensor:
