@@ -33,17 +33,25 @@ print("clusters along the path:", path.n_clusters_path_.tolist())
 print("the kinds are found:", len(set(zip(path.labels_, kind, strict=True))) == 4)
 
 # %%
+from base64 import b64encode
+
 from coterie.clustering import path_picture
 
 
-class Svg(str):
-    """A drawing that notebooks show."""
+class Drawing:
+    """An SVG picture that notebooks show."""
+
+    def __init__(self, svg):
+        self.svg = svg
+
+    def __repr__(self):
+        return "a drawing of the path"
 
     def _repr_html_(self):
-        return str(self)
+        return f'<img src="data:image/svg+xml;base64,{b64encode(self.svg.encode()).decode()}" alt="{self}">'
 
 
-Svg(path_picture(path))
+Drawing(path_picture(path))
 
 # %% [markdown]
 # ## The proof
