@@ -192,10 +192,10 @@ def grow(picture: Picture) -> None:
     for y, colour, name in ((60, COLOURS[0], "head 1"), (125, COLOURS[1], "head 2"), (190, COLOURS[2], "head 3")):
         picture.line((196, 125), (300, y), GREY, 2, arrow=True)
         picture.model((350, y), name, colour)
-    for y, colour, share in ((60, 0, (0.85, 0.15, 0)), (125, 1, (0.2, 0.7, 0.1)), (190, 2, (0, 0.25, 0.75))):
+    for y, index, share in ((60, 0, (0.85, 0.15, 0)), (125, 1, (0.2, 0.7, 0.1)), (190, 2, (0, 0.25, 0.75))):
         for step in range(3):
             picture.mixture((470 + 50 * step, y + (step - 1) * 5), share, 11)
-        picture.line((398, y), (450, y), COLOURS[colour], 1.5, arrow=True)
+        picture.line((398, y), (450, y), COLOURS[index], 1.5, arrow=True)
     picture.text((WIDTH / 2, 20), "the number of clusters grows by splits and shrinks by removals")
     picture.caption("clients are mixtures of the clusters; whole models or heads on one body", 238)
 

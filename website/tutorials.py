@@ -79,9 +79,11 @@ def _command(line: str) -> str:
 def _value(code: str, name: str, names: dict[str, Any]) -> dict[str, str]:
     """Run the statements of a cell; return how its last expression shows itself."""
     tree = ast.parse(code)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     exec(compile(tree, name, "exec", dont_inherit=True), names)
-    if last is None:
+    if not isinstance(last, ast.Expr):
         return {}
     value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), names)
     if value is None:
