@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit test-faults fuzz docs picture reproductions scoreboard repeat bench clean
+.PHONY: demo test lint types unit test-faults test-dist fuzz dist docs picture pictures reproductions scoreboard repeat bench clean
 
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -35,11 +35,27 @@ test-faults: $(READY)
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 COTERIE_FUZZ_SCALE=$${COTERIE_FUZZ_SCALE:-20} $(BIN)/pytest tests/fuzz tests/methods/test_methods.py -n 2
 
+# Writes the reference pages from the code, runs the tutorials, builds the site into build/site and checks its links; some
+# minutes. Open build/site/index.html: it needs no network and no server.
 docs: $(READY)
 	$(BIN)/python -m coterie.cli.reference docs
+	PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 picture: $(READY)
 	$(BIN)/python docs/picture.py
+
+# The schematic pictures of the documentation.
+pictures: $(READY)
+	$(BIN)/python -m website.pictures docs/images
+
+# Wheel and source distribution in dist.
+dist: $(READY)
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build --no-isolation
+
+# Installs both into empty environments and runs the README's example.
+test-dist: dist
+	$(BIN)/pytest tests/dist -m dist
 
 # Writes the results in papers/reproductions.jsonl as a page; `coterie reproduce NAME` adds to them.
 reproductions: $(READY)

@@ -1,36 +1,36 @@
 """What the documents say runs, and the generated pages are those of the code."""
 
+import json
+import logging
 import re
 import runpy
 import shlex
+import tomllib
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 
-from coterie.cli.about import families
+from coterie.cli.about import families, listed_methods
 from coterie.cli.main import cli
-from coterie.cli.reference import cli_page, measures_table, methods_page
+from coterie.cli.reference import NOTE, generated_endings, generated_pages, page_name
 from coterie.experiments.page import page
 from coterie.experiments.reproduce import RESULTS
-from coterie.methods import Method
 from coterie.training.measures import MEASURES
 from papers import REPRODUCTIONS
+from website.links import rewritten
+from website.pictures import PICTURES, drawn
+from website.tutorials import cells_of, notebook, run_cells
+from website.tutorials import page as page_of_cells
 
 ROOT = Path(__file__).resolve().parent.parent
+ELSEWHERE = {"extending.md"}
+"""Pages whose blocks tests/test_extending.py runs."""
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
-    *(
-        ROOT / "docs" / name
-        for name in (
-            *("architecture.md", "data.md", "one-shot.md", "clustering.md", "finetuning.md", "soft.md"),
-            *("choosing-clusters.md", "callbacks.md", "tiers.md", "adaptive.md", "representation.md", "flower.md"),
-            "flower-deployment.md",
-            *("defaults.md", "two-phase.md", "benchmarks.md", "flower-faults.md"),
-            *("privacy.md", "robust.md", "divergence.md", "measures.md", "certainty.md", "diagnose.md", "sklearn.md"),
-            *("export.md", "tables.md", "report.md"),
-        )
-    ),
+    *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in ELSEWHERE),
 ]
 
 
@@ -83,20 +83,73 @@ def test_examples_run(path, tmp_path, monkeypatch, capsys):
 
 
 def test_generated_pages_are_fresh():
-    assert (ROOT / "docs" / "methods.md").read_text() == methods_page(), "run 'make docs'"
-    assert (ROOT / "docs" / "cli.md").read_text() == cli_page(), "run 'make docs'"
-    assert (ROOT / "docs" / "measures.md").read_text().endswith(measures_table()), "run 'make docs'"
+    for path, text in generated_pages().items():
+        assert (ROOT / "docs" / path).read_text() == text, f"{path} is stale: run 'make docs'"
+    for path, text in generated_endings().items():
+        assert (ROOT / "docs" / path).read_text().endswith(text), f"{path} is stale: run 'make docs'"
     written = page(REPRODUCTIONS.values(), RESULTS)
     assert (ROOT / "docs" / "reproductions.md").read_text() == written, "run 'make reproductions'"
 
 
-def test_links_between_documents_lead_somewhere():
-    for document in [*PAGES, *(ROOT / "docs" / name for name in ("methods.md", "cli.md", "reproductions.md"))]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+def test_every_generated_page_is_of_something_that_is_there():
+    """Pages of methods and commands that are gone would stay otherwise."""
+    folders = ("methods", "reference/cli")
+    found = {
+        path.relative_to(ROOT / "docs").as_posix() for each in folders for path in (ROOT / "docs" / each).glob("*.md")
+    }
+    assert found == {path for path in {**generated_pages(), **generated_endings()} if path.startswith(folders)}
 
 
-def test_the_readme_lists_the_registered_methods():
-    table = re.findall(r"^\| (`.*?) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
-    listed = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
-    assert listed == set(Method.members)
+@pytest.mark.parametrize("kind", listed_methods(), ids=lambda kind: kind.name)
+def test_every_method_has_a_page_with_a_picture_and_advice(kind):
+    by_hand = (ROOT / "docs" / "methods" / page_name(kind)).read_text().partition(NOTE)[0]
+    for part in (f"# {kind.name}\n", "](../images/methods/", "\n## When to use it\n", "\n## When not to use it\n"):
+        assert part in by_hand, f"write it above the generated part of docs/methods/{page_name(kind)}"
+
+
+def test_the_pictures_are_those_of_their_script():
+    for name in PICTURES:
+        assert (ROOT / "docs" / "images" / f"{name}.svg").read_text() == drawn(name), "run 'make pictures'"
+
+
+def test_a_tutorial_becomes_a_page_and_a_notebook_with_what_its_cells_print():
+    cells = cells_of("# %% [markdown]\n# # Title\n#\n# Text.\n\n# %%\na = 1\nprint(a)\na + 1\n")
+    run_cells(cells)
+    assert page_of_cells(cells, "name").split("\n\n")[2:] == [
+        "Text.",
+        "```python\na = 1\nprint(a)\na + 1\n```",
+        "```text { .output }\n1\n```",
+        "```text { .output }\n2\n```\n",
+    ]
+    text, code = json.loads(notebook(cells))["cells"]
+    assert "".join(text["source"]) == "# Title\n\nText."
+    assert [output["output_type"] for output in code["outputs"]] == ["stream", "execute_result"]
+
+
+def test_links_to_files_outside_docs_lead_to_pages():
+    text = "[a](../CONTRIBUTING.md#taste) [b](../examples/own_data.py) [c](tables.md) [d](https://example.org)"
+    wanted = (
+        "[a](../contributing.md#taste) [b](../source/examples/own_data.py.md) [c](tables.md) [d](https://example.org)"
+    )
+    assert rewritten(text.replace("../", "../../"), "reference/page.md") == wanted
+
+
+def test_the_citation_names_the_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.filterwarnings("ignore")  # of MkDocs' own dependencies
+def test_the_site_is_built_without_a_warning(tmp_path, monkeypatch, caplog):
+    """Every page is in the navigation, and every link and anchor leads somewhere.
+
+    Without the reference of the API and without running the tutorials, which `make docs` does.
+    """
+    monkeypatch.setenv("COTERIE_DOCS_API", "false")
+    monkeypatch.setenv("COTERIE_DOCS_RUN", "false")
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site"), strict=False)
+    config.plugins.run_event("startup", command="build", dirty=False)
+    build(config)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    start = (tmp_path / "site" / "index.html").read_text()
+    assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", start), "the site can be read without a network"

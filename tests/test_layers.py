@@ -261,8 +261,9 @@ def test_tier_methods_start_with_their_side(tier):
     assert seen > 0
 
 
-KINDS = {"golden", "fuzz", "faults"}
-"""Folders of tests that are about the whole package: results that must not change, random input, killed processes."""
+KINDS = {"golden", "fuzz", "dist", "faults"}
+"""Folders of tests that are about the whole package: results that must not change, random input, killed
+processes, and what is distributed."""
 
 
 def test_tests_stand_where_the_code_stands():

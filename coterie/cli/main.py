@@ -27,6 +27,7 @@ from coterie.cli.options import RunCommand, SuggestingGroup, is_complete, read_c
 from coterie.cli.plugins import FLAG, HELP, PluginCommand, load_all
 from coterie.cli.predict import predict_command
 from coterie.cli.progress import comparison_progress, run_progress
+from coterie.cli.purposes import PURPOSES
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.scoreboard import scoreboard_command
 from coterie.cli.sweep import go_on_with_sweep, sweep_command
@@ -290,9 +291,18 @@ cli.add_command(export_command)
 
 
 @cli.command(cls=PluginCommand)
-def methods() -> None:
-    """List the methods."""
-    show.methods(out)
+@click.option("--for", "purpose", type=click.Choice(list(PURPOSES)), help="Only those to try first for this purpose.")
+def methods(purpose: str | None) -> None:
+    """List the methods, or those to try first for a purpose.
+
+    \b
+    coterie methods
+    coterie methods --for unknown-k
+    """
+    if purpose is None:
+        show.methods(out)
+    else:
+        show.purpose(out, PURPOSES[purpose])
 
 
 @cli.command(cls=PluginCommand)

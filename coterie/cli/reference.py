@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -24,13 +25,16 @@ from coterie.cli.about import (
 from coterie.cli.describe import suggestions
 from coterie.cli.main import cli
 from coterie.cli.options import default_text
+from coterie.cli.purposes import PURPOSES
 from coterie.core.registry import Registered
-from coterie.data import SCENARIOS
+from coterie.data import SCENARIOS, scenario
+from coterie.errors import ConfigError
 from coterie.learners import LEARNERS, learner_options
 from coterie.methods.base import Method, TieredMethod
 from coterie.methods.ifca import IFCA
 from coterie.options import Option, options_of
 from coterie.training.measures import BUILT_IN
+from coterie.training.planning import prepare
 
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100
@@ -41,36 +45,128 @@ NAMED = (
 )
 """Families whose members users name in options."""
 
+GROUPS = {
+    "self": "A model for every client",
+    "one": "One model for all clients",
+    "found": "Clusters that are found",
+    "truth": "Clusters that are known: what clustering could reach at best",
+}
+"""Titles of the parts of the list of methods, by where the clusters come from."""
 
-def methods_page() -> str:
-    """docs/methods.md: every method, scenario and learner with its options."""
-    parts = [NOTE, "# Methods, scenarios, learners\n", "The same text on the command line: `coterie describe NAME`.\n"]
-    parts += ["## Methods\n", _list([(kind.name, kind.summary) for kind in listed_methods()])]
-    parts += [_method(kind) for kind in listed_methods()]
-    parts.append("## Options that most methods have\n")
-    parts.append("Defaults are IFCA's; the sections above name what other methods set differently or do not take.\n")
+
+def method_page(kind: type[Method]) -> str:
+    """Return the generated part of the page of a method."""
+    lines = [NOTE, "## The algorithm\n", f"{_capital(kind.summary)}. ({kind.citation})\n"]
+    lines += [f"{paragraph}\n" for paragraph in description(kind)]
+    lines.append(f"{kind.equals()}\n")
+    if kind.learners is not None:
+        lines.append(f"Learners: {', '.join(f'`{name}`' for name in kind.learners)}.\n")
+    lines.append("## How to run it\n")
+    lines.append(f"```sh\ncoterie run {_example(kind)} --method {kind.name}\ncoterie describe {kind.name}\n```\n")
+    lines.append("In Python, with the defaults written out:\n")
+    lines.append(f"```py\n{_broken(python_form(default_method(kind)))}\n```\n")
+    lines.append("## Options\n")
+    special, changed = _special(kind), _changed(kind)
+    lines.append(_table(special) if special else "The method has no options of its own.\n")
+    lines.append("All other options are [those that most methods have](../reference/options.md).\n")
+    if changed:
+        lines.append("Other defaults: " + ", ".join(f"`{o.name}={default_text(o)}`" for o in changed) + ".\n")
+    if kind.refuses:
+        lines.append("Not supported: " + ", ".join(f"`{name}`" for name in sorted(kind.refuses)) + ".\n")
+    lines.append("## What the server sees\n")
+    seen = server_sees(kind)
+    lines += [f"- `{row}`: {meaning}" for row, meaning in seen.items()]
+    lines.append("" if seen else "No messages travel: the data stays in one process.\n")
+    lines.append(f"Private runs: {private_forms(kind)}. See [Privacy](../privacy.md).\n")
+    lines.append(f"## Citation\n\n{_capital(kind.citation)}.\n")
+    return "\n".join(lines)
+
+
+def methods_index() -> str:
+    """Return docs/methods/index.md: all methods, by where their clusters come from."""
+    parts = [NOTE, "# Methods\n"]
+    parts.append(
+        "Each page has the idea, a picture, when to use the method and when not, its options and what the server sees. "
+        "[Which method?](../which-method.md) helps to choose; `coterie methods` prints this list, and "
+        "`coterie describe NAME` prints the options.\n"
+    )
+    for kind, title in GROUPS.items():
+        parts.append(f"## {title}\n")
+        rows = [
+            (f"[`{each.name}`]({page_name(each)})", f"{each.summary} ({short_citation(each)})")
+            for each in listed_methods()
+            if each.groups.kind == kind
+        ]
+        parts.append(_list(rows))
+    return "\n".join(parts)
+
+
+def short_citation(kind: type[Method]) -> str:
+    """Return a citation without titles: `Ghosh, Chung, Yin, Ramchandran 2020`."""
+    first = kind.citation.split(";")[0]
+    authors, colon, rest = first.partition(": ")
+    years = [word for word in rest.replace(",", " ").split() if word.isdigit() and len(word) == 4]
+    if not colon or not years:
+        return kind.citation
+    names = authors.split(", ")
+    return f"{', '.join(names) if len(names) < 4 else f'{names[0]} and others'} {years[0]}"
+
+
+def page_name(kind: type[Method]) -> str:
+    """Return the file name of the page of a method: `hcfl-plus.md` for `hcfl+`."""
+    return f"{kind.name.replace('+', '-plus')}.md"
+
+
+def purposes_table() -> str:
+    """Return the generated part of docs/which-method.md: methods to try first for each purpose, with commands."""
+    parts = [NOTE]
+    for purpose in PURPOSES.values():
+        parts.append(f"## {purpose.name}\n\n{purpose.situation}\n\n```sh\ncoterie methods --for {purpose.name}\n```\n")
+        parts += ["| method | why | command |", "| --- | --- | --- |"]
+        for choice in purpose.choices:
+            page = page_name(Method.members[choice.method])
+            parts.append(f"| [`{choice.method}`](methods/{page}) | {choice.reason} | `{choice.command}` |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def options_page() -> str:
+    """Return docs/reference/options.md: the options that most methods have, and the values that have names."""
+    parts = [NOTE, "# Options that most methods have\n"]
+    parts.append("Defaults are those of `ifca`; the page of each method names what it sets differently or refuses.\n")
     for title, options in sections(IFCA).items():
         shared = [option for option in options if title != SECTIONS[""] or option.name in COMMON]
-        parts.append(f"### {title if title != SECTIONS[''] else 'Exchange'}\n\n{_table(shared)}")
+        parts.append(f"## {title if title != SECTIONS[''] else 'Exchange'}\n\n{_table(shared)}")
     parts.append("## Named values\n")
     parts.append(
         "Settings follow the name, as in `--init gaussian:sd=2`; in TOML they are a table, `init = {name = "
         '"gaussian", sd = 2}`. A run folder, a result or models are initializers, too.\n'
     )
     parts += [_family(family) for family in families() if family.family in NAMED]
-    parts.append("## Scenarios\n")
-    for scenario in SCENARIOS.values():
-        text = " ".join((scenario.build.__doc__ or "").split())
-        parts += [f"### {scenario.name}\n", f"{scenario.summary[0].upper()}{scenario.summary[1:]}. {text}\n"]
-        parts.append(_table(scenario.options))
-        parts.append(f"Suggests {', '.join(f'`{part}`' for part in suggestions(scenario).split(', '))}.\n")
-    parts.append("## Learners\n")
+    return "\n".join(parts)
+
+
+def scenarios_page() -> str:
+    """Return docs/reference/scenarios.md: every scenario with its options."""
+    parts = [NOTE, "# Scenarios\n", "The same text in the terminal: `coterie describe NAME`.\n"]
+    parts.append(_list([(f"[`{each.name}`](#{each.name})", each.summary) for each in SCENARIOS.values()]))
+    for entry in SCENARIOS.values():
+        text = " ".join((entry.build.__doc__ or "").split())
+        parts += [f"## {entry.name}\n", f"{_capital(entry.summary)}. {text}\n", _table(entry.options)]
+        parts.append(f"Suggests {', '.join(f'`{part}`' for part in suggestions(entry).split(', '))}.\n")
+    return "\n".join(parts)
+
+
+def learners_page() -> str:
+    """Return docs/reference/learners.md: every learner with its settings."""
+    parts = [NOTE, "# Learners\n"]
+    parts.append(
+        "A learner is a family of models. A function that returns a `torch.nn.Module` is a learner too: "
+        "`coterie.fit(data, learner=function)`.\n"
+    )
     for name, build in LEARNERS.items():
         settings = ", ".join(f"`{p.name}={_default(p.default)}`" for p in learner_options(name).values())
-        parts.append(f"### {name}\n\n{' '.join((build.__doc__ or '').split())} Settings: {settings}.\n")
-    parts.append(
-        "A function that returns a `torch.nn.Module` is a learner too: `coterie.fit(data, learner=function)`.\n"
-    )
+        parts.append(f"## {name}\n\n{' '.join((build.__doc__ or '').split())} Settings: {settings}.\n")
     return "\n".join(parts)
 
 
@@ -95,26 +191,45 @@ def _table(options: tuple[Option, ...] | list[Option]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _method(kind: type[Method]) -> str:
-    lines = [f"### {kind.name}\n", f"{kind.summary[0].upper()}{kind.summary[1:]}. ({kind.citation})\n"]
-    lines += [f"{paragraph}\n" for paragraph in description(kind)]
-    lines.append(f"{kind.equals()}\n")
-    lines.append("What the server gets to see of each client:\n")
-    lines += [f"- {row}: {meaning}" for row, meaning in server_sees(kind).items()]
-    lines.append(f"\nPrivate runs: {private_forms(kind)}.")
-    lines.append(f"\nIn Python: `{python_form(default_method(kind))}`")
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _example(kind: type[Method]) -> str:
+    """Return the first of some scenarios that the method can run on."""
+    for name in ("rotated-digits", "mixed-regression", "linear-representation"):
+        with suppress(ConfigError):
+            prepare(scenario(name), kind.name, None, {})
+            return name
+    raise AssertionError(f"no scenario for {kind.name}")
+
+
+def _broken(expression: str) -> str:
+    """Return a Python call as Ruff formats it, with each of its outer arguments on a line of its own."""
+    name, _, arguments = expression.replace("'", '"').removesuffix(")").partition("(")
+    lines, depth, line = list[str](), 0, ""
+    for letter in arguments:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            lines.append(line.strip())
+            line = ""
+        else:
+            line += letter
+    lines += [line.strip()] if line.strip() else []
+    return "\n".join([f"{name}(", *(f"    {each}," for each in lines), ")"]) if lines else f"{name}()"
+
+
+def _special(kind: type[Method]) -> list[Option]:
+    """The options that only this method and few others have."""
+    listed = [o for title, options in sections(kind).items() if title != SECTIONS["run"] for o in options]
+    return [each for each in listed if each.name not in COMMON]
+
+
+def _changed(kind: type[Method]) -> list[Option]:
+    """The common options whose default differs from that of IFCA."""
     own = {option.name: option for options in sections(kind).values() for option in options}
     usual = {option.name: option.default for options in sections(IFCA).values() for option in options}
-    other = [o for name, o in own.items() if name in COMMON and o.default != usual.get(name)]
-    if other:
-        lines.append("\nSets " + ", ".join(f"`{o.name}={default_text(o)}`" for o in other) + ".")
-    if kind.refuses:
-        lines.append("\nDoes not take " + ", ".join(f"`{name}`" for name in sorted(kind.refuses)) + ".")
-    special = [o for title, options in sections(kind).items() if title != SECTIONS["run"] for o in options]
-    special = [o for o in special if o.name not in COMMON]
-    if special:
-        lines.append("\n" + _table(special))
-    return "\n".join([*lines, ""])
+    return [o for name, o in own.items() if name in COMMON and o.default != usual.get(name)]
 
 
 def _family(family: type[Registered]) -> str:
@@ -129,23 +244,41 @@ def _family(family: type[Registered]) -> str:
     return "\n".join([*lines, ""])
 
 
-def cli_page() -> str:
-    """docs/cli.md: the help text of every command."""
-    parts = [NOTE, "# Command line\n"]
+def command_pages() -> dict[str, str]:
+    """Return the help text of every command, by the name of its page below docs/reference/cli."""
     root = click.Context(cli, info_name="coterie", terminal_width=WIDTH)
-    parts.append(f"```text\n{cli.get_help(root)}\n```\n")
+    rows = [(f"[`coterie {name}`]({name}.md)", each.get_short_help_str(200)) for name, each in cli.commands.items()]
+    index = [NOTE, "# Command line\n", f"```text\n{cli.get_help(root)}\n```\n", _list(rows)]
+    pages = {"index.md": "\n".join(index)}
     for name, command in cli.commands.items():
-        parts += _help(name, command, root)
-    return "\n".join(parts)
+        pages[f"{name}.md"] = "\n".join([NOTE, *_help(name, command, root, "#")])
+    return pages
 
 
-def _help(name: str, command: click.Command, parent: click.Context) -> list[str]:
+def _help(name: str, command: click.Command, parent: click.Context, mark: str) -> list[str]:
     """The help text of a command, and below it those of its own commands."""
     context = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH)
-    parts = [f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"]
+    parts = [f"{mark} {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"]
     for inner, subcommand in command.commands.items() if isinstance(command, click.Group) else ():
-        parts += _help(inner, subcommand, context)
+        parts += _help(inner, subcommand, context, f"{mark}#")
     return parts
+
+
+def generated_pages() -> dict[str, str]:
+    """Return every page that is generated as a whole, by its path below docs."""
+    whole = {
+        "methods/index.md": methods_index(),
+        "reference/options.md": options_page(),
+        "reference/scenarios.md": scenarios_page(),
+        "reference/learners.md": learners_page(),
+    }
+    return whole | {f"reference/cli/{name}": text for name, text in command_pages().items()}
+
+
+def generated_endings() -> dict[str, str]:
+    """Return the end of every page that starts with text written by hand, by its path below docs."""
+    ends = {f"methods/{page_name(kind)}": method_page(kind) for kind in listed_methods()}
+    return ends | {"measures.md": measures_table(), "which-method.md": purposes_table()}
 
 
 def main() -> None:
@@ -153,10 +286,13 @@ def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: python -m coterie.cli.reference FOLDER")
     folder = Path(sys.argv[1])
-    (folder / "methods.md").write_text(methods_page())
-    (folder / "cli.md").write_text(cli_page())
-    measures = folder / "measures.md"
-    measures.write_text(measures.read_text().partition(NOTE)[0] + measures_table())
+    for path, text in generated_pages().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    for path, text in generated_endings().items():
+        page = folder / path
+        by_hand = page.read_text().partition(NOTE)[0] if page.exists() else f"# {page.stem}\n\n"
+        page.write_text(by_hand + text)
 
 
 if __name__ == "__main__":

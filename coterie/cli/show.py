@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.cli.about import listed_methods
+from coterie.cli.purposes import Purpose
 from coterie.cli.terminal import visible
 from coterie.data import SCENARIOS
 from coterie.evaluate.baselines import Baselines
@@ -342,7 +343,19 @@ def methods(console: Console) -> None:
     for kind in listed_methods():
         table.add_row(kind.name, kind.summary)
     console.print(table)
-    console.print("\n'coterie describe NAME' tells more.", highlight=False)
+    console.print(
+        "\n'coterie describe NAME' tells more, 'coterie methods --for PURPOSE' what to try first.", highlight=False
+    )
+
+
+def purpose(console: Console, purpose: Purpose) -> None:
+    """The methods to try first for a purpose, each with a command."""
+    console.print(purpose.situation, highlight=False)
+    for choice in purpose.choices:
+        console.print(f"\n{choice.method}", style="bold", highlight=False)
+        console.print(f"  {choice.reason}", highlight=False)
+        console.print(f"  {choice.command}", highlight=False, soft_wrap=True)
+    console.print("\n'coterie diagnose' recommends a method for your clients.", highlight=False)
 
 
 def scenarios(console: Console) -> None:

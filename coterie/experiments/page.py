@@ -10,6 +10,7 @@ from coterie.experiments.results import read
 
 NOTE = "<!-- Written by `make reproductions` from papers/reproductions.jsonl; do not edit. -->\n"
 VERDICTS = {True: "holds", False: "does not hold", None: "not run"}
+SUMMARY = "How many of the claims of each figure or table hold; the sections below give the evidence for each."
 
 
 def page(reproductions: Iterable[Reproduction], results: Path) -> str:
@@ -21,13 +22,19 @@ def page(reproductions: Iterable[Reproduction], results: Path) -> str:
         "`papers/reproductions.jsonl` yet and adds them; `coterie reproduce NAME --quick` shows a small version in a "
         "minute or two; `make reproductions` writes this page. In brackets: the number of seeds.\n",
     ]
+    sections, rows = list[str](), list[list[str]]()
     for reproduction in reproductions:
         found = read(results, reproduction.kept_as)
-        parts += [f"## {reproduction.name}\n", f"{reproduction.title} ({reproduction.paper}). {reproduction.notes}\n"]
-        parts.append(f"```sh\ncoterie reproduce {reproduction.name}\n```\n")
-        parts += [_markdown(table) for table in reproduction.tables(found, False)]
-        parts.append(_verdicts(reproduction.claims(found, False)))
-    return "\n".join(parts)
+        claims = reproduction.claims(found, False)
+        sections.append(f"## {reproduction.name}\n")
+        sections.append(f"{reproduction.title} ({reproduction.paper}). {reproduction.notes}\n")
+        sections.append(f"```sh\ncoterie reproduce {reproduction.name}\n```\n")
+        sections += [_markdown(table) for table in reproduction.tables(found, False)]
+        sections.append(_verdicts(claims))
+        counts = [str(sum(claim.holds is verdict for claim in claims)) for verdict in VERDICTS]
+        rows.append([f"[{reproduction.name}](#{reproduction.name})", reproduction.paper, *counts])
+    parts.append(_markdown(Table(SUMMARY, ["reproduction", "paper", *VERDICTS.values()], rows)))
+    return "\n".join([*parts, *sections])
 
 
 def _markdown(table: Table) -> str:

@@ -231,3 +231,7 @@ def test_the_page_shows_every_reproduction_and_what_was_not_run(tmp_path):
     for name in REPRODUCTIONS:
         assert f"## {name}\n" in text
     assert "| IFCA | 94.20 ± 0.03 | not run |" in text
+    claims = len(REPRODUCTIONS["ifca-figure3"].claims({}, False))
+    assert (
+        f"| [ifca-figure3](#ifca-figure3) | Ghosh, Chung, Yin, Ramchandran 2020, figure 3 | 0 | 0 | {claims} |" in text
+    )

@@ -1,0 +1,174 @@
+"""Which method suits which purpose: the table behind `coterie methods --for` and the page "Which method?"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method that suits a purpose, and the command that tries it."""
+
+    method: str
+    reason: str
+    scenario: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Options as in TOML: names with underscores, values as they are."""
+
+    @property
+    def command(self) -> str:
+        """The command that runs the method with these options on the scenario."""
+        flags = [f"--{name.replace('_', '-')} {value}" for name, value in self.options.items()]
+        return " ".join(["coterie run", self.scenario, "--method", self.method, *flags])
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """A situation, and the methods that suit it, the first to try first."""
+
+    name: str
+    situation: str
+    choices: tuple[Choice, ...]
+
+
+PURPOSES = {
+    each.name: each
+    for each in (
+        Purpose(
+            "regression",
+            "The target is a number, and the features are columns of a table.",
+            (
+                Choice(
+                    "ifca",
+                    "Works with every learner; held-out samples choose the number of clusters, which may be one.",
+                    "mixed-regression",
+                    {"clusters": "auto"},
+                ),
+                Choice(
+                    "two-phase",
+                    "Linear regression from any start, if some clients have enough samples to be anchors.",
+                    "mixed-regression",
+                    {"clusters": "auto"},
+                ),
+                Choice(
+                    "linear-heads-found",
+                    "Many features, and groups that differ in few directions: they share a linear subspace.",
+                    "linear-representation",
+                ),
+            ),
+        ),
+        Purpose(
+            "images",
+            "The samples are images, and the model is a network.",
+            (
+                Choice(
+                    "ifca",
+                    "The number of groups is known, or a few numbers can be tried.",
+                    "rotated-digits",
+                    {"clusters": 4, "restarts": 5},
+                ),
+                Choice(
+                    "cfl",
+                    "The number of groups is unknown, and every client takes part in most rounds.",
+                    "rotated-digits",
+                ),
+                Choice(
+                    "hcfl+",
+                    "The number of groups is unknown, and clients differ in several ways at once.",
+                    "diverse-shift",
+                ),
+            ),
+        ),
+        Purpose(
+            "few-samples",
+            "Most clients have too few samples for a model of their own.",
+            (
+                Choice(
+                    "ifca",
+                    "Clients only compare losses, which needs few samples, and are assigned again in every round.",
+                    "mixed-regression",
+                    {"clusters": 3, "restarts": 5},
+                ),
+                Choice(
+                    "two-phase",
+                    "For linear regression: a few larger clients find the groups, the small ones join.",
+                    "mixed-regression",
+                    {"clusters": 3},
+                ),
+                Choice(
+                    "fedavg",
+                    "If clients cannot be told apart: one model, then a few local steps of each client.",
+                    "mixed-regression",
+                    {"finetune": 10},
+                ),
+            ),
+        ),
+        Purpose(
+            "unknown-k",
+            "The number of groups is unknown.",
+            (
+                Choice(
+                    "ifca",
+                    "Held-out samples choose the number in trial runs; the answer may be one, or 'cannot tell'.",
+                    "rotated-digits",
+                    {"clusters": "auto"},
+                ),
+                Choice(
+                    "two-phase",
+                    "For linear regression: the anchors show the number.",
+                    "mixed-regression",
+                    {"clusters": "auto"},
+                ),
+                Choice(
+                    "odcl",
+                    "In one round: convex clustering finds the number and proves the partition.",
+                    "odcl-linear",
+                    {"clustering": "convex"},
+                ),
+                Choice(
+                    "cfl",
+                    "While training: a cluster is split where a test on held-out samples says so.",
+                    "rotated-digits",
+                ),
+            ),
+        ),
+        Purpose(
+            "private",
+            "Differential privacy is needed: noise with a stated budget.",
+            (
+                Choice(
+                    "ifca",
+                    "Only sums over clients are used, and noise at each client hides what it sends.",
+                    "rotated-digits",
+                    {"clusters": 4, "privacy": "local", "privacy_epsilon": 8},
+                ),
+                Choice(
+                    "fedavg",
+                    "The baseline: noise costs a single model less than several.",
+                    "rotated-digits",
+                    {"privacy": "local", "privacy_epsilon": 8},
+                ),
+            ),
+        ),
+        Purpose(
+            "one-round",
+            "Clients can be asked only once.",
+            (
+                Choice(
+                    "odcl",
+                    "Clients send their own solutions once; the server clusters and averages them.",
+                    "odcl-linear",
+                ),
+                Choice(
+                    "odcl",
+                    "The same without a number of clusters, with a proof of the partition.",
+                    "odcl-linear",
+                    {"clustering": "convex"},
+                ),
+                Choice("naive-averaging", "The baseline: the mean of all solutions.", "odcl-linear"),
+            ),
+        ),
+    )
+}
+"""All purposes by name."""

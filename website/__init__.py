@@ -1,0 +1,1 @@
+"""What `make docs` needs beside the pages: see mkdocs.yml."""

@@ -1,0 +1,74 @@
+"""Hooks of MkDocs: pages that are made while the site is built, and navigation that follows from the code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+from coterie.cli.about import listed_methods
+from coterie.cli.reference import GROUPS, page_name
+from website.links import DOCUMENTS, ROOT, rewritten, sources
+from website.scoreboard import MEASURED, measured
+from website.tutorials import TUTORIALS, page_and_notebook
+
+RUN = os.environ.get("COTERIE_DOCS_RUN", "true") == "true"
+"""Whether the tutorials are run."""
+
+
+MEASUREMENTS = ("scoreboard.md", "defaults.md")
+"""Pages that commands write, after long runs; a checkout may be without them."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill the parts of the navigation that have a page for each method, module or command."""
+    docs = Path(config.docs_dir)
+    methods: list[Any] = ["methods/index.md"]
+    for kind, title in GROUPS.items():
+        methods.append({title: [f"methods/{page_name(each)}" for each in listed_methods() if each.groups.kind == kind]})
+    _replace(config.nav, "Methods", methods)
+    _replace(config.nav, "Benchmarks", ["benchmarks.md", *(each for each in MEASUREMENTS if (docs / each).is_file())])
+    for title, folder in {"API": "reference/api", "Command line": "reference/cli"}.items():
+        pages = sorted(path.relative_to(docs).as_posix() for path in (docs / folder).glob("*.md"))
+        _replace(config.nav, title, sorted(pages, key=lambda name: not name.endswith("index.md")))
+    return config
+
+
+def _replace(items: list[Any] | None, title: str, pages: list[Any]) -> None:
+    for item in items or ():
+        if isinstance(item, dict):
+            for name, inner in item.items():
+                if name == title:
+                    item[name] = pages
+                elif isinstance(inner, list):
+                    _replace(inner, title, pages)
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add documents beside docs, tutorials with what their cells print, and source files that pages name."""
+    made: dict[str, str] = {
+        page: (ROOT / document).read_text() for document, page in DOCUMENTS.items() if page != "index.md"
+    }
+    for script in TUTORIALS:
+        name = f"tutorials/{script.stem}"
+        made[f"{name}.md"], notebook = page_and_notebook(script, RUN)
+        files.append(File.generated(config, f"{name}.ipynb", content=notebook))
+    texts = [(each.src_uri, each.content_string) for each in files.documentation_pages()]
+    linked = sources([*texts, *made.items()])
+    for name, text in made.items():
+        files.append(File.generated(config, name, content=text))
+    for name, text in linked.items():
+        files.append(File.generated(config, name, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Let links lead to pages, and show measured results where a page asks for them."""
+    name = page.file.src_uri
+    if MEASURED in markdown:
+        markdown = markdown.replace(MEASURED, measured())
+    return markdown if name.startswith("source/") else rewritten(markdown, name)
