@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.aspects import ASPECTS, DOUBTS
+from coterie.client.aspects import ASPECTS, DOUBTS, parts_of
 from coterie.client.tasks import ShiftDraws, ShiftScores
 from coterie.core.clusters import Params
 from coterie.core.keys import Purpose, generator, key_for
@@ -182,7 +182,7 @@ def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
     n = scores.sizes
     counts = resampled_counts(len(n), seed)
     pairs = n * (n - 1)
-    slopes = n * np.maximum(n - 3, 0) if pooled.classes is None else (n - 1) * np.maximum(n - 2, 0)
+    slopes = n * np.maximum(n - 3, 0) if pooled.classes is None else _pairs_of_parts(n)
     tests = {
         "model": _test(scores, "model", pairs, scale, unit, counts),
         "relation": _test(scores, "relation", slopes, scale, unit, counts),
@@ -201,6 +201,13 @@ def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
         LEVEL,
         _SENTENCES[kind],
     )
+
+
+def _pairs_of_parts(sizes: Floats) -> Floats:
+    """Return about how many pairs of differences between labels the parts of clients have, (m,)."""
+    _, real = parts_of(torch.from_numpy(sizes))
+    inside = (real.sum(dim=2) - 1).clamp(min=0).double()
+    return np.asarray(inside.sum(dim=1).pow(2) - inside.pow(2).sum(dim=1))
 
 
 _SENTENCES: Mapping[ShiftKind, str] = {

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
 
-from coterie.client.aspects import ASPECTS, Aspect, Profiled, Samples, aspect_of, sample_blocks, samples_of, signed
+from coterie.client.aspects import (
+    ASPECTS,
+    MOST_TOGETHER,
+    Aspect,
+    Conditional,
+    Profiled,
+    Samples,
+    aspect_of,
+    given_their_number,
+    parts_of,
+    sample_blocks,
+    samples_of,
+    signed,
+)
 from coterie.core.blocks import cut
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
@@ -105,13 +120,85 @@ def test_slopes_with_own_intercepts_against_least_squares():
             assert torch.allclose(found, torch.zeros(2).double(), atol=1e-6)
 
 
+@pytest.mark.parametrize("offset", [[0.0, 0, 0, 0], [1.0, -2, 0.5, 3], [300.0, 299, -300, 0]])
+def test_labels_given_their_number_against_all_orders(offset):
+    """Every order of s first labels among the first n - 1 samples, with probability proportional to exp(sum of y o)."""
+    o = torch.tensor(offset).double()
+    either = torch.tensor([True, True, True, False])
+    for s in range(4):
+        first = torch.tensor([j < s for j in range(4)])
+        orders = torch.tensor([[j in taken for j in range(4)] for taken in combinations(range(3), s)]).double()
+        weights = torch.softmax(orders @ o, dim=0)
+        mean = weights @ orders
+        covariance = orders.T @ (orders * weights[:, None]) - torch.outer(mean, mean)
+        left, found = given_their_number(o, first, either)
+        assert torch.allclose(left, first.double() - mean, atol=1e-12)
+        assert torch.allclose(found, covariance, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [*range(1, 40), 1000])
+def test_every_sample_is_in_one_part(n):
+    place, real = parts_of(torch.tensor([float(n), 3.0]))
+    assert sorted(place[0][real[0]].tolist()) == list(range(n))
+    assert sorted(place[1][real[1]].tolist()) == [0, 1, 2]
+    assert place.shape[2] <= max(2, MOST_TOGETHER)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
-def test_own_intercepts_of_classes_leave_no_residual_on_average(classes):
+def test_slopes_of_classes_do_not_depend_on_the_intercept(classes):
+    """Scores of three samples in parts {0, 2} and {1}: only the first has an order, y_0 y_2 or y_2 y_0."""
     samples, sent = one_block(classes)
     aspect = aspect_of("relation", samples, sent)
-    assert isinstance(aspect, Profiled)
-    whole = samples.block.sizes >= classes  # such clients have every class
-    assert float(aspect.inner.residual[whole].sum(dim=1).abs().max()) < 0.02
+    assert isinstance(aspect, Conditional)
+    client = samples.block.sizes.tolist().index(3)
+    z, y = samples.z[client], samples.block.y[client]
+    towards = sent.common["contrast"][:, y[0]] - sent.common["contrast"][:, y[2]]
+    apart = z[0] - z[2]
+    chance = torch.sigmoid(apart @ sent.common["slopes"] @ towards)
+    expected = (1 - chance) * torch.outer(apart, towards) * float(y[0] != y[2])
+    assert torch.allclose(aspect.scores[client].sum(dim=0), expected.flatten())
+    both = aspect.square_and_diagonal()[client]
+    assert float(both[0]) == pytest.approx(float(both[1]))  # one part with a score: no pairs
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_hessian_of_slopes_is_minus_the_derivative_of_their_scores(classes):
+    samples, sent = one_block(classes)
+    slopes, contrast = sent.common["slopes"], sent.common["contrast"]
+    hessian = Conditional.of(samples, slopes, contrast).hessian
+    for entry in range(slopes.numel()):
+        step = torch.zeros(slopes.numel()).double()
+        step[entry] = 1e-6
+        up, down = (
+            Conditional.of(samples, slopes + sign * step.reshape(slopes.shape), contrast).scores.sum(dim=1)
+            for sign in (1, -1)
+        )
+        assert torch.allclose(hessian[:, entry], (down - up) / 2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_pairs_of_slopes_of_classes_against_loops(classes):
+    """The sum over pairs of different parts of the products of e S - H g, each part computed alone."""
+    samples, sent = one_block(classes)
+    aspect = aspect_of("relation", samples, sent)
+    assert isinstance(aspect, Conditional)
+    random = np.random.default_rng(2)
+    clients, parts, _, width = aspect.design.shape
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], (clients, 2, samples.z.shape[1])))
+    refit = torch.from_numpy(random.standard_normal((2, width * (classes - 1))))
+    fast = aspect.pairs(signs, refit)
+    for client in range(clients):
+        for draw in range(2):
+            left = []
+            for part in range(parts):
+                chosen = slice(part, part + 1)
+                alone = Conditional(
+                    aspect.design[:, chosen], aspect.residual[:, chosen], aspect.spread[:, chosen]
+                )  # its Hessian is that of the part
+                moved = alone.hessian[client] @ refit[draw]
+                left.append(signs[client, draw, part] * alone.scores[client, 0] - moved)
+            slow = sum(float(a @ b) for j, a in enumerate(left) for k, b in enumerate(left) if j != k)
+            assert float(fast[client, draw]) == pytest.approx(slow, abs=1e-9)
 
 
 def test_signs_depend_on_the_client_alone():
@@ -153,10 +240,9 @@ def test_pairs_of_slopes_have_mean_zero_with_unequal_variances():
     assert abs(float(pairs.mean())) < 4 * float(pairs.std()) / len(pairs) ** 0.5
 
 
-@pytest.mark.parametrize("classes", [None, 2, 3])
-def test_pairs_of_slopes_against_loops(classes):
+def test_pairs_of_slopes_against_loops():
     """Residuals e r - V (a + z g) with the intercept a for which they add up to zero, each sample computed alone."""
-    samples, sent = one_block(classes)
+    samples, sent = one_block(None)
     aspect = aspect_of("relation", samples, sent)
     assert isinstance(aspect, Profiled)
     inner, random = aspect.inner, np.random.default_rng(2)
@@ -178,9 +264,7 @@ def test_pairs_of_slopes_against_loops(classes):
         square = float((z.T @ left).pow(2).sum())
         lengths = (z - z.mean(dim=0)).pow(2).sum(dim=1)
         squares = left.pow(2).sum(dim=1)
-        if classes is None:  # estimates of the variances of all samples that have the right means
-            variances = size / (size - 2) * (squares - squares.sum() / (size * (size - 1)))
-        else:
-            variances = squares * size / (size - 1)
+        # estimates of the variances of all samples that have the right means
+        variances = size / (size - 2) * (squares - squares.sum() / (size * (size - 1)))
         diagonal = float(lengths @ variances)
         assert float(fast[client]) == pytest.approx(square - diagonal, rel=1e-4, abs=1e-6)
