@@ -33,8 +33,14 @@ SIGNS_AT_ONCE = 1_000_000
 """Number of random signs, or of scores with signs, that are held at once: they stay in the cache."""
 SCORES = 50
 """Number of scores that a client is taken to have, in the choice of how many clients are served at once."""
+INTERCEPT_STEPS = 12
+"""Newton steps for the intercept of a client."""
+INTERCEPT_SETTLED = 1e-6
+"""Length of a Newton step that is the last for an intercept; the error is about its square."""
+INTERCEPT_RIDGE = 1e-3
+"""Weight of the squared intercept of a client, which keeps that of a client with one class finite."""
 MOST_TOGETHER = 12
-"""Most samples of a client whose labels are compared with one another, in the test of the slopes of classes."""
+"""Most samples of a client whose labels are compared with one another, in the test of the slopes of two classes."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +115,36 @@ def log_loss(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> Tenso
     return loss * samples.valid
 
 
-def _with_own_intercepts(samples: Samples, broadcast: Broadcast) -> Profiled:
-    """Return the relation of a regression: the slopes of `slopes` (q, c), with each client's best intercept."""
+def _with_own_intercepts(samples: Samples, broadcast: Broadcast) -> Aspect:
+    """Return the relation: the slopes of `slopes` (q, c), with each client's best intercept."""
     offset = samples.z @ broadcast.common["slopes"]
-    identity = torch.eye(offset.shape[2], dtype=offset.dtype)
-    r, _ = residuals(samples, broadcast, offset)
-    r = r - (r.sum(dim=1) / samples.counts[:, None])[:, None] * samples.valid[..., None]
-    return Profiled.of(Aspect(samples.z, r, samples.valid[..., None, None] * identity), samples)
+    intercept = offset.new_zeros(len(offset), 1, offset.shape[2])
+    if "contrast" not in broadcast.common:
+        r, _ = residuals(samples, broadcast, offset)
+        identity = torch.eye(offset.shape[2], dtype=offset.dtype)
+        r = r - (r.sum(dim=1) / samples.counts[:, None])[:, None] * samples.valid[..., None]
+        return Aspect(samples.z, r, samples.valid[..., None, None] * identity)
+    contrast = broadcast.common["contrast"]
+    observed = (contrast.T[samples.block.y] * samples.valid[..., None]).sum(dim=1)
+    ridge = INTERCEPT_RIDGE * torch.eye(offset.shape[2], dtype=offset.dtype)
+    for _ in range(INTERCEPT_STEPS):
+        slope, curve = _intercept_sums(samples, broadcast, offset + intercept)
+        slope = observed - slope - INTERCEPT_RIDGE * intercept[:, 0]
+        step = torch.linalg.solve(curve + ridge, slope[..., None])[..., 0]
+        longest = step.norm(dim=1, keepdim=True)
+        intercept = intercept + (step / longest.clamp(min=1))[:, None]  # no step is longer than 1
+        if float(longest.max()) < INTERCEPT_SETTLED:
+            break
+    return Aspect(samples.z, *residuals(samples, broadcast, offset + intercept))
+
+
+def _intercept_sums(samples: Samples, broadcast: Broadcast, predictor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sums over a client's samples of the means (B, c) and of their derivatives (B, c, c) of `residuals`."""
+    contrast = broadcast.common["contrast"]
+    p = _probabilities(broadcast, predictor) * samples.valid[..., None]
+    mean = p @ contrast.T
+    shares = p.sum(dim=1)
+    return shares @ contrast.T, (contrast * shares[:, None]) @ contrast.T - mean.transpose(1, 2) @ mean
 
 
 def feature_moments(samples: Samples, count: int) -> Tensor:
@@ -155,9 +184,9 @@ def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Pro
         design = samples.ones_and_z
         return Aspect(design, *residuals(samples, broadcast, design @ common["model"]))
     if name == "relation":
-        if "contrast" in common:
-            return Conditional.of(samples, common["slopes"], common["contrast"])
-        return _with_own_intercepts(samples, broadcast)
+        if "contrast" in common and len(common["contrast"]) == 1:
+            return Conditional.of(samples, common["slopes"], common["contrast"][0])
+        return Profiled.of(_with_own_intercepts(samples, broadcast), samples, "contrast" in common)
     one = samples.valid[..., None]
     if name == "features":
         return Aspect(one, moments_of(samples, broadcast), None)
@@ -252,7 +281,7 @@ class Aspect:
 
 @dataclass(frozen=True)
 class Profiled:
-    """An aspect of a regression in which every client has an intercept that is fitted again for every draw."""
+    """An aspect in which every client has an intercept that is fitted again for every draw."""
 
     inner: Aspect
     inverse: Tensor
@@ -269,7 +298,7 @@ class Profiled:
     """1 for real samples, 0 for padding, (B, n)."""
 
     @classmethod
-    def of(cls, inner: Aspect, samples: Samples) -> Profiled:
+    def of(cls, inner: Aspect, samples: Samples, by_class: bool) -> Profiled:
         """Return the aspect with everything that the intercepts need."""
         spread = inner.spread
         assert spread is not None
@@ -280,10 +309,13 @@ class Profiled:
         stretch = (1 - leverage).clamp(min=1e-3).rsqrt()
         middle = inner.design.sum(dim=1) / samples.counts[:, None]
         lengths = (inner.design - middle[:, None]).pow(2).sum(dim=2) * samples.valid
-        n = samples.counts.clamp(min=3)[:, None]
-        counted = (samples.counts >= 3).double()
-        # the variances may be anything: their estimates have the right mean if those of others are taken out
-        lengths = n / (n - 2) * (lengths - lengths.sum(dim=1, keepdim=True) / (n * (n - 1))) * samples.valid
+        few = 2 if by_class else 3
+        n = samples.counts.clamp(min=few)[:, None]
+        counted = (samples.counts >= few).double()
+        if by_class:  # not exact, but the error is nearly the same with random signs
+            lengths = n / (n - 1) * lengths
+        else:  # the variances may be anything: their estimates have the right mean if those of others are taken out
+            lengths = n / (n - 2) * (lengths - lengths.sum(dim=1, keepdim=True) / (n * (n - 1))) * samples.valid
         return cls(inner, inverse, cross, lengths * counted[:, None], stretch, counted, samples.valid)
 
     @property
@@ -337,55 +369,40 @@ class Profiled:
 
 @dataclass(frozen=True)
 class Conditional:
-    """The slopes of classes, whatever the intercept of each client.
+    """The slopes of two classes, whatever the intercept of each client.
 
     A client's samples are cut into parts. Given how often each label occurs in a part, the intercept does not matter
     for which sample has which label: with equal slopes the score of a part has mean zero exactly, for any number of
-    samples, and parts are independent. Parts take the place of samples in U and get the signs. Several classes are
-    compared two at a time, among the samples of a part that have one of the two labels.
+    samples, and parts are independent. Parts take the place of samples in U and get the signs.
     """
 
     design: Tensor
     """The samples of each part, (B, parts, g, k)."""
     residual: Tensor
-    """Labels less their expectations given how often each occurs in the part, (B, parts, g, c)."""
+    """Labels less their expectations given how often each occurs in the part, (B, parts, g)."""
     spread: Tensor
-    """Derivative of minus the residuals by the linear predictors of all samples of the part, (B, parts, g c, g c)."""
+    """Derivative of minus the residuals by the linear predictors of all samples of the part, (B, parts, g, g)."""
 
     @classmethod
     def of(cls, samples: Samples, slopes: Tensor, contrast: Tensor) -> Conditional:
-        """Return the aspect at common slopes (q, c) of logits u `contrast`."""
+        """Return the aspect at common slopes (q, 1) of logits u `contrast` (C,), of which two classes occur."""
         place, real = parts_of(samples.counts)
         rows = torch.arange(len(place))[:, None, None]
         z = samples.z[rows, place] * real[..., None]
-        y = torch.where(real, samples.block.y[rows, place], -1)
-        predictor = z @ slopes
-        b, parts, g, c = predictor.shape
-        residual, spread = torch.zeros_like(predictor), predictor.new_zeros(b, parts, g, c, g, c)
-        found = [label for label in y.unique().tolist() if label >= 0]
-        for index, first in enumerate(found):
-            for second in found[index + 1 :]:
-                towards = contrast[:, first] - contrast[:, second]
-                either = (y == first) | (y == second)
-                left, covariance = given_their_number(predictor @ towards, y == first, either)
-                share = (either.sum(dim=2) / real.sum(dim=2).clamp(min=1)).double()
-                residual += (share[..., None] * left)[..., None] * towards
-                weighted = share[..., None, None] * covariance
-                spread += weighted[:, :, :, None, :, None] * torch.outer(towards, towards)[:, None, :]
-        return cls(z, residual, spread.reshape(b, parts, g * c, g * c))
+        towards = contrast.max() - contrast.min()
+        first = (samples.block.y[rows, place] == contrast.argmax()) & real
+        left, covariance = given_their_number((z @ slopes)[..., 0] * towards, first, real)
+        return cls(z, left * towards, covariance * towards**2)
 
     @property
     def scores(self) -> Tensor:
-        """The score of every part, (B, parts, k c)."""
-        return (self.design.transpose(2, 3) @ self.residual).flatten(2)
+        """The score of every part, (B, parts, k)."""
+        return torch.einsum("bsgk,bsg->bsk", self.design, self.residual)
 
     @property
     def hessian(self) -> Tensor:
-        """Minus the derivative of the scores, (B, k c, k c)."""
-        b, parts, g, _ = self.design.shape
-        spread = self.spread.reshape(b, parts, g, -1, g, self.residual.shape[3])
-        half = torch.einsum("bsgchd,bshl->bsgcld", spread, self.design)
-        return torch.einsum("bsgk,bsgcld->bkcld", self.design, half).flatten(3, 4).flatten(1, 2)
+        """Minus the derivative of the scores of every client, (B, k, k)."""
+        return torch.einsum("bsgk,bsgl->bkl", self.design, self.spread @ self.design)
 
     def square_and_diagonal(self) -> Tensor:
         """|S|^2 and the sum of the squared scores of the parts, (B, 2); equal for clients with one part."""
@@ -393,16 +410,14 @@ class Conditional:
         return torch.stack([scores.sum(dim=1).pow(2).sum(dim=1), scores.pow(2).sum(dim=(1, 2))], dim=1)
 
     def signed_scores(self, signs: Tensor) -> Tensor:
-        """S with the scores of the parts times signs (B, draws, n), (B, draws, k c)."""
+        """S with the scores of the parts times signs (B, draws, n), (B, draws, k)."""
         scores = self.scores
         return _times(signs[:, :, : scores.shape[1]], scores)
 
     def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
-        """U with signs (B, draws, n) after the pooled slopes moved by `refit` (draws, k c), (B, draws)."""
-        scores, g, c = self.scores, *self.residual.shape[2:]
-        change = torch.einsum("bsgk,dkc->bsdgc", self.design, refit.reshape(len(refit), -1, c))
-        moved = (change.flatten(3) @ self.spread).unflatten(3, (g, c))
-        moved = (self.design.transpose(2, 3)[:, :, None] @ moved).flatten(3)
+        """U with signs (B, draws, n) after the pooled slopes moved by `refit` (draws, k), (B, draws)."""
+        scores = self.scores
+        moved = refit @ (self.design.transpose(2, 3) @ self.spread @ self.design)
         left = signs[:, :, : scores.shape[1]].transpose(1, 2)[..., None] * scores[:, :, None] - moved
         return left.sum(dim=1).pow(2).sum(dim=2) - left.pow(2).sum(dim=(1, 3))
 

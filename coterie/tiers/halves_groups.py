@@ -13,7 +13,6 @@ import numpy.typing as npt
 from coterie.core.registry import register
 from coterie.core.regroup import NewCluster, Regroup
 from coterie.core.shard import Positions
-from coterie.server.clustering.kmeans import kmeans
 from coterie.tiers.landmarks import MOST, Floats, drawn
 from coterie.tiers.procedure import ProcedureStep
 from coterie.tiers.split_test import RATE, SplitTest
@@ -73,6 +72,8 @@ class GroupByHalves(ProcedureStep):
     @staticmethod
     def _grouped_anew(view: View, places: Positions, points: Floats, K: int, tests: Sequence[SplitTest]) -> Regroup:
         """Return K groups of all clients that have come, each with the model of the largest cluster it comes from."""
+        from coterie.server.clustering.kmeans import kmeans  # nodes import tiers, but never cluster
+
         labels = kmeans(points, K, 0).labels
         before = view.choice.numpy()[places]
         order = sorted(range(K), key=lambda k: _first_parent(before[labels == k]))

@@ -120,6 +120,14 @@ def test_slopes_with_own_intercepts_against_least_squares():
             assert torch.allclose(found, torch.zeros(2).double(), atol=1e-6)
 
 
+def test_own_intercepts_of_three_classes_leave_no_residual_on_average():
+    samples, sent = one_block(3)
+    aspect = aspect_of("relation", samples, sent)
+    assert isinstance(aspect, Profiled)
+    whole = samples.block.sizes >= 3  # such clients have every class
+    assert float(aspect.inner.residual[whole].sum(dim=1).abs().max()) < 0.02
+
+
 @pytest.mark.parametrize("offset", [[0.0, 0, 0, 0], [1.0, -2, 0.5, 3], [300.0, 299, -300, 0]])
 def test_labels_given_their_number_against_all_orders(offset):
     """Every order of s first labels among the first n - 1 samples, with probability proportional to exp(sum of y o)."""
@@ -144,59 +152,48 @@ def test_every_sample_is_in_one_part(n):
     assert place.shape[2] <= max(2, MOST_TOGETHER)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_slopes_of_classes_do_not_depend_on_the_intercept(classes):
-    """Scores of three samples in parts {0, 2} and {1}: only the first has an order, y_0 y_2 or y_2 y_0."""
-    samples, sent = one_block(classes)
+def test_slopes_of_two_classes_do_not_depend_on_the_intercept():
+    """Three samples with labels 1, 0, 0 in parts {0, 2} and {1}: only the first part has an order."""
+    samples, sent = one_block(2)
+    client = samples.block.sizes.tolist().index(3)
+    samples.block.y[client, :3] = torch.tensor([1, 0, 0])
     aspect = aspect_of("relation", samples, sent)
     assert isinstance(aspect, Conditional)
-    client = samples.block.sizes.tolist().index(3)
-    z, y = samples.z[client], samples.block.y[client]
-    towards = sent.common["contrast"][:, y[0]] - sent.common["contrast"][:, y[2]]
-    apart = z[0] - z[2]
-    chance = torch.sigmoid(apart @ sent.common["slopes"] @ towards)
-    expected = (1 - chance) * torch.outer(apart, towards) * float(y[0] != y[2])
-    assert torch.allclose(aspect.scores[client].sum(dim=0), expected.flatten())
+    towards = float(sent.common["contrast"][0, 1] - sent.common["contrast"][0, 0])
+    apart = samples.z[client, 0] - samples.z[client, 2]
+    chance = torch.sigmoid(towards * apart @ sent.common["slopes"][:, 0])
+    assert torch.allclose(aspect.scores[client].sum(dim=0), (1 - chance) * towards * apart)
     both = aspect.square_and_diagonal()[client]
     assert float(both[0]) == pytest.approx(float(both[1]))  # one part with a score: no pairs
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_hessian_of_slopes_is_minus_the_derivative_of_their_scores(classes):
-    samples, sent = one_block(classes)
-    slopes, contrast = sent.common["slopes"], sent.common["contrast"]
+def test_hessian_of_slopes_is_minus_the_derivative_of_their_scores():
+    samples, sent = one_block(2)
+    slopes, contrast = sent.common["slopes"], sent.common["contrast"][0]
     hessian = Conditional.of(samples, slopes, contrast).hessian
-    for entry in range(slopes.numel()):
-        step = torch.zeros(slopes.numel()).double()
-        step[entry] = 1e-6
-        up, down = (
-            Conditional.of(samples, slopes + sign * step.reshape(slopes.shape), contrast).scores.sum(dim=1)
-            for sign in (1, -1)
-        )
+    for entry, step in enumerate(1e-6 * torch.eye(2).double()[..., None]):
+        up = Conditional.of(samples, slopes + step, contrast).scores.sum(dim=1)
+        down = Conditional.of(samples, slopes - step, contrast).scores.sum(dim=1)
         assert torch.allclose(hessian[:, entry], (down - up) / 2e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_pairs_of_slopes_of_classes_against_loops(classes):
+def test_pairs_of_slopes_of_two_classes_against_loops():
     """The sum over pairs of different parts of the products of e S - H g, each part computed alone."""
-    samples, sent = one_block(classes)
+    samples, sent = one_block(2)
     aspect = aspect_of("relation", samples, sent)
     assert isinstance(aspect, Conditional)
     random = np.random.default_rng(2)
-    clients, parts, _, width = aspect.design.shape
-    signs = torch.from_numpy(random.choice([-1.0, 1.0], (clients, 2, samples.z.shape[1])))
-    refit = torch.from_numpy(random.standard_normal((2, width * (classes - 1))))
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], (*samples.valid.shape, 2))).transpose(1, 2)
+    refit = torch.from_numpy(random.standard_normal((2, 2)))
     fast = aspect.pairs(signs, refit)
-    for client in range(clients):
+    parts = [slice(part, part + 1) for part in range(aspect.design.shape[1])]
+    alone = [Conditional(aspect.design[:, p], aspect.residual[:, p], aspect.spread[:, p]) for p in parts]
+    for client in range(len(signs)):
         for draw in range(2):
-            left = []
-            for part in range(parts):
-                chosen = slice(part, part + 1)
-                alone = Conditional(
-                    aspect.design[:, chosen], aspect.residual[:, chosen], aspect.spread[:, chosen]
-                )  # its Hessian is that of the part
-                moved = alone.hessian[client] @ refit[draw]
-                left.append(signs[client, draw, part] * alone.scores[client, 0] - moved)
+            left = [
+                signs[client, draw, j] * part.scores[client, 0] - part.hessian[client] @ refit[draw]
+                for j, part in enumerate(alone)
+            ]
             slow = sum(float(a @ b) for j, a in enumerate(left) for k, b in enumerate(left) if j != k)
             assert float(fast[client, draw]) == pytest.approx(slow, abs=1e-9)
 
@@ -240,9 +237,10 @@ def test_pairs_of_slopes_have_mean_zero_with_unequal_variances():
     assert abs(float(pairs.mean())) < 4 * float(pairs.std()) / len(pairs) ** 0.5
 
 
-def test_pairs_of_slopes_against_loops():
+@pytest.mark.parametrize("classes", [None, 3])
+def test_pairs_of_slopes_against_loops(classes):
     """Residuals e r - V (a + z g) with the intercept a for which they add up to zero, each sample computed alone."""
-    samples, sent = one_block(None)
+    samples, sent = one_block(classes)
     aspect = aspect_of("relation", samples, sent)
     assert isinstance(aspect, Profiled)
     inner, random = aspect.inner, np.random.default_rng(2)
@@ -264,7 +262,9 @@ def test_pairs_of_slopes_against_loops():
         square = float((z.T @ left).pow(2).sum())
         lengths = (z - z.mean(dim=0)).pow(2).sum(dim=1)
         squares = left.pow(2).sum(dim=1)
-        # estimates of the variances of all samples that have the right means
-        variances = size / (size - 2) * (squares - squares.sum() / (size * (size - 1)))
+        if classes is None:  # estimates of the variances of all samples that have the right means
+            variances = size / (size - 2) * (squares - squares.sum() / (size * (size - 1)))
+        else:
+            variances = squares * size / (size - 1)
         diagonal = float(lengths @ variances)
         assert float(fast[client]) == pytest.approx(square - diagonal, rel=1e-4, abs=1e-6)
