@@ -288,11 +288,11 @@ PARTS = {"alarms": alarms, "kinds": kinds, "structure": structure, "power": powe
 # ---- running and reading -------------------------------------------------------------------------------------
 
 
-def run(parts: list[str], draws: int, only: str, out: Path) -> None:
+def run(parts: list[str], first: int, draws: int, only: str, out: Path) -> None:
     """Append the results of all draws of scenarios whose name contains `only` that are not in the file yet."""
     known = {(row["part"], row["scenario"], row["seed"]) for row in read(out)}
     with out.open("a") as file:
-        for seed in range(FIRST_SEED, FIRST_SEED + draws):
+        for seed in range(first, first + draws):
             for part in parts:
                 for scenario, measure in PARTS[part](seed):
                     if (part, scenario, seed) in known or only not in scenario:
@@ -352,12 +352,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure; none: only print")
     parser.add_argument("--draws", type=int, default=200, help="draws of every scenario")
+    parser.add_argument("--first", type=int, default=FIRST_SEED, help="seed of the first draw")
     parser.add_argument("--only", default="", help="text that the name of a scenario must contain")
     parser.add_argument("--out", type=Path, default=Path("diagnose.jsonl"), help="file of the results")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.parts:
-        run(given.parts, given.draws, given.only, given.out)
+        run(given.parts, given.first, given.draws, given.only, given.out)
     print("\n".join(tables(read(given.out))))
 
 

@@ -39,6 +39,8 @@ INTERCEPT_SETTLED = 1e-6
 """Length of a Newton step that is the last for an intercept; the error is about its square."""
 INTERCEPT_RIDGE = 1e-3
 """Weight of the squared intercept of a client, which keeps that of a client with one class finite."""
+MOST_TOGETHER = 12
+"""Most samples of a client whose labels are compared with one another, in the test of the slopes of two classes."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +177,15 @@ def label_design(samples: Samples, broadcast: Broadcast, count: int) -> Tensor:
     return design * samples.valid[..., None]
 
 
-def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Profiled:
+def aspect_of(name: str, samples: Samples, broadcast: Broadcast) -> Aspect | Profiled | Conditional:
     """Return one of the `ASPECTS` of these samples at the pooled fits that the server sent."""
     common = broadcast.common
     if name == "model":
         design = samples.ones_and_z
         return Aspect(design, *residuals(samples, broadcast, design @ common["model"]))
     if name == "relation":
+        if "contrast" in common and len(common["contrast"]) == 1:
+            return Conditional.of(samples, common["slopes"], common["contrast"][0])
         return Profiled.of(_with_own_intercepts(samples, broadcast), samples, "contrast" in common)
     one = samples.valid[..., None]
     if name == "features":
@@ -361,6 +365,112 @@ class Profiled:
         bent = (moved @ whole.curved(weighted, spread @ spread) * moved).sum(dim=2)
         fixed = (self.lengths * r.pow(2).sum(dim=2)).sum(dim=1)
         return fixed[:, None] - 2 * linear + bent
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """The slopes of two classes, whatever the intercept of each client.
+
+    A client's samples are cut into parts. Given how often each label occurs in a part, the intercept does not matter
+    for which sample has which label: with equal slopes the score of a part has mean zero exactly, for any number of
+    samples, and parts are independent. Parts take the place of samples in U and get the signs.
+    """
+
+    design: Tensor
+    """The samples of each part, (B, parts, g, k)."""
+    residual: Tensor
+    """Labels less their expectations given how often each occurs in the part, (B, parts, g)."""
+    spread: Tensor
+    """Derivative of minus the residuals by the linear predictors of all samples of the part, (B, parts, g, g)."""
+
+    @classmethod
+    def of(cls, samples: Samples, slopes: Tensor, contrast: Tensor) -> Conditional:
+        """Return the aspect at common slopes (q, 1) of logits u `contrast` (C,), of which two classes occur."""
+        place, real = parts_of(samples.counts)
+        rows = torch.arange(len(place))[:, None, None]
+        z = samples.z[rows, place] * real[..., None]
+        towards = contrast.max() - contrast.min()
+        first = (samples.block.y[rows, place] == contrast.argmax()) & real
+        left, covariance = given_their_number((z @ slopes)[..., 0] * towards, first, real)
+        return cls(z, left * towards, covariance * towards**2)
+
+    @property
+    def scores(self) -> Tensor:
+        """The score of every part, (B, parts, k)."""
+        return torch.einsum("bsgk,bsg->bsk", self.design, self.residual)
+
+    @property
+    def hessian(self) -> Tensor:
+        """Minus the derivative of the scores of every client, (B, k, k)."""
+        return torch.einsum("bsgk,bsgl->bkl", self.design, self.spread @ self.design)
+
+    def square_and_diagonal(self) -> Tensor:
+        """|S|^2 and the sum of the squared scores of the parts, (B, 2); equal for clients with one part."""
+        scores = self.scores
+        return torch.stack([scores.sum(dim=1).pow(2).sum(dim=1), scores.pow(2).sum(dim=(1, 2))], dim=1)
+
+    def signed_scores(self, signs: Tensor) -> Tensor:
+        """S with the scores of the parts times signs (B, draws, n), (B, draws, k)."""
+        scores = self.scores
+        return _times(signs[:, :, : scores.shape[1]], scores)
+
+    def pairs(self, signs: Tensor, refit: Tensor) -> Tensor:
+        """U with signs (B, draws, n) after the pooled slopes moved by `refit` (draws, k), (B, draws)."""
+        scores = self.scores
+        moved = refit @ (self.design.transpose(2, 3) @ self.spread @ self.design)
+        left = signs[:, :, : scores.shape[1]].transpose(1, 2)[..., None] * scores[:, :, None] - moved
+        return left.sum(dim=1).pow(2).sum(dim=2) - left.pow(2).sum(dim=(1, 3))
+
+
+def parts_of(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the samples of each part of clients with `counts` samples, (B, parts, g), and where they are real.
+
+    There are about (n / 2)^(1/2) parts, which keeps most pairs of samples in different parts and most differences
+    between labels inside, but no part has more than `MOST_TOGETHER` samples.
+    """
+    many = torch.maximum((counts / 2).sqrt().ceil(), (counts / MOST_TOGETHER).ceil()).clamp(min=1).long()
+    n = counts.long()[:, None, None]
+    part = torch.arange(int(many.max()))[None, :, None]
+    inside = torch.arange(int((counts / many).ceil().max()))[None, None]
+    place = inside * many[:, None, None] + part
+    real = (part < many[:, None, None]) & (place < n)
+    return torch.where(real, place, 0), real
+
+
+def given_their_number(offset: Tensor, first: Tensor, either: Tensor) -> tuple[Tensor, Tensor]:
+    """Return labels less their expectations, (..., g), and covariances, (..., g, g), given how many are `first`.
+
+    The samples in `either` have the first label with log-odds `offset` plus a constant that cancels. The law given
+    the number is a mixture of independent labels over imaginary constants (a discrete Fourier transform). The real
+    constant at which the number is most probable, up to a factor of 2^g, keeps the sums free of cancellation; an odd
+    number of points keeps the factors away from zero.
+
+    Args:
+        offset: Log-odds of the first label, (..., g).
+        first: Whether a sample has it, (..., g).
+        either: Whether a sample counts, (..., g).
+    """
+    g = offset.shape[-1]
+    number = first.sum(dim=-1, keepdim=True)
+    open_ = (number > 0) & (number < either.sum(dim=-1, keepdim=True))  # otherwise there is one order only
+    number = number * open_
+    ranked = offset.masked_fill(~either, -torch.inf).sort(dim=-1, descending=True).values
+    last, next_ = ranked.gather(-1, (number - 1).clamp(min=0)), ranked.gather(-1, number.clamp(max=g - 1))
+    middle = torch.where(open_, (last + next_) / 2, 0)
+    p = torch.sigmoid(offset - middle) * (either & open_)
+    half = (g + 1) // 2
+    angle = 2 * torch.pi / (2 * half + 1) * torch.arange(half + 1, dtype=offset.dtype)
+    turn = torch.polar(torch.ones_like(angle), angle)
+    factor = 1 + p[..., None] * (turn - 1)
+    mixture = factor.prod(dim=-2) * torch.polar(torch.ones_like(angle), -number * angle)
+    mixture[..., 1:] *= 2  # the other half are their complex conjugates
+    mixture = mixture / mixture.real.sum(dim=-1, keepdim=True)
+    tilted = p[..., None] * turn / factor
+    weighted = tilted * mixture[..., None, :]
+    mean = weighted.real.sum(dim=-1)
+    covariance = (weighted @ tilted.transpose(-1, -2)).real - mean[..., :, None] * mean[..., None, :]
+    covariance.diagonal(dim1=-2, dim2=-1).copy_(mean * (1 - mean))
+    return (first & open_).to(mean.dtype) - mean, covariance
 
 
 def _outer(design: Tensor, residual: Tensor) -> Tensor:

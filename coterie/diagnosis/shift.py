@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.client.aspects import ASPECTS, DOUBTS
+from coterie.client.aspects import ASPECTS, DOUBTS, parts_of
 from coterie.client.tasks import ShiftDraws, ShiftScores
 from coterie.core.clusters import Params
 from coterie.core.keys import Purpose, generator, key_for
@@ -82,7 +82,9 @@ def _refit(sums: Params | Mapping[str, Tensor], name: str) -> Tensor:
 def p_value(pairs: Floats, sizes: Floats, drawn: Floats) -> tuple[float, float]:
     """Return the statistic and the p-value of a test that clients do not differ.
 
-    The statistic is the largest of several weighted sums of pairs, each standardised by the draws.
+    The statistic is the largest of several weighted sums of pairs, each standardised by the draws. For the p-value the
+    sums of the data are standardised together with those of the draws, so that all are treated alike: their rank is
+    uniform if they are exchangeable, for any number of draws.
 
     Args:
         pairs: U of every client, (m,).
@@ -94,9 +96,11 @@ def p_value(pairs: Floats, sizes: Floats, drawn: Floats) -> tuple[float, float]:
     known = spread > 1e-9  # the scores are in standard deviations; a perfect fit leaves rounding errors only
     if not known.any():
         return 0.0, 1.0
-    observed = (((weights @ pairs) - center)[known] / spread[known]).max()
-    null = ((drawn - center[:, None])[known] / spread[known, None]).max(axis=0)
-    return float(observed), float((1 + (null >= observed - TIE).sum()) / (1 + drawn.shape[1]))
+    sums = weights @ pairs
+    statistic = ((sums - center)[known] / spread[known]).max()
+    every = np.concatenate([sums[known, None], drawn[known]], axis=1)
+    largest = ((every - every.mean(axis=1, keepdims=True)) / every.std(axis=1, keepdims=True)).max(axis=0)
+    return float(statistic), float((largest >= largest[0] - TIE).mean())
 
 
 def variance_between(pairs: Floats, possible: Floats, sizes: Floats, counts: Floats) -> Floats:
@@ -183,6 +187,8 @@ def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
     counts = resampled_counts(len(n), seed)
     pairs = n * (n - 1)
     slopes = n * np.maximum(n - 3, 0) if pooled.classes is None else (n - 1) * np.maximum(n - 2, 0)
+    if pooled.classes is not None and pooled.contrasts == 1:
+        slopes = _pairs_of_parts(n)
     tests = {
         "model": _test(scores, "model", pairs, scale, unit, counts),
         "relation": _test(scores, "relation", slopes, scale, unit, counts),
@@ -201,6 +207,13 @@ def find_shift(scores: Scores, pooled: Pooled, target: str, seed: int) -> Shift:
         LEVEL,
         _SENTENCES[kind],
     )
+
+
+def _pairs_of_parts(sizes: Floats) -> Floats:
+    """Return about how many pairs of differences between labels the parts of clients have, (m,)."""
+    _, real = parts_of(torch.from_numpy(sizes))
+    inside = (real.sum(dim=2) - 1).clamp(min=0).double()
+    return np.asarray(inside.sum(dim=1).pow(2) - inside.pow(2).sum(dim=1))
 
 
 _SENTENCES: Mapping[ShiftKind, str] = {

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
 
-from coterie.client.aspects import ASPECTS, Aspect, Profiled, Samples, aspect_of, sample_blocks, samples_of, signed
+from coterie.client.aspects import (
+    ASPECTS,
+    MOST_TOGETHER,
+    Aspect,
+    Conditional,
+    Profiled,
+    Samples,
+    aspect_of,
+    given_their_number,
+    parts_of,
+    sample_blocks,
+    samples_of,
+    signed,
+)
 from coterie.core.blocks import cut
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
@@ -105,13 +120,82 @@ def test_slopes_with_own_intercepts_against_least_squares():
             assert torch.allclose(found, torch.zeros(2).double(), atol=1e-6)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_own_intercepts_of_classes_leave_no_residual_on_average(classes):
-    samples, sent = one_block(classes)
+def test_own_intercepts_of_three_classes_leave_no_residual_on_average():
+    samples, sent = one_block(3)
     aspect = aspect_of("relation", samples, sent)
     assert isinstance(aspect, Profiled)
-    whole = samples.block.sizes >= classes  # such clients have every class
+    whole = samples.block.sizes >= 3  # such clients have every class
     assert float(aspect.inner.residual[whole].sum(dim=1).abs().max()) < 0.02
+
+
+@pytest.mark.parametrize("offset", [[0.0, 0, 0, 0], [1.0, -2, 0.5, 3], [300.0, 299, -300, 0]])
+def test_labels_given_their_number_against_all_orders(offset):
+    """Every order of s first labels among the first n - 1 samples, with probability proportional to exp(sum of y o)."""
+    o = torch.tensor(offset).double()
+    either = torch.tensor([True, True, True, False])
+    for s in range(4):
+        first = torch.tensor([j < s for j in range(4)])
+        orders = torch.tensor([[j in taken for j in range(4)] for taken in combinations(range(3), s)]).double()
+        weights = torch.softmax(orders @ o, dim=0)
+        mean = weights @ orders
+        covariance = orders.T @ (orders * weights[:, None]) - torch.outer(mean, mean)
+        left, found = given_their_number(o, first, either)
+        assert torch.allclose(left, first.double() - mean, atol=1e-12)
+        assert torch.allclose(found, covariance, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [*range(1, 40), 1000])
+def test_every_sample_is_in_one_part(n):
+    place, real = parts_of(torch.tensor([float(n), 3.0]))
+    assert sorted(place[0][real[0]].tolist()) == list(range(n))
+    assert sorted(place[1][real[1]].tolist()) == [0, 1, 2]
+    assert place.shape[2] <= max(2, MOST_TOGETHER)
+
+
+def test_slopes_of_two_classes_do_not_depend_on_the_intercept():
+    """Three samples with labels 1, 0, 0 in parts {0, 2} and {1}: only the first part has an order."""
+    samples, sent = one_block(2)
+    client = samples.block.sizes.tolist().index(3)
+    samples.block.y[client, :3] = torch.tensor([1, 0, 0])
+    aspect = aspect_of("relation", samples, sent)
+    assert isinstance(aspect, Conditional)
+    towards = float(sent.common["contrast"][0, 1] - sent.common["contrast"][0, 0])
+    apart = samples.z[client, 0] - samples.z[client, 2]
+    chance = torch.sigmoid(towards * apart @ sent.common["slopes"][:, 0])
+    assert torch.allclose(aspect.scores[client].sum(dim=0), (1 - chance) * towards * apart)
+    both = aspect.square_and_diagonal()[client]
+    assert float(both[0]) == pytest.approx(float(both[1]))  # one part with a score: no pairs
+
+
+def test_hessian_of_slopes_is_minus_the_derivative_of_their_scores():
+    samples, sent = one_block(2)
+    slopes, contrast = sent.common["slopes"], sent.common["contrast"][0]
+    hessian = Conditional.of(samples, slopes, contrast).hessian
+    for entry, step in enumerate(1e-6 * torch.eye(2).double()[..., None]):
+        up = Conditional.of(samples, slopes + step, contrast).scores.sum(dim=1)
+        down = Conditional.of(samples, slopes - step, contrast).scores.sum(dim=1)
+        assert torch.allclose(hessian[:, entry], (down - up) / 2e-6, atol=1e-7)
+
+
+def test_pairs_of_slopes_of_two_classes_against_loops():
+    """The sum over pairs of different parts of the products of e S - H g, each part computed alone."""
+    samples, sent = one_block(2)
+    aspect = aspect_of("relation", samples, sent)
+    assert isinstance(aspect, Conditional)
+    random = np.random.default_rng(2)
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], (*samples.valid.shape, 2))).transpose(1, 2)
+    refit = torch.from_numpy(random.standard_normal((2, 2)))
+    fast = aspect.pairs(signs, refit)
+    parts = [slice(part, part + 1) for part in range(aspect.design.shape[1])]
+    alone = [Conditional(aspect.design[:, p], aspect.residual[:, p], aspect.spread[:, p]) for p in parts]
+    for client in range(len(signs)):
+        for draw in range(2):
+            left = [
+                signs[client, draw, j] * part.scores[client, 0] - part.hessian[client] @ refit[draw]
+                for j, part in enumerate(alone)
+            ]
+            slow = sum(float(a @ b) for j, a in enumerate(left) for k, b in enumerate(left) if j != k)
+            assert float(fast[client, draw]) == pytest.approx(slow, abs=1e-9)
 
 
 def test_signs_depend_on_the_client_alone():
@@ -153,7 +237,7 @@ def test_pairs_of_slopes_have_mean_zero_with_unequal_variances():
     assert abs(float(pairs.mean())) < 4 * float(pairs.std()) / len(pairs) ** 0.5
 
 
-@pytest.mark.parametrize("classes", [None, 2, 3])
+@pytest.mark.parametrize("classes", [None, 3])
 def test_pairs_of_slopes_against_loops(classes):
     """Residuals e r - V (a + z g) with the intercept a for which they add up to zero, each sample computed alone."""
     samples, sent = one_block(classes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coterie.client.aspects import DOUBTS
 from coterie.data import from_arrays
 from coterie.diagnosis.diagnose import federation_of
 from coterie.diagnosis.pooled import pooled_fit
@@ -47,6 +48,15 @@ def test_a_p_value_by_hand():
     statistic, p = p_value(np.array([1.0]), np.zeros(1), drawn)
     assert statistic == pytest.approx(2**0.5)
     assert p == pytest.approx(2 / 5)
+
+
+def test_p_values_are_ranks_whichever_of_the_sums_is_the_data():
+    """Each of ten columns of weighted sums taken as the data, the others as draws: every rank occurs once."""
+    sums = np.random.default_rng(0).standard_normal((4, 10)).cumsum(axis=0)
+    sizes = np.array([0.0, 10, 100, 1000])
+    weights = 1 / (1 + np.array(DOUBTS)[:, None] * sizes)
+    found = [p_value(np.linalg.solve(weights, sums[:, j]), sizes, np.delete(sums, j, axis=1))[1] for j in range(10)]
+    assert sorted(found) == pytest.approx(np.arange(1, 11) / 10)
 
 
 def test_without_pairs_there_is_no_alarm():
