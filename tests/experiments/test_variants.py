@@ -87,7 +87,8 @@ def test_variants_of_one_method_are_compared_on_a_scenario(tmp_path, monkeypatch
     filed = coterie.load(folder / "jobs" / "ifca-3-seed1")
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(alone.models, filed.models, strict=True))
     recommended = coterie.load(folder / "jobs" / "fedavg-seed0").config["lr"]
-    assert (recommended, coterie.load(folder / "jobs" / "mean-seed0").config["lr"]) == (0.05, 0.1)
+    typed = coterie.load(folder / "jobs" / "mean-seed0")  # a typed method does not follow the scenario
+    assert (recommended, typed.config["lr"]) == (0.05, typed.metrics["learning_rate"]["lr"])
 
 
 def test_a_comparison_of_typed_methods_is_rebuilt_from_its_folder(tmp_path):
@@ -116,7 +117,7 @@ def test_rounds_of_a_job_follow_options_scenario_and_default(tmp_path):
             "fedavg": rounds,
             "odcl": 0,
         }
-    assert next(option for option in RUN_OPTIONS if option.name == "rounds").default == 50
+    assert next(option for option in RUN_OPTIONS if option.name == "rounds").default == "auto"
 
 
 def test_a_typed_method_is_swept_and_keeps_its_other_fields(tmp_path):
