@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.cli.reference import cli_page
+from coterie.cli.reference import command_pages
 from coterie.data.loaders import catalogue, store
 from tests.data.loaders.make import images, written
 
@@ -133,5 +133,5 @@ def test_help_is_everywhere_with_an_example(coterie, command):
 
 
 def test_the_reference_has_every_command_of_the_group():
-    page = cli_page()
+    page = command_pages()["data.md"]
     assert all(f"## coterie data {name}\n" in page for name in ("list", "get", "import", "verify"))
