@@ -165,7 +165,7 @@ class Networks(AtOnce):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that clusters overlap is what is asked here
             if self.steps is None:
-                result = fit(data, "ifca", **common)
+                result = fit(data, "ifca", race_share=0.25, **common)
                 return kept({name: result.metrics[name] for name in ("accuracy", "ari")})
             alone = fit(data, "odcl", solver="steps", solve_steps=self.steps, seed=self.seed)
             result = fit(data, "ifca", init=f"odcl:solver=steps,solve_steps={self.steps}", **common)
