@@ -1,6 +1,7 @@
 """Property tests draw the same examples in every run of `make test`; `make fuzz` draws others each time."""
 
 import gc
+import os
 import signal
 
 from hypothesis import settings
@@ -13,6 +14,10 @@ settings.load_profile("coterie")
 # A shell that starts pytest in the background makes it ignore Ctrl-C, and so would all programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Thousands of small files are written, and a disk takes milliseconds to confirm each of them. Tests kill processes but
+# never the machine, so that what the system has accepted is as good as on the disk. Descriptors are still checked.
+os.fsync = lambda descriptor: os.fstat(descriptor) and None
 
 
 # Collecting thousands of tests and importing torch makes millions of objects that stay until the end. Searching them

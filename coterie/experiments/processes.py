@@ -51,9 +51,11 @@ def in_processes(
         work: A function that can be pickled; it is called in a worker process.
         jobs: Its arguments, which can be pickled.
         workers: Number of processes; without it one for each core.
-        watch: Called about once a second with the jobs that are not finished.
+        watch: Called at the start with all jobs, since an earlier process may have run a part of them, and then about
+            once a second with those that are running.
     """
     leave_if_importing_main()
+    watch(jobs)
     waiting = deque(_Task(job) for job in jobs)
     count = min(len(jobs), workers or os.cpu_count() or 1)
     pool: list[_Worker[Job, Outcome]] = []
@@ -62,7 +64,7 @@ def in_processes(
             while waiting and len(pool) < count:
                 pool.append(_Worker(work, waiting.popleft()))
             wait([handle for worker in pool for handle in worker.handles], POLL_SECONDS)
-            watch([task.job for task in (*(worker.task for worker in pool), *waiting)])
+            watch([worker.task.job for worker in pool])
             for worker in list(pool):
                 answer = worker.answer()
                 if answer is None:

@@ -58,8 +58,8 @@ def run_cells(
     """Run cells, or go on with them, and append each to the results file; return one line for each that failed."""
     failed: list[str] = []
 
-    def watch(waiting: Sequence[Cell]) -> None:
-        for cell in waiting:
+    def watch(unfinished: Sequence[Cell]) -> None:
+        for cell in unfinished:
             on_progress(cell, cell.done(folder_of(out, cell)))
 
     for cell, outcome in in_processes(_Measure(out), cells, workers, watch):

@@ -67,6 +67,8 @@ LEARNERS: Mapping[str, LearnerChoice] = {
 }
 
 
+NETWORKS = ("mlp", "cnn", "module")
+"""The learners whose minimum clients cannot compute and come near by gradient steps."""
 NUMBERS = ("linear", "representation")
 """The learners that predict numbers."""
 
@@ -123,6 +125,8 @@ class Case:
             del wanted["local_steps"]
         if self.learner != "linear":
             wanted["init"] = "random"  # moment descent is for linear models
+        if self.learner in NETWORKS:
+            wanted["solve_steps"] = 10  # of clients that train a model of their own first
         return {k: v for k, v in wanted.items() if k in accepted} | dict(self.options)
 
     def data(self, sizes: Sequence[int] | None = None, order: Sequence[int] | None = None) -> FederatedDataset:

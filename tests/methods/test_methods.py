@@ -75,7 +75,7 @@ CASES += [
         {"clustering": "spectral"},
         {"clustering": "gradient"},
         {"clustering": "convex", "clusters": "auto"},
-        {"clustering": "convex", "clusters": "auto", "convex_weights": "knn"},
+        {"clustering": "convex", "clusters": "auto", "convex_weights": "knn", "lam": 0.1},  # the path is slow
         {"clusters": "auto"},
         {"client_weight": "samples", "clusters": "auto"},
         SGD,

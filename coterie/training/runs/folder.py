@@ -34,6 +34,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -514,11 +515,16 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def versions() -> dict[str, Any]:
     """What a bit-identical repetition needs to be the same."""
-    names = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
     return {
-        "coterie": version("coterie"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
-        **{name: version(name) for name in names},
+        **_package_versions(),
     }
+
+
+@cache
+def _package_versions() -> Mapping[str, str]:
+    """Return the versions of the packages that results depend on; reading them takes milliseconds."""
+    names = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
+    return {name: version(name) for name in names}
