@@ -23,6 +23,8 @@ from coterie.tiers.view import View
 
 LONGER = 4
 """A trial trains this many times as long as a round: after a few small steps the models of parts hardly differ."""
+REFINEMENTS = 2
+"""Number of times that the members of two parts move to the part whose model suits them better."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class RoundTrials:
             parts = [(members[one], members[two]) for one, two in found if min(len(one), len(two)) >= FEWEST]
             if parts:
                 candidates.append(self._candidate(view, rows, k, members, parts))
+        for _ in range(REFINEMENTS):
+            candidates = self._refined(view, models, rows, candidates)
         return list(self._compare(view, models, candidates, level))
 
     def merge_tests(self, view: View, level: float) -> Sequence[tuple[tuple[int, int], SplitTest]]:
@@ -98,6 +102,39 @@ class RoundTrials:
         losses = self._asked(HalfLosses(self.run.seed), view, models, slots, heard, {})
         return self._test(view, losses, 0, parts, 1, level, "bodies of the clusters' own")
 
+    def _refined(
+        self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]
+    ) -> list[_Candidate]:
+        """Move every member to the part whose model has the least loss on the half of its samples that trained it.
+
+        Updates of a few samples are noisy, and losses place such members better. The other half stays untouched.
+        """
+        if not candidates:
+            return []
+        params, firsts = self._part_models(models, candidates)
+        ways = max(len(one.parts) for one in candidates)
+        slots = torch.zeros(len(view.answered), 2 * ways, dtype=torch.int64)
+        for one, first in zip(candidates, firsts, strict=True):
+            for way in range(ways):
+                sent = first + 1 + 2 * min(way, len(one.parts) - 1)
+                slots[torch.from_numpy(one.members), 2 * way : 2 * way + 2] = torch.tensor([sent, sent + 1])
+        places = np.concatenate([one.members for one in candidates])
+        losses = self._asked(HalfLosses(self.run.seed, on_trained=True), view, params, slots, places, {})
+        found = []
+        for one in candidates:
+            heard = losses.among(one.members)
+            if len(heard) < 2 * FEWEST:
+                found.append(one)
+                continue
+            own = losses.at(heard)["losses"].numpy()
+            nearer = [own[:, 2 * way] <= own[:, 2 * way + 1] for way in range(len(one.parts))]
+            parts = [
+                (heard[first], heard[~first]) if FEWEST <= first.sum() <= len(first) - FEWEST else before
+                for first, before in zip(nearer, one.parts, strict=True)
+            ]
+            found.append(self._candidate(view, rows, one.model, one.members, parts))
+        return found
+
     def _own(self, view: View) -> Tensor:
         """Return the cluster of each client that answered, (a,)."""
         return view.choice[torch.from_numpy(view.answered)]
@@ -127,7 +164,18 @@ class RoundTrials:
         self, view: View, rows: _Rows, model: int, members: Positions, parts: Sequence[tuple[Positions, Positions]]
     ) -> _Candidate:
         changes = [self._mean(view, rows, places) for places in (members, *(part for pair in parts for part in pair))]
-        return _Candidate(model, parts, torch.stack(changes))
+        return _Candidate(model, members, parts, torch.stack(changes))
+
+    def _part_models(self, models: Clusters, candidates: Sequence[_Candidate]) -> tuple[Clusters, Sequence[int]]:
+        """Return the models of all candidates one after the other, and the place of each candidate's first one.
+
+        For each candidate the common model comes first, then two for each parting.
+        """
+        counts = [len(one.changes) for one in candidates]
+        start = torch.tensor([one.model for one in candidates for _ in one.changes])
+        moved = unflat(torch.cat([one.changes for one in candidates]), models.params)
+        params = {name: (p[start].double() + moved[name]).to(p) for name, p in models.params.items()}
+        return Clusters(params, sum(counts)), [sum(counts[:place]) for place in range(len(counts))]
 
     def _parted(self, parting: Parting, rows: Params, most: int) -> tuple[Positions, Positions]:
         """Part the members of one cluster; of more than `most` some are parted, and the others join the nearer part."""
@@ -149,26 +197,21 @@ class RoundTrials:
     ) -> Iterator[SplitTest]:
         """Ask for the losses of the common and both parts' models on the other half of the samples.
 
-        The models of all candidates stand one after the other: for each the common one, then two for each parting. A
-        client is sent the common model and, for each parting, that of its own part.
+        A client is sent the common model and, for each parting, that of its own part.
         """
         if not candidates:
             return
+        params, firsts = self._part_models(models, candidates)
         ways = max(len(one.parts) for one in candidates)
         slots = torch.zeros(len(view.answered), 1 + ways, dtype=torch.int64)
-        first = 0
-        for one in candidates:
+        for one, first in zip(candidates, firsts, strict=True):
             for way in range(ways):
                 for part, places in enumerate(one.parts[min(way, len(one.parts) - 1)]):
                     at = torch.from_numpy(places)
                     slots[at, 0] = first
                     slots[at, 1 + way] = first + 1 + 2 * min(way, len(one.parts) - 1) + part
-            first += len(one.changes)
-        start = torch.tensor([one.model for one in candidates for _ in one.changes])
-        moved = unflat(torch.cat([one.changes for one in candidates]), models.params)
-        params = {name: (p[start].double() + moved[name]).to(p) for name, p in models.params.items()}
         places = np.concatenate([part for one in candidates for part in one.parts[0]])
-        losses = self._asked(HalfLosses(self.run.seed), view, Clusters(params, first), slots, places, {})
+        losses = self._asked(HalfLosses(self.run.seed), view, params, slots, places, {})
         for one in candidates:
             tests = [self._test(view, losses, one.model, parts, 1 + way, level) for way, parts in enumerate(one.parts)]
             yield from sorted((test for test in tests if test is not None), key=lambda test: test.p)[:1]
@@ -219,6 +262,8 @@ class _Candidate:
 
     model: int
     """Number of the common model."""
+    members: Positions
+    """Its members, as places in `View.answered`."""
     parts: Sequence[tuple[Positions, Positions]]
     """Both parts in each parting, as places in `View.answered`."""
     changes: Tensor

@@ -12,7 +12,7 @@ from coterie.client.resample import halves
 from coterie.errors import ConfigError
 from coterie.methods import CFL, HCFL, ICFL, FullBatch, HCFLPlus
 from coterie.tiers import RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, SplitByTest
-from coterie.tiers.split_test import split_test
+from coterie.tiers.split_test import sign_flip_p, split_test
 
 NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -43,7 +43,37 @@ def test_figures_of_two_clients_by_hand():
     losses = np.array([[5.0, 4.0], [6.0, 3.0]])
     found = split_test(0, (NOBODY, NOBODY), losses, np.array([10.0, 10.0]), 0.2)
     assert (found.gain, found.error, found.loss) == pytest.approx((2, 1, 5.5))
-    assert found.p == pytest.approx(0.5 - math.atan(2) / math.pi)
+    # both gains are positive, which random signs make with probability 1/4; the smaller of both counts twice
+    assert found.p == pytest.approx(2 * (0.5 - math.atan(2) / math.pi))
+    assert not found.accepted
+    assert split_test(0, (NOBODY, NOBODY), losses, np.array([10.0, 10.0]), 0.3).accepted
+
+
+def test_random_signs_of_three_gains_by_hand():
+    # all three positive: only one of eight signs gives as large a sum
+    assert sign_flip_p(np.array([1.0, 2.0, 3.0])) == pytest.approx(1 / 8)
+    assert sign_flip_p(np.array([1.0, 2.0, -3.0])) == 1.0
+    # two equal gains and a loss of the same size: min over s of cosh(s)^3 exp(-s), where tanh(s) = 1/3:
+    # cosh(s) = 1 / sqrt(1 - 1/9) and exp(-s) = sqrt((1 - 1/3) / (1 + 1/3))
+    bound = (8 / 9) ** -1.5 * math.sqrt(0.5)
+    assert sign_flip_p(np.array([1.0, 1.0, -1.0])) == pytest.approx(bound, rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_is_never_below_the_probability_of_all_signs(seed):
+    random = np.random.default_rng(seed)
+    gains = random.standard_normal(10) * random.lognormal(0, 1, 10) + 0.8
+    signs = 1 - 2 * ((np.arange(1024)[:, None] >> np.arange(10)) & 1)
+    exact = float(np.mean(signs @ np.abs(gains) >= gains.sum() - 1e-12))
+    assert exact <= sign_flip_p(gains) <= max(20 * exact, 0.05) if gains.sum() > 0 else sign_flip_p(gains) == 1
+
+
+def test_a_few_large_clients_do_not_cost_the_test_its_power():
+    # 20 clients, two of which have nearly all samples: the t-test counts about two clients
+    samples = np.array([400.0, 400.0] + [4.0] * 18)
+    losses = np.column_stack([np.full(20, 2.0), np.full(20, 1.0) - np.linspace(0, 0.5, 20)])
+    found = split_test(0, (NOBODY, NOBODY), losses, samples, 1e-4)
+    assert found.p == pytest.approx(2 * 0.5**20)
     assert found.accepted
 
 
@@ -137,8 +167,9 @@ def test_trials_are_in_the_bytes():
     plain = coterie.fit(data, CFL(eps1=1e-9), **options)
     tried = coterie.fit(data, CFL(test_every=2), **options)
     assert tried.records[0]["bytes_up"] == plain.records[0]["bytes_up"]
-    # 12 clients send a change of 3 numbers, then the losses of the cluster's model and of their parts by two partings
-    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * (3 + 3)
+    # 12 clients send a change of 3 numbers, twice the losses of both parts' models in two partings, and in the end the
+    # losses of the cluster's model and of their own parts' in two partings
+    assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * (3 + 4 + 4 + 3)
 
 
 def test_clients_with_one_sample_take_no_part():
