@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 from coterie.learners.local_training import FullBatch, LocalTraining, MiniBatch
 from coterie.learners.optimizers import SGD, Adam, AdamW
 from coterie.learners.schedules import Constant, Cosine, ExponentialDecay, StepDecay
+from coterie.methods.auto_init import AutoInit
 from coterie.methods.base import Method, TieredMethod, find_method
 from coterie.methods.cfl import CFL
 from coterie.methods.fedamp import FedAMP
@@ -53,6 +54,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "AutoInit",
     "Averaging",
     "ClusterOracle",
     "Constant",

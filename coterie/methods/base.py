@@ -84,10 +84,11 @@ class Method(Registered, family="method"):
         local: LocalTraining | None = getattr(self, "local", None)
         return self if local is None else _replaced(self, local=local.for_learner(learner.usual_training))
 
-    def with_starts(self, clients: int, rounds: int | None) -> Method:
+    def with_starts(self, learner: Learner, clients: int, rounds: int | None) -> Method:
         """Return the method with the number of its random starts decided.
 
         Args:
+            learner: The model family.
             clients: Number of clients.
             rounds: Number of rounds; None if it is left to the data.
         """
@@ -226,6 +227,11 @@ class TieredMethod(Method):
     @property
     def initializer(self) -> Initializer:
         return self.init
+
+    def with_starts(self, learner: Learner, clients: int, rounds: int | None) -> Self:
+        counted_by_trials = self.count is None and self.tries_counts
+        own_solutions = self.count != 1 and not self.shared and not counted_by_trials
+        return replace(self, init=self.init.decided(learner, clients, own_solutions))._started(1)
 
     @property
     def default_averaging(self) -> Averaging:

@@ -16,7 +16,8 @@ from typing import ClassVar, Literal
 
 from coterie.core.registry import register
 from coterie.errors import ConfigError
-from coterie.methods.base import TieredMethod, TrialSettings
+from coterie.methods.auto_init import StartsFromSolutions
+from coterie.methods.base import TrialSettings
 from coterie.options import Auto, option
 from coterie.server.averaging import Averaging
 from coterie.tiers.assignment import EMMixture
@@ -31,7 +32,7 @@ ORDER_HELP = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureMethod(TrialSettings, TieredMethod):
+class MixtureMethod(TrialSettings, StartsFromSolutions):
     """Base of methods whose clients are mixtures by EM under some objective."""
 
     clusters: int | Auto = option(

@@ -27,7 +27,7 @@ _RESTARTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drawn(Initializer):
+class Drawn(Initializer):
     """Base of initializers that draw models by keys of the run's seed."""
 
     restarts: int | Auto = option(AUTO, _RESTARTS, low=1)
@@ -39,7 +39,7 @@ class _Drawn(Initializer):
 
 @register("random")
 @dataclass(frozen=True, kw_only=True)
-class RandomInit(_Drawn):
+class RandomInit(Drawn):
     """Models as the learner draws them: K different ones in each restart, or K copies where clusters are assigned.
 
     Models that start equal never separate by loss; models whose clients are given need no difference, and start where
@@ -64,7 +64,7 @@ class RandomInit(_Drawn):
 
 @register("gaussian")
 @dataclass(frozen=True, kw_only=True)
-class GaussianInit(_Drawn):
+class GaussianInit(Drawn):
     """Every parameter drawn from N(0, sd^2)."""
 
     sd: float = option(1.0, "standard deviation of every parameter; 0: all are zero", low=0)
@@ -81,7 +81,7 @@ class GaussianInit(_Drawn):
 
 @register("near-truth")
 @dataclass(frozen=True, kw_only=True)
-class NearTruth(_Drawn):
+class NearTruth(Drawn):
     """For experiments: theta_k* plus a random direction times a length between `low` and `high` times D.
 
     D is the distance between the nearest two true models.

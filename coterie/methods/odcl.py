@@ -198,11 +198,7 @@ class ODCL(Clustering, Solving, Method, Initializer):
     the averaging are then those of the other method.
     """
 
-    clusters: int | Auto | None = option(
-        None,
-        "number of clusters (K); auto: as many as the clustering finds; by default 2, with convex clustering auto",
-        low=1,
-    )
+    clusters: int | Auto = option(AUTO, "number of clusters (K); auto: as many as the clustering finds", low=1)
     local: LocalTraining = AutoTraining()
     averaging: Averaging = Averaging()
 
@@ -233,12 +229,6 @@ class ODCL(Clustering, Solving, Method, Initializer):
     def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Convex clustering finds the number of clusters itself, whatever a scenario recommends."""
         return {"clusters": AUTO} if given.get("clustering") == "convex" else {}
-
-    @property
-    def count(self) -> int | None:
-        if self.clusters is None:
-            return None if self.clustering == "convex" else 2
-        return super().count
 
     @property
     def initializer(self) -> Initializer:

@@ -43,6 +43,7 @@ class InsideClusters(TieredMethod):
 class OneShot(InsideClusters):
     """FedAvg or FedProx inside clusters of the clients' own solutions."""
 
+    clusters: int | Auto = option(AUTO, "number of clusters (K); auto: as many as the clustering finds", low=1)
     init: Initializer = ODCL()
 
     summary: ClassVar[str] = "clients' own solutions are clustered once, then each cluster trains its model"

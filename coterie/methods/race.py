@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from coterie.core.state import ServerState
+from coterie.learners.base import Learner
 from coterie.methods.base import TieredMethod
 from coterie.methods.round import Step
 from coterie.methods.run import Run
@@ -40,7 +41,7 @@ class Raced(TieredMethod):
         needs="race",
     )
 
-    def with_starts(self, clients: int, rounds: int | None) -> Self:
+    def with_starts(self, learner: Learner, clients: int, rounds: int | None) -> Self:
         """Race several starts where there are clusters to be told apart and rounds enough for a race."""
         usual = self.init.restarts == AUTO
         enough = rounds is None or rounds >= SHORTEST

@@ -103,6 +103,16 @@ class Initializer(Registered, OptionGroup, family="init"):
         """Number of independent random initialisations; one as long as it is undecided."""
         return 1 if self.restarts == AUTO else self.restarts
 
+    def decided(self, learner: Learner, clients: int, own_solutions: bool) -> Initializer:
+        """Return the initializer of a run, where the choice depends on the run.
+
+        Args:
+            learner: The model family.
+            clients: Number of clients.
+            own_solutions: Whether the clusters could start from clustered solutions of the clients.
+        """
+        return self
+
     def takes_steps(self, learner: Learner) -> bool:
         """Return whether clients take gradient steps before the first round, with the run's learning rate."""
         return False

@@ -59,7 +59,9 @@ class StoCFL(TieredMethod):
         "authors' code, or those of all its members so far",
         needs="tau",
     )
-    lam: float = option(0.5, "how strongly clusters' models are pulled to the one for all (lambda)", low=0)
+    lam: float = option(
+        0.05, "how strongly clusters' models are pulled to the one for all (lambda; 0.5 in HCFL's tables)", low=0
+    )
 
     summary: ClassVar[str] = (
         "clients that change a frozen model alike unite; cluster models stay near one that all train"

@@ -102,9 +102,7 @@ class RoundTrials:
         losses = self._asked(HalfLosses(self.run.seed), view, models, slots, heard, {})
         return self._test(view, losses, 0, parts, 1, level, "bodies of the clusters' own")
 
-    def _refined(
-        self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]
-    ) -> list[_Candidate]:
+    def _refined(self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Move every member to the part whose model has the least loss on the half of its samples that trained it.
 
         Updates of a few samples are noisy, and losses place such members better. The other half stays untouched.

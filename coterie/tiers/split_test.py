@@ -8,12 +8,13 @@ client's samples the model of its part is compared with the model of the whole c
 
 If all members follow one distribution, the parts are chance, and a part's model is the cluster's with more noise: the
 mean gain is not above zero. Two one-sided tests over clients, at half the level each, therefore have at most the stated
-rate of false splits: a t-test of the mean gain weighted by samples, and a test by random signs of the gains, which keeps
-its power where a few clients have most of the samples. The tests of a run share its rate: the j-th trial of a run with K
-clusters tests each at 6 / (pi^2 j^2) times rate / K, which adds up to the rate over any number of trials. Members are
-parted in two ways, by the method's own distance and by the cosines of their updates; the better one counts, at half the
-level. Before the test every member moves to the part whose model has the least loss on the half that trained it, since
-updates of few samples are noisy.
+rate of false splits: a t-test of the mean gain weighted by samples, and a test by random signs of the gains, which
+keeps its power where a few clients have most of the samples. The tests of a run share its rate: the j-th trial of a run
+with K clusters tests each at 6 / (pi^2 j^2) times rate / K, which adds up to the rate over any number of trials.
+
+Members are parted in two ways, by the method's own distance and by the cosines of their updates; the better one counts,
+at half the level. Before the test every member moves to the part whose model has the least loss on the half that
+trained it, since updates of few samples are noisy.
 
 Two more questions have the same form, a common model against one for each part:
 
@@ -136,7 +137,9 @@ def sign_flip_p(gains: Floats) -> float:
 
     def exponent(log_s: float) -> float:
         scaled = math.exp(log_s) * unit
-        return float((scaled + np.log1p(np.exp(-2 * scaled)) - math.log(2)).sum() - math.exp(log_s) * total / size.max())
+        return float(
+            (scaled + np.log1p(np.exp(-2 * scaled)) - math.log(2)).sum() - math.exp(log_s) * total / size.max()
+        )
 
     best = minimize_scalar(exponent, bounds=(-12.0, 12.0), method="bounded")
     return float(min(1.0, math.exp(best.fun)))

@@ -244,7 +244,7 @@ def _prepared(
     if settings.privacy is not None:
         built = _asking_nothing(built, given)
     built = built.for_learner(chosen).with_starts(
-        len(data.clients), None if settings.rounds == AUTO else settings.rounds
+        chosen, len(data.clients), None if settings.rounds == AUTO else settings.rounds
     )
     _check_open(built, chosen)
     plan = _assembled(built, data, chosen, settings, earlier)

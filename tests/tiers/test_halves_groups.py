@@ -115,7 +115,7 @@ def test_an_introduction_is_that_of_each_half():
 
 def test_tiered_takes_the_step():
     options = {"assignment": "assigned", "procedure": "group-by-halves", "distance": "anchor-cosine"}
-    one = coterie.fit(three_slopes(), "tiered", rounds=3, lr=0.1, pull=0.5, **options)
+    one = coterie.fit(three_slopes(), "tiered", rounds=3, lr=0.1, pull=0.05, **options)
     two = coterie.fit(three_slopes(), "stocfl", rounds=3, lr=0.1)
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(one.models, two.models, strict=True))
     with pytest.raises(ConfigError, match="group-by-halves and distance anchor-cosine need each other"):

@@ -292,7 +292,7 @@ def test_an_interrupted_choice_goes_on_with_the_next_trial(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("method", "options", "words"),
     [
-        ("fesem", {}, "clusters=auto needs init=odcl.*without them fesem needs a number"),
+        ("fesem", {"init": "random"}, "clusters=auto needs init=odcl.*without them fesem needs a number"),
         ("ifca", {"init": "near-truth"}, "clusters=auto cannot go with init=near-truth: take init=random"),
         ("ifca", {"max_clusters": 0}, "max_clusters must be a whole number at least 1"),
         ("ifca", {"choose_seeds": 0}, "choose_seeds must be a whole number at least 1"),
