@@ -1,7 +1,7 @@
 """Coterie: clustered federated learning.
 
-Coterie finds groups among clients, trains one model for each group without moving the data, and reports how certain each
-assignment is.
+Coterie finds groups among clients, trains one model for each group without moving the data, and reports how certain
+each assignment is.
 """
 
 from importlib.metadata import version

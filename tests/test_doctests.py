@@ -13,7 +13,7 @@ PACKAGE = Path(coterie.__file__).parent
 
 
 def holds_examples(path):
-    """Whether a docstring of a module has an example; read from the source, so that no module is imported to find out."""
+    """Return whether the source of a module has an example; the module is not imported."""
     return ">>>" in path.read_text(encoding="utf-8")
 
 

@@ -168,7 +168,7 @@ class Clusters:
         return Clusters(rows_of(self.params, own), self.K, body=body, overall=overall)
 
     def restart(self, index: int) -> Clusters:
-        """Return the models of one restart for prediction, without the overall model, which is used in training only."""
+        """Return the models of one restart for prediction, without the overall model, which only training uses."""
         return replace(self.keep_restart(index), overall=None)
 
     def models(self) -> list[Params]:

@@ -149,8 +149,8 @@ class FederatedDataset(ClientDirectory):
         y = self.train.y
         if self.labels and self.labels[0] < 0:
             raise InputError(
-                f"label {self.labels[0]} is negative, and labels cannot be renumbered if other nodes have other labels: "
-                "number the classes from 0"
+                f"label {self.labels[0]} is negative, and labels cannot be renumbered if other nodes may have other "
+                "labels: number the classes from 0"
             )
         labels = [y] if self.test is None else [y, self.test.y]
         found = None if y.is_floating_point() else int(max(int(v.max()) for v in labels if v.numel())) + 1

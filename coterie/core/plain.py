@@ -1,4 +1,4 @@
-"""Conversion of typed values to plain ones (JSON, TOML, text) and back, derived from the fields of their dataclasses."""
+"""Conversion of typed values to plain ones (JSON, TOML, text) and back, derived from the fields of dataclasses."""
 
 from __future__ import annotations
 

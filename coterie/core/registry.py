@@ -46,8 +46,8 @@ M = TypeVar("M", bound=type)
 def register(name: str) -> Callable[[M], M]:
     """Return a decorator that registers a class under a name.
 
-    The class must be a dataclass derived from an extensible base class, such as `coterie.methods.Method`. A name that is
-    already registered can be reused only by a class with the same qualified name, as when a notebook cell is run again.
+    The class must be a dataclass derived from an extensible base class, such as `coterie.methods.Method`. A registered
+    name can be reused only by a class with the same qualified name, as when a notebook cell is run again.
 
     Args:
         name: Name of the class on the command line, in files and in messages.

@@ -205,7 +205,7 @@ class Regroup:
         return share / share.sum(dim=1, keepdim=True).clamp_min(1.0)
 
     def flows(self, clients: Sequence[ClientId], old: int) -> Tensor:
-        """Return, for each client, the matrix that converts weights over old clusters to new clusters, (m, K old, K new).
+        """Return for each client the matrix that converts weights over old to new clusters, (m, K old, K new).
 
         Weights follow `shares`, except that the whole weight of a named member of a hard regroup is in its new cluster.
 

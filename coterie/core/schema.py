@@ -310,7 +310,7 @@ def missing_cells(values: Values, marks: bool) -> Mask:
 class Schema:
     """Encoding of table columns as features, and the labels of the classes.
 
-    By default there are no columns and no labels. Data sets can be used in the same run only if their schemas are equal.
+    By default there are no columns and no labels. Data sets can be combined in a run only if their schemas are equal.
     """
 
     columns: tuple[Column, ...] = ()

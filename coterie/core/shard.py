@@ -83,7 +83,7 @@ class Shard:
         return replace(whole, ids=names, hashes=hash_ids(names), starts=stops - sizes, stops=stops)
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Shard:
-        """Return the shard with features and regression targets converted to a dtype and device; copies if necessary."""
+        """Return the shard with features and regression targets in a dtype on a device; copies only if necessary."""
         y = self.y.to(device=device, dtype=dtype) if self.y.is_floating_point() else self.y.to(device)
         return replace(self, x=self.x.to(device=device, dtype=dtype), y=y)
 

@@ -1,8 +1,8 @@
 """Number of threads of linear algebra.
 
 The threads of torch wait for each other by spinning. On a busy machine, a single addition that is divided among threads
-can therefore take a tenth of a second. For this reason, work is divided among threads by clients, and the operations for
-a client run in a single thread.
+can therefore take a tenth of a second. For this reason, work is divided among threads by clients, and all operations
+for a client run in a single thread.
 """
 
 from __future__ import annotations

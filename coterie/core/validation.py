@@ -72,7 +72,7 @@ def check_validation_split(data: ClientDirectory) -> None:
     """Raise ConfigError if no client has enough samples for a validation split."""
     if data.sizes.max() < 2:
         raise ConfigError(
-            "a validation split needs a client with at least two samples, but every client has one: leave validation out"
+            "a validation split needs a client with at least two samples, but every client has one: train without it"
         )
 
 

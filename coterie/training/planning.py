@@ -18,7 +18,7 @@ from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, 
 from coterie.core.federation import Federation
 from coterie.core.registry import UnknownMemberError
 from coterie.core.shard import ClientId
-from coterie.core.validation import held_out_sizes, check_validation_split
+from coterie.core.validation import check_validation_split, held_out_sizes
 from coterie.diagnosis.diagnose import diagnose
 from coterie.diagnosis.values import Diagnosis
 from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
