@@ -18,7 +18,7 @@ from coterie.core.dataset import ClientDirectory, FederatedDataset, dtype_name, 
 from coterie.core.federation import Federation
 from coterie.core.registry import UnknownMemberError
 from coterie.core.shard import ClientId
-from coterie.core.validation import aside_sizes, check_validation_split
+from coterie.core.validation import check_validation_split, held_out_sizes
 from coterie.diagnosis.diagnose import diagnose
 from coterie.diagnosis.values import Diagnosis
 from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
@@ -132,7 +132,7 @@ class Plan:
     def validated(self) -> Tensor | None:
         """(m,) which clients have validation samples; None where no samples are held out."""
         share = self.settings.validation
-        return None if share is None else torch.from_numpy(aside_sizes(self.data.sizes, share) > 0)
+        return None if share is None else torch.from_numpy(held_out_sizes(self.data.sizes, share) > 0)
 
     @property
     def evaluated_on(self) -> str:

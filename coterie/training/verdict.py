@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.core.registry import Registered, register
-from coterie.core.validation import aside_sizes
+from coterie.core.validation import held_out_sizes
 from coterie.errors import TrainingError
 from coterie.training.gains import Floats, Gain, paired_gain, samples_needed
 
@@ -197,7 +197,9 @@ class HeldOut:
         """Return the losses without the clients that have none (NaN) in some trial."""
         known = ~np.isnan(losses).any(axis=(0, 1))
         own = sizes[known]
-        return cls(losses[:, :, known], aside_sizes(own, share).astype(np.float64), own.astype(np.float64), share, one)
+        return cls(
+            losses[:, :, known], held_out_sizes(own, share).astype(np.float64), own.astype(np.float64), share, one
+        )
 
     @property
     def mean(self) -> Floats:

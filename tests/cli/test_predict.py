@@ -139,12 +139,12 @@ def test_classes_of_a_table_keep_their_names(coterie, tmp_path):
     ("rows", "message"),
     [
         ("x\n3\n", "no column 'kind', which the run predicts from: give it the columns 'x', 'kind'"),
-        ("x,kind\n3,c\n", "column 'kind' holds 'c', which the table of the run did not"),
-        ("x,kind\nmuch,a\n", "column 'x' must hold numbers, as in the table of the run, but row 1 has 'much'"),
+        ("x,kind\n3,c\n", "column 'kind' holds 'c', which is not a category of the training table"),
+        ("x,kind\nmuch,a\n", "column 'x' must hold numbers, as in the training table, but row 1 has 'much'"),
         ("x,kind\ninf,a\n3,a\n", "column 'x' must hold finite numbers, but row 1 has"),
         (
             "x,kind,score\n3,a,good\n",
-            "column 'score' must hold numbers, as in the table of the run, but row 1 has 'good'",
+            "column 'score' must hold numbers, as in the training table, but row 1 has 'good'",
         ),
     ],
 )

@@ -325,7 +325,7 @@ def test_another_table_is_read_by_the_schema_of_the_first(tmp_path):
     for odd in ({"schema": data.schema, "features": "x"}, {"schema": 3}, {"schema": type(data.schema)()}):
         with pytest.raises(ConfigError, match="schema"):
             from_table(second, **named, **odd)
-    with pytest.raises(InputError, match="column 'k' holds '9', which the table of the run did not"):
+    with pytest.raises(InputError, match="column 'k' holds '9', which is not a category of the training table"):
         from_table(second | {"k": ["9"] * 8}, schema=data.schema, **named)
 
 

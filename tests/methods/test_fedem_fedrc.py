@@ -190,7 +190,7 @@ def test_a_state_of_another_round_is_an_error():
     execute(initialize(plan), None)
     initialized = initialize(plan)
     later = replace(initialized.state.with_values(accepted=torch.full((9,), 1)), round=2)
-    with pytest.raises(TrainingError, match="goes on from round 1 of a client that has kept weights of round 3"):
+    with pytest.raises(TrainingError, match="continues from round 1, but a client has stored its weights of round 3"):
         execute(replace(initialized, state=later), None)
 
 

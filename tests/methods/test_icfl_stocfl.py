@@ -172,7 +172,7 @@ def plain_stocfl(
     """Clusters as lists of clients in the order in which they came; union-find over sorted pairs."""
     clients, hashes = clients_of(data), hash_ids(data.clients)
     assert isinstance(plan.learner, Logistic)
-    drawn = plan.learner.start([key_for(1, Purpose.INTRODUCTION)], plan.federation.group.train.x.dtype)  # type: ignore[attr-defined]
+    drawn = plan.learner.start([key_for(1, Purpose.ONBOARDING)], plan.federation.group.train.x.dtype)  # type: ignore[attr-defined]
     anchor = {n: p[0].numpy() for n, p in drawn.items()}
     psi: dict[int, np.ndarray] = {}
     groups: list[list[int]] = []

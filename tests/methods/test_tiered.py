@@ -290,7 +290,7 @@ def test_what_is_no_member_is_not_registered():
         def server_propose(self, view: View) -> Regroup | None:
             return None
 
-    with pytest.raises(ConfigError, match="Alone belongs to no family that can be extended"):
+    with pytest.raises(ConfigError, match="Alone has no extensible base class"):
         coterie.register("alone")(Alone)
     with pytest.raises(ConfigError, match="Bare must be a dataclass: put @dataclass"):
         coterie.register("bare")(Bare)

@@ -251,7 +251,9 @@ def test_texts_that_were_classes_are_predicted_as_texts():
     assert set(said) == {"high", "low"}
     assert np.mean(said == np.array(new["score"])) > 0.85
     assert result.assign(new) == result.assignments["s4"]
-    with pytest.raises(InputError, match="labels holds 'none', which the run has no class for: it knows 'high', 'low'"):
+    with pytest.raises(
+        InputError, match="labels holds 'none', which is not a class of this run: use the classes 'high', 'low'"
+    ):
         result.assign(new, ["none"] * len(new["score"]))
 
 
