@@ -32,7 +32,7 @@ from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import UpdateCosine
 from coterie.tiers.procedure import Procedure, ProcedureStep, SplitByNorm
-from coterie.tiers.split_test import RATE, MergeByTest, Parting, SplitByTest
+from coterie.tiers.split_test import ERROR_RATE, MergeByTest, Parting, SplitByTest
 
 PAPER_EPS1, PAPER_EPS2, PAPER_WARMUP = 0.4, 1.6, 20
 """Thresholds of the authors' code, where only some of them are given."""
@@ -43,7 +43,7 @@ class HeldOutSplit:
     """Settings of splits that a test on held-out halves decides."""
 
     false_splits: float = option(
-        RATE,
+        ERROR_RATE,
         "largest probability that a run without groups splits a cluster, where tests on held-out halves of the "
         "clients' samples decide",
         above=0,

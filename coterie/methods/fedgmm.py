@@ -29,7 +29,7 @@ from coterie.options import option
 from coterie.server.averaging import Averaging
 from coterie.tiers.assignment.base import Placing
 from coterie.tiers.composition import Tiers
-from coterie.tiers.objective import SEEN_AS, Joint
+from coterie.tiers.objective import EMBEDDINGS, Joint
 
 SEVERAL = 3
 """Gaussians where the number of clusters is found."""
@@ -50,7 +50,7 @@ class FedGMM(MixtureMethod):
         "auto",
         "what the Gaussians model: inputs, 32 random mixtures of them, or the input of the head of the first model at "
         "the start (for pretrained networks); auto: inputs up to 64 numbers, else random",
-        choices=SEEN_AS,
+        choices=EMBEDDINGS,
     )
 
     summary: ClassVar[str] = "mixtures that also model what samples look like, so that newcomers need no labels"

@@ -45,7 +45,7 @@ from coterie.options import AUTO, Auto, option
 from coterie.server.clustering.agglomerate import agglomerate
 from coterie.server.clustering.kmeans import kmeans
 from coterie.tiers.distance import CosineGaps, decomposed_cosines
-from coterie.tiers.landmarks import MOST
+from coterie.tiers.landmarks import MAX_COMPARED
 
 
 @register("fedgroup")
@@ -101,7 +101,7 @@ class FedGroup(InsideClusters, Initializer):
             raise _nobody(len(diverged))
         updates = rows["model"].double() - flat(start).double().cpu()
         given = run.tiers.K
-        count = self.founders or (MOST if given is None else FOUNDERS_EACH * given)
+        count = self.founders or (MAX_COMPARED if given is None else FOUNDERS_EACH * given)
         places = founders(federation, answered, count, run.seed)
         counted = count_solved(run, task, broadcast, answered[places], cost) if given is None else None
         K, chosen = clusters_of(run) if counted is None else counted.K, torch.from_numpy(places)

@@ -49,7 +49,7 @@ from coterie.server.averaging import Averaging
 from coterie.server.clustering.choose import ClusterSettings, cluster_points
 from coterie.tiers.assignment import Assigned
 from coterie.tiers.composition import Tiers
-from coterie.tiers.landmarks import MOST, drawn
+from coterie.tiers.landmarks import MAX_COMPARED, lowest_keys
 
 SOLVE_STEPS = 50
 """Least number of gradient steps where clients solve their problems by steps and their number is not given."""
@@ -303,8 +303,8 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
 
 
 def _compared(run: Run, answered: Positions) -> Positions:
-    """Return the clients whose halves are compared with each other, at most `MOST` of them."""
-    return answered[drawn(run.federation.hashes[answered], MOST)]
+    """Return the clients whose halves are compared with each other, at most `MAX_COMPARED` of them."""
+    return answered[lowest_keys(run.federation.hashes[answered], MAX_COMPARED)]
 
 
 def _with_costs(run: Run, found: dict[str, Any], models: Params, labels: Tensor) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from coterie.core.shard import ClientId, Positions
 from coterie.core.state import ServerState
 from coterie.core.state_array import Share, StateArray
 from coterie.methods.run import Run
-from coterie.tiers.halves_groups import INTRODUCTIONS
+from coterie.tiers.halves_groups import HALF_ROWS
 from coterie.tiers.regrouping import regroup
 from coterie.tiers.view import View
 
@@ -56,7 +56,7 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
         rows={"anchor": state.portraits[:0]},
         distance=tiers.distance,
     )
-    only_here = run.settings.participation < 1 and any(step.keeps_introductions for step in tiers.procedure.steps)
+    only_here = run.settings.participation < 1 and any(step.keeps_onboarding_rows for step in tiers.procedure.steps)
     if only_here:  # if everybody takes part, the sums of all members are those of the members that take part
         view = replace(view, rows={"anchor": state.introductions[:0]}, taking_part=chosen)
     new = chosen[(view.choice[torch.from_numpy(chosen)] < 0).numpy()]
@@ -64,7 +64,7 @@ def onboard(run: Run, state: ServerState, chosen: Positions) -> Onboarded:
         after = regroup(tiers.procedure, view)
         return Onboarded(after.view.state, events=after.events, tests=after.statistics)
     broadcast = Broadcast(state.round, Clusters({}, K=1), scalars={"lr": tiers.local.rate(0, run.rounds)})
-    replies = federation.ask(tiers.introduction(run.seed), broadcast, new)
+    replies = federation.ask(tiers.onboarding_task(run.seed), broadcast, new)
     if replies.reply.clients:
         rows = replies.reply.rows["anchor"].cpu()
         view = _with_new_clients(run, view, positions_of(federation, replies.reply.clients), rows)
@@ -89,13 +89,13 @@ def _with_new_clients(run: Run, view: View, answered: Positions, rows: torch.Ten
             nothing = rows.new_zeros(len(view.clients), rows.shape[1])
             state = state.with_arrays({"introductions": StateArray(nothing, ("client", None))})
         state = state.with_values(introductions=state.introductions.index_copy(0, torch.from_numpy(answered), rows))
-    elif run.tiers.introduces_halves:
+    elif run.tiers.onboards_by_halves:
         sizes = torch.from_numpy(run.federation.sizes[answered]).to(rows)
         sent = torch.cat([sizes[:, None], rows], dim=1)
-        before = state.arrays.get(INTRODUCTIONS)
+        before = state.arrays.get(HALF_ROWS)
         everybody = rows.new_zeros(len(view.clients), sent.shape[1]) if before is None else before.value
         array = StateArray(everybody.index_copy(0, torch.from_numpy(answered), sent), ("client", None))
-        state = state.with_arrays({INTRODUCTIONS: array})
+        state = state.with_arrays({HALF_ROWS: array})
     elif "portraits" not in state.arrays:
         empty = StateArray(rows.new_zeros(view.K, rows.shape[1]), ("cluster", None), Share())
         state = state.with_arrays({"portraits": empty})

@@ -42,14 +42,14 @@ from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.options import AUTO, Auto, option
 from coterie.server.clustering.agglomerate import agglomerate, merges
 from coterie.tiers.distance import Distance, PrincipalAngles
-from coterie.tiers.landmarks import MOST, Floats, drawn, with_the_rest
+from coterie.tiers.landmarks import MAX_COMPARED, Floats, assign_to_nearest_part, lowest_keys
 from coterie.tiers.split_test import SplitTest
 from coterie.tiers.tree_test import cut_tree
 
 MOST_HEIGHTS = 10
 """Heights of the last unions that are reported; they show where another limit would cut."""
 FOUNDERS_EACH = 20
-"""Clients for each group that are compared with each other, where there are more than `MOST`."""
+"""Clients for each group that are compared with each other, where there are more than `MAX_COMPARED`."""
 
 
 @register("pacfl")
@@ -107,7 +107,7 @@ class PACFL(InsideClusters, Initializer):
         models = RandomInit().first_models(run.decided(K=found.K))
         return FirstModels(models.params, found.K, found.labels, {"grouping": found.facts})
 
-    def group(self, run: Run, K: int | None, most: int = MOST) -> Grouping:
+    def group(self, run: Run, K: int | None, most: int = MAX_COMPARED) -> Grouping:
         """Agglomerate clients by their subspaces: into K, or while the nearest are at most beta apart.
 
         Of more than `most` clients, or 20 for each of K, only so many are compared; the others join the nearest group.
@@ -122,7 +122,7 @@ class PACFL(InsideClusters, Initializer):
         apart = _apart(distance, rows, chosen)
         found, heights, tests = self._grouped(run, K, answered, chosen, apart, cost)
         count = int(found.max()) + 1
-        parts = with_the_rest(
+        parts = assign_to_nearest_part(
             [chosen[found == k] for k in range(count)],
             np.arange(len(answered)),
             lambda places: _apart(distance, rows, places),
@@ -192,7 +192,7 @@ class Grouping:
 
 def founders(federation: Federation, answered: Positions, count: int, seed: int) -> Positions:
     """Return which of those who answered are compared, ascending: those with the least keys, so no order matters."""
-    return drawn(keys_for_clients(seed, Purpose.CLUSTERING, 0, federation.hashes[answered]), count)
+    return lowest_keys(keys_for_clients(seed, Purpose.CLUSTERING, 0, federation.hashes[answered]), count)
 
 
 def _apart(distance: Distance, rows: Params, places: Positions) -> Floats:

@@ -37,7 +37,7 @@ from coterie.tiers.composition import Tiers
 from coterie.tiers.distance import AnchorCosine
 from coterie.tiers.halves_groups import GroupByHalves
 from coterie.tiers.procedure import MergeAbove, Procedure
-from coterie.tiers.split_test import RATE
+from coterie.tiers.split_test import ERROR_RATE
 
 
 @register("stocfl")
@@ -51,7 +51,10 @@ class StoCFL(TieredMethod):
         "on halves of the clients' samples find the clusters",
     )
     false_splits: float = option(
-        RATE, "tau=auto: largest probability that a run without groups has more than one cluster", above=0, high=0.5
+        ERROR_RATE,
+        "tau=auto: largest probability that a run without groups has more than one cluster",
+        above=0,
+        high=0.5,
     )
     compare: Literal["sampled", "all"] = option(
         "sampled",

@@ -17,8 +17,8 @@ from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
 from coterie.methods.asking import Cost
 from coterie.methods.run import Run
-from coterie.tiers.landmarks import Floats, with_the_rest
-from coterie.tiers.split_test import FEWEST, Parting, SplitTest, parted, split_test
+from coterie.tiers.landmarks import Floats, assign_to_nearest_part
+from coterie.tiers.split_test import MIN_PART_SIZE, Parting, SplitTest, bipartition_by, split_test
 from coterie.tiers.view import View
 
 LONGER = 4
@@ -45,7 +45,7 @@ class RoundTrials:
                 continue
             own = rows.at(members)
             found = [self._parted(parting, own, most) for parting in partings]
-            parts = [(members[one], members[two]) for one, two in found if min(len(one), len(two)) >= FEWEST]
+            parts = [(members[one], members[two]) for one, two in found if min(len(one), len(two)) >= MIN_PART_SIZE]
             if parts:
                 candidates.append(self._candidate(view, rows, k, members, parts))
         return list(self._compare(view, models, candidates, level))
@@ -59,7 +59,7 @@ class RoundTrials:
         like = view.clusters.all_models()
         vectors = flat(like).double().cpu()
         counts = torch.bincount(self._own(view)[torch.from_numpy(self._able(view))], minlength=view.K)
-        pairs = nearest_pairs(vectors, [k for k in range(view.K) if counts[k] >= FEWEST])
+        pairs = nearest_pairs(vectors, [k for k in range(view.K) if counts[k] >= MIN_PART_SIZE])
         if not pairs:
             return []
         means = torch.stack([vectors[list(pair)].mean(dim=0) for pair in pairs])
@@ -70,7 +70,7 @@ class RoundTrials:
         candidates = []
         for row, (one, two) in enumerate(pairs):
             parts = (rows.among(view.members(one)), rows.among(view.members(two)))
-            if min(map(len, parts)) >= FEWEST:
+            if min(map(len, parts)) >= MIN_PART_SIZE:
                 candidates.append(self._candidate(view, rows, row, np.concatenate(parts), [parts]))
         tests = [(pairs[test.cluster], test) for test in self._compare(view, models, candidates, level)]
         return [(pair, replace(test, cluster=pair[0], change=f"{pair[1]} apart from it")) for pair, test in tests]
@@ -85,7 +85,7 @@ class RoundTrials:
         rows = self._updates(view, Clusters(like, view.K), torch.arange(view.K))
         parts = [rows.among(view.members(k)) for k in range(view.K)]
         heard = np.concatenate(parts)
-        if len(heard) < FEWEST:
+        if len(heard) < MIN_PART_SIZE:
             return None
         everybody = self._mean(view, rows, heard)
         of_body = flat({name: torch.full_like(p[:1], name in view.clusters.shared) for name, p in like.items()})[0] > 0
@@ -136,10 +136,10 @@ class RoundTrials:
         named = rows | {"own_change": rows["change"]}
         everybody = np.arange(len(rows["change"]))
         if len(everybody) <= most:
-            return parted(parting, distance, named)
+            return bipartition_by(parting, distance, named)
         some = np.linspace(0, len(everybody) - 1, most).astype(np.int64)  # members come in the order of their hashes
-        first, second = parted(parting, distance, _rows_at(named, some))
-        both = with_the_rest(
+        first, second = bipartition_by(parting, distance, _rows_at(named, some))
+        both = assign_to_nearest_part(
             (some[first], some[second]), everybody, lambda places: distance.server_pairwise(_rows_at(named, places))
         )
         return both[0], both[1]
@@ -185,7 +185,7 @@ class RoundTrials:
     ) -> SplitTest | None:
         """Return the test of column 0 of the losses against another one; None with fewer than two clients."""
         heard = rows.among(np.concatenate(parts))  # the losses of the others are not finite
-        if len(heard) < FEWEST:
+        if len(heard) < MIN_PART_SIZE:
             return None
         losses: Floats = rows.at(heard)["losses"].numpy()[:, [0, column]]
         samples = (self.run.federation.sizes[view.answered[heard]] // 2).astype(np.float64)

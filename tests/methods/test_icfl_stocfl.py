@@ -18,7 +18,7 @@ from coterie.data.arrays import from_arrays
 from coterie.errors import ConfigError, DivergenceWarning
 from coterie.learners.logistic import Logistic
 from coterie.testing.checks import small_federation
-from coterie.tiers.procedure import SplitBySpectrum, two_means, united
+from coterie.tiers.procedure import SplitBySpectrum, linked_parts, two_means
 from coterie.training.fitting import execute, initialize
 from coterie.training.planning import Plan, prepare
 from coterie.training.result import Result
@@ -172,8 +172,8 @@ def plain_stocfl(
     """Clusters as lists of clients in the order in which they came; union-find over sorted pairs."""
     clients, hashes = clients_of(data), hash_ids(data.clients)
     assert isinstance(plan.learner, Logistic)
-    drawn = plan.learner.start([key_for(1, Purpose.INTRODUCTION)], plan.federation.group.train.x.dtype)  # type: ignore[attr-defined]
-    anchor = {n: p[0].numpy() for n, p in drawn.items()}
+    initial = plan.learner.start([key_for(1, Purpose.INTRODUCTION)], plan.federation.group.train.x.dtype)  # type: ignore[attr-defined]
+    anchor = {n: p[0].numpy() for n, p in initial.items()}
     psi: dict[int, np.ndarray] = {}
     groups: list[list[int]] = []
     models: list[Model | None] = []
@@ -291,7 +291,7 @@ def test_the_record_says_who_united_and_why(tau: float):
     for event in (event for record in result.records for event in record.get("events", ())):
         unites = any(len(parents) > 1 for parents in event["parents"])
         assert event["kind"] == ("merge" if unites else "arrival")
-        assert ("unite, cosine" in event["reason"]) == unites
+        assert ("merge, cosine" in event["reason"]) == unites
 
 
 def test_a_client_introduces_itself_alike_in_any_round_and_company():
@@ -301,7 +301,7 @@ def test_a_client_introduces_itself_alike_in_any_round_and_company():
 
     def told(round_: int, who: list[int]) -> np.ndarray:
         sent = Broadcast(round_, Clusters({}, K=1), scalars={"lr": LR})
-        return plan.federation.ask(plan.tiers.introduction(1), sent, np.array(who)).reply.rows["anchor"].numpy()
+        return plan.federation.ask(plan.tiers.onboarding_task(1), sent, np.array(who)).reply.rows["anchor"].numpy()
 
     everybody = told(0, list(range(9)))
     assert told(5, [7, 3]) == pytest.approx(everybody[[7, 3]], rel=1e-9, abs=1e-12)
@@ -342,7 +342,7 @@ def test_united_follows_chains(monkeypatch: pytest.MonkeyPatch):
     angles = np.radians([0, 130, 220, 40, 80])
     vectors = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1))
     monkeypatch.setattr("coterie.tiers.procedure.BLOCK", 2)
-    parts, largest = united(vectors, math.cos(math.radians(45)))
+    parts, largest = linked_parts(vectors, math.cos(math.radians(45)))
     assert [part.tolist() for part in parts] == [[0, 3, 4], [1], [2]]
     expected = [math.cos(math.radians(d)) for d in (40, 50, 140, 40)]
     assert largest == pytest.approx([*expected, -1], abs=1e-9)

@@ -109,8 +109,8 @@ def test_bodies_wait_until_clusters_have_settled():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"assignment": "em-mixture"}, "clusters have whole models: set shared=body"),
-        ({"assignment": "personal-em", "shared": "body"}, "clients keep heads of their own: use assignment=em-mixture"),
+        ({"assignment": "em-mixture"}, "but nothing is shared: set shared=body"),
+        ({"assignment": "personal-em", "shared": "body"}, "clients keep personal heads: use assignment=em-mixture"),
         ({"assignment": "em-mixture", "shared": "body", "procedure": "merge-by-test:least_p=2"}, "at most 1, got 2"),
     ],
 )

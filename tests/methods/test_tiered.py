@@ -309,36 +309,36 @@ COSINE = {"distance": "update-cosine"}
     [
         # features without a common body
         ({"procedure": GAP, "distance": "prototypes"}, "compares features.*set shared=body"),
-        ({"shared": "layer0", "learner": "mlp:hidden=6-5"}, "whole body can be shared and no part of it"),
-        ({"shared": "body", "restarts": 2}, "a shared body can have one start only, but restarts=2"),
-        ({"assignment": "count-shares", "restarts": 2}, "assignment count-shares can have one start only"),
+        ({"shared": "layer0", "learner": "mlp:hidden=6-5"}, "but shared=layer0 is only a part of it"),
+        ({"shared": "body", "restarts": 2}, "a shared body supports one initialisation only, but restarts=2"),
+        ({"assignment": "count-shares", "restarts": 2}, "assignment count-shares supports one initialisation only"),
         (
             {"assignment": "nearest-parameters", "shared": "body", "restarts": 2},
-            "a shared body can have one start only",
+            "a shared body supports one initialisation only",
         ),
         (
             {"assignment": "count-shares", "shared": "layer0", "learner": "mlp:hidden=6-5"},
-            "with assignment count-shares a network's whole body",
+            "assignment count-shares trains heads on the features of a network's whole body",
         ),
         # clients that choose never see features
         (
             {"assignment": "assigned", "procedure": GAP + ",hard=true", "distance": "prototypes"},
             "which clients with assignment assigned do not send",
         ),
-        ({"procedure": GAP}, "split-by-gap parts clients by a distance, but none was chosen: set distance"),
+        ({"procedure": GAP}, "split-by-gap splits clusters by a distance, but none is set: set distance"),
         (
             {"assignment": "assigned", "procedure": GAP, **COSINE},
-            "a client has one cluster: set split-by-gap:hard=true",
+            "every client has exactly one cluster: set split-by-gap:hard=true",
         ),
-        ({"assignment": "lowest-loss", "objective": "ratio"}, "objective ratio counts only in mixtures"),
+        ({"assignment": "lowest-loss", "objective": "ratio"}, "objective ratio needs counts that only mixtures send"),
         (
             {"assignment": "single-cluster", "objective": "ratio", "clusters": 1},
-            "objective ratio counts only in mixtures",
+            "objective ratio needs counts that only mixtures send",
         ),
         ({"assignment": "single-cluster", "procedure": NORM, **COSINE}, "nothing to split or remove"),
         (
             {"assignment": "nearest-parameters", "procedure": GAP, **COSINE},
-            "a client has one cluster: set split-by-gap:hard",
+            "every client has exactly one cluster: set split-by-gap:hard",
         ),
         (
             {"assignment": "softmax-loss:temperature=1", "procedure": NORM, **COSINE},
@@ -348,23 +348,23 @@ COSINE = {"distance": "update-cosine"}
         ({"averaging": "members"}, "use averaging=all or responsibility"),
         (
             {"assignment": "softmax-loss:temperature=1", "shared": "body"},
-            "clients train whole models, which cannot share",
+            "train whole models, which cannot share",
         ),
         (
             {"assignment": "assigned", "procedure": NORM, "shared": "body", **COSINE},
             "cannot be split with assignment assigned",
         ),
-        ({"procedure": "merge-above:tau=0.1", **COSINE}, "need each other"),
-        ({"procedure": GAP, "distance": "anchor-cosine"}, "need each other"),
+        ({"procedure": "merge-above:tau=0.1", **COSINE}, "work only together"),
+        ({"procedure": GAP, "distance": "anchor-cosine"}, "work only together"),
         ({"procedure": "merge-above:tau=0.1", "distance": "anchor-cosine"}, "set assignment=assigned"),
         (
             {"assignment": "assigned", "procedure": f"{NORM} + merge-above:tau=0.1", "distance": "anchor-cosine"},
-            "unite again what another step has parted",
+            "would merge the clusters that another step has split",
         ),
         ({"distance": "principal-angles"}, "use init=pacfl"),
-        ({"procedure": GAP, "restarts": 2, **COSINE}, "but restarts=2: leave it at 1"),
-        ({"assignment": "em-mixture:mu=1.5"}, "em-mixture takes mu of at most 1, got 1.5"),
-        ({"procedure": "split-by-gap:rho=-1", **COSINE}, "split-by-gap takes rho of at least 0, got -1"),
+        ({"procedure": GAP, "restarts": 2, **COSINE}, "with restarts=2 the number of clusters cannot change"),
+        ({"assignment": "em-mixture:mu=1.5"}, "mu of em-mixture must be at most 1, got 1.5"),
+        ({"procedure": "split-by-gap:rho=-1", **COSINE}, "rho of split-by-gap must be at least 0, got -1"),
         ({"assignment": "assigned"}, "set a procedure that splits, or init=odcl"),
         ({"assignment": "assigned", "procedure": NORM, "clusters": 2, **COSINE}, "all start in one cluster"),
         ({"assignment": "single-cluster", "clusters": 2}, "single-cluster has one cluster, but clusters=2"),
@@ -379,9 +379,9 @@ def test_a_mix_that_makes_no_sense_is_refused_in_one_sentence(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "ratio"}, "counts classes, but the targets are numbers"),
-        ({"assignment": "personal-em"}, "compares likelihoods of classes, but the targets are numbers"),
-        ({"procedure": GAP, "distance": "prototypes"}, "compares classes, but the targets are numbers"),
+        ({"objective": "ratio"}, "counts classes, but this is a regression"),
+        ({"assignment": "personal-em"}, "compares likelihoods of classes, but this is a regression"),
+        ({"procedure": GAP, "distance": "prototypes"}, "compares classes, but this is a regression"),
     ],
 )
 def test_classes_of_numbers_are_refused(options, message):
@@ -398,8 +398,8 @@ def test_registered_methods_go_through_the_same_checks():
     ("options", "message"),
     [
         ({"assignment": "assigned", "procedure": NORM, "participation": 0.5, **COSINE}, "it may split by chance"),
-        ({"procedure": GAP + ",hard=true", **COSINE}, "hard=false halves them"),
-        ({"assignment": "em-mixture:mu=0.95"}, "saturate: take at most 0.9"),
+        ({"procedure": GAP + ",hard=true", **COSINE}, "hard=false halves the weights instead"),
+        ({"assignment": "em-mixture:mu=0.95"}, "saturate: use at most 0.9"),
     ],
 )
 def test_a_mix_that_hardly_makes_sense_is_warned_of(options, message):

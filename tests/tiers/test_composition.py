@@ -17,7 +17,7 @@ from coterie.learners.schedules import ExponentialDecay
 from coterie.server.averaging import Averaging
 from coterie.server.combine import Median
 from coterie.tiers.assignment import Assigned, LowestLoss, SingleCluster
-from coterie.tiers.composition import ROW_BY_ROW, SUMMED, Tiers
+from coterie.tiers.composition import ONLY_SUMMED, SENT_SEPARATELY, Tiers
 from coterie.tiers.distance import Prototypes, UpdateCosine
 from coterie.tiers.objective import Conditional
 from coterie.tiers.procedure import Procedure, RemoveUnclaimed, SplitByGap
@@ -26,7 +26,7 @@ HARD = Tiers(assignment=LowestLoss(), K=2, local=FullBatch(steps=3, lr=0.5, sche
 
 
 def test_restarts_of_given_groups_are_refused():
-    with pytest.raises(ConfigError, match="m: restarts=2 has no effect where the groups are given: leave it at 1"):
+    with pytest.raises(ConfigError, match="m: restarts=2 has no effect because the groups are given: leave it at 1"):
         replace(HARD, assignment=Assigned(), restarts=2).check("m")
     replace(HARD, assignment=Assigned()).check("m")
     replace(HARD, restarts=2).check("m")
@@ -58,7 +58,7 @@ def test_a_gradient_knows_no_proximal_term():
 
 @pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), SGD(weight_decay=0.1), Adam()])
 def test_a_gradient_knows_no_local_optimizer(optimizer):
-    with pytest.raises(ConfigError, match=f"without the optimizer {optimizer.name}: use exchange=model"):
+    with pytest.raises(ConfigError, match=f"cannot use optimizer {optimizer.name}: use exchange=model"):
         replace(HARD, exchange="gradient", local=FullBatch(steps=1, optimizer=optimizer)).check("m")
 
 
@@ -118,7 +118,7 @@ def test_every_change_is_sent_by_itself_where_it_is_needed(changes, sent):
     tiers = replace(HARD, **changes)
     assert tiers.sends_each_change == sent
     assert ("change" in tiers.reveals()) == sent
-    assert tiers.seen() == (ROW_BY_ROW if sent else SUMMED)
+    assert tiers.seen() == (SENT_SEPARATELY if sent else ONLY_SUMMED)
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,10 @@ def test_clusters_are_split_by_them_and_rows_are_declared(learner: str, options:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"procedure": "split-by-spectrum:alpha0=0.3", "distance": "parameters"}, "split-by-spectrum looks at cosines"),
+        ({"procedure": "split-by-spectrum:alpha0=0.3", "distance": "parameters"}, "split-by-spectrum needs cosines"),
         (
             {"procedure": "split-by-norm:eps1=1,eps2=0,gate=0.1", "distance": "label-histogram"},
-            "the gate of split-by-norm looks at cosines, which distance label-histogram has not",
+            "the gate of split-by-norm needs cosines, but distance label-histogram is not one",
         ),
         ({"procedure": "split-by-gap:rho=0.1", "distance": "feature-norm"}, "set shared=body"),
     ],
@@ -81,5 +81,5 @@ def test_what_they_cannot_do_is_refused(options: dict[str, str], message: str):
 
 
 def test_label_shares_of_numbers_are_refused():
-    with pytest.raises(ConfigError, match="compares classes, but the targets are numbers"):
+    with pytest.raises(ConfigError, match="compares classes, but this is a regression"):
         Case("tiered", "linear", {"procedure": "split-by-gap:rho=0.1", "distance": "label-histogram"}).plan()

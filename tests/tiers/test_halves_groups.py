@@ -100,7 +100,7 @@ def test_a_client_of_one_sample_joins_a_group():
 def test_an_introduction_is_that_of_each_half():
     """A linear model without samples of its own: rows are the changes by each half, and the same in any company."""
     plan = prepare(three_slopes(), "stocfl", None, {"lr": 0.1, "seed": 3})
-    task = plan.tiers.introduction(3)
+    task = plan.tiers.onboarding_task(3)
     assert isinstance(task, IntroduceHalves)
 
     def told(who: list[int]) -> torch.Tensor:
@@ -118,7 +118,7 @@ def test_tiered_takes_the_step():
     one = coterie.fit(three_slopes(), "tiered", rounds=3, lr=0.1, pull=0.5, **options)
     two = coterie.fit(three_slopes(), "stocfl", rounds=3, lr=0.1)
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(one.models, two.models, strict=True))
-    with pytest.raises(ConfigError, match="group-by-halves and distance anchor-cosine need each other"):
+    with pytest.raises(ConfigError, match="group-by-halves and distance anchor-cosine work only together"):
         coterie.fit(three_slopes(), "tiered", rounds=1, assignment="assigned", procedure=(GroupByHalves(),))
     assert AnchorCosine().needs == "anchor"
 

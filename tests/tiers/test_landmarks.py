@@ -15,7 +15,7 @@ from coterie.core.state import ServerState
 from coterie.data.arrays import from_arrays
 from coterie.methods import PACFL
 from coterie.tiers.distance import UpdateCosine
-from coterie.tiers.landmarks import WITNESSES, drawn, with_the_rest
+from coterie.tiers.landmarks import REPRESENTATIVES, assign_to_nearest_part, lowest_keys
 from coterie.tiers.procedure import SplitByGap, SplitByNorm, SplitBySpectrum
 from coterie.tiers.view import View
 from coterie.training.planning import prepare
@@ -59,7 +59,7 @@ def test_only_some_are_compared_and_others_in_the_next_round():
     assert set(members) <= set(view.members(0))
     assert set(members) == set(view.pairwise(0, 8)[0])
     assert set(members) != set(replace(view, state=replace(view.state, round=31)).pairwise(0, 8)[0])
-    assert drawn(np.array([5, 1, 4, 2], dtype=np.uint64), 2).tolist() == [1, 3]
+    assert lowest_keys(np.array([5, 1, 4, 2], dtype=np.uint64), 2).tolist() == [1, 3]
 
 
 def test_the_rest_join_by_a_plain_loop():
@@ -69,9 +69,9 @@ def test_the_rest_join_by_a_plain_loop():
     parts = [everybody[:40], everybody[40:43], everybody[43:70]]
     expected = [list(part) for part in parts]
     for i in everybody[70:]:
-        means = [np.mean([apart[i, j] for j in part[: WITNESSES // 3]]) for part in parts]
+        means = [np.mean([apart[i, j] for j in part[: REPRESENTATIVES // 3]]) for part in parts]
         expected[int(np.argmin(means))].append(i)
-    found = with_the_rest(parts, everybody, lambda places: apart[np.ix_(places, places)])
+    found = assign_to_nearest_part(parts, everybody, lambda places: apart[np.ix_(places, places)])
     assert [part.tolist() for part in found] == expected
 
 
