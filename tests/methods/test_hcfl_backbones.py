@@ -268,10 +268,10 @@ def test_order_together_is_one_descent_of_head_and_body(backbone: str):
     [
         ("hcfl+", {"backbone": "fesem", "mu": 0.4}, "which backbone fesem does not have: leave mu out"),
         ("hcfl+", {"backbone": "fedsoft", "mu": 0.0}, "which backbone fedsoft does not have: leave mu out"),
-        ("hcfl+", {"backbone": "fesem", "split": "soft"}, "a client has one cluster: leave split out"),
-        ("hcfl+", {"lam": 0.1}, "with backbone fedem it has none: leave lam out"),
-        ("hcfl", {"backbone": "fesem", "lam": 0.1}, "with backbone fesem it has none"),
-        ("hcfl-split", {"backbone": "fedsoft", "averaging": "all"}, "but averaging=all: leave it out"),
+        ("hcfl+", {"backbone": "fesem", "split": "soft"}, "every client has one cluster: leave split out"),
+        ("hcfl+", {"lam": 0.1}, "backbone fedem has none: leave lam out"),
+        ("hcfl", {"backbone": "fesem", "lam": 0.1}, "backbone fesem has none"),
+        ("hcfl-split", {"backbone": "fedsoft", "averaging": "all"}, "but averaging=all: leave averaging out"),
     ],
 )
 def test_what_a_backbone_has_not_is_refused(method: str, options: dict[str, object], message: str):

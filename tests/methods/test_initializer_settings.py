@@ -74,7 +74,7 @@ def test_near_truth_keeps_its_distance(linear):
 def test_near_truth_needs_to_know_it(linear):
     with pytest.raises(ConfigError, match="is above high"):
         first_models(linear, "near-truth:low=0.5,high=0.2")
-    with pytest.raises(ConfigError, match="4 true models, but clusters=3"):
+    with pytest.raises(ConfigError, match="there are 4 and clusters=3"):
         first_models(linear, "near-truth", clusters=3)
     with pytest.raises(ConfigError, match="known true models"):
         first_models(coterie.scenario("opposite-labels", clients=4), "near-truth")

@@ -88,10 +88,12 @@ def test_a_wrong_number_of_models_is_refused():
 
 
 def test_restarts_of_given_models_are_refused():
-    with pytest.raises(ConfigError, match="restarts=2 needs random starts: leave restarts at 1 with init=given"):
+    with pytest.raises(
+        ConfigError, match="restarts=2 needs random initial models: leave restarts at 1 with init=given"
+    ):
         GivenModels(MODELS).with_restarts(2)
     assert GivenModels(MODELS).with_restarts(1) == GivenModels(MODELS)
-    with pytest.raises(ConfigError, match="restarts=2 needs random starts"):
+    with pytest.raises(ConfigError, match="restarts=2 needs random initial models"):
         coterie.fit(small_federation("linear"), "ifca", clusters=2, init=MODELS[:2], restarts=2)
 
 
@@ -154,7 +156,7 @@ def test_gaussian_models_have_the_standard_deviation_asked_for():
 
 def test_gaussian_models_without_spread_need_assigned_clients():
     zero = GaussianInit(sd=0)
-    with pytest.raises(ConfigError, match="makes all clusters equal, so that they never separate"):
+    with pytest.raises(ConfigError, match="makes all clusters equal, so they never separate"):
         start(init=zero)
     for tiers in (replace(TIERS, K=1), replace(TIERS, assignment=Assigned())):
         assert not start(tiers, init=zero).params["weight"].any()
@@ -175,7 +177,7 @@ def test_models_near_the_truth_are_between_the_two_distances():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clusters": 2}, "near-truth measures in distances between 3 true models, but clusters=2"),
+        ({"clusters": 2}, "near-truth needs one true model for each cluster, but there are 3 and clusters=2"),
         ({"clusters": 3, "init": "near-truth:low=0.5,high=0.1"}, "near-truth: low=0.5 is above high=0.1"),
         ({"clusters": 3, "learner": "linear:bias=true"}, "near-truth needs a scenario with known true models"),
     ],

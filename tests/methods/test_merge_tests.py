@@ -16,7 +16,7 @@ from coterie.core.state import AGE
 from coterie.core.state_array import Age, StateArray
 from coterie.errors import ConfigError
 from coterie.methods import CFL, FullBatch, HCFLPlus
-from coterie.methods.trials import LONGER, RoundTrials, nearest_pairs
+from coterie.methods.trials import TRIAL_LENGTH, RoundTrials, nearest_pairs
 from coterie.testing.checks import small_federation
 from coterie.tiers import MergeByTest, OwnBodiesByTest
 from coterie.tiers.assignment import EMMixture
@@ -47,7 +47,7 @@ def test_the_gain_of_two_models_over_one_by_hand():
     y = 0 and 4, and rise by s^2 / 2 for the others.
     """
     view = view_of([0, 2, 2, 4], [1, 3], [0, 0, 1, 1])
-    assert LONGER == 4
+    assert TRIAL_LENGTH == 4
     assert MergeByTest(every=1).server_propose(view) is None
     (found,) = view.statistics
     s = 1 - 0.9**4

@@ -19,11 +19,11 @@ from coterie.errors import ConfigError, TrainingError
 from coterie.evaluate.metrics import parameter_error
 from coterie.methods.anchors import (
     choose_anchors,
+    default_anchors,
     fewest_as_good,
     group_anchors,
     groups_shown,
-    how_many,
-    missed,
+    miss_probability,
     recommended,
 )
 from coterie.methods.asking import Cost
@@ -182,7 +182,7 @@ def test_whitening_makes_second_moments_the_identity():
 
 def test_alpha_and_beta_belong_to_the_paper_s_step():
     assert MomentDescent(alpha=1.0, beta=2.0, anchor_step="paper").step_size(5.0) == pytest.approx(1 / 8)
-    with pytest.raises(ConfigError, match="give anchor_step=paper"):
+    with pytest.raises(ConfigError, match="set anchor_step=paper"):
         MomentDescent(alpha=1.0)
 
 
@@ -226,7 +226,7 @@ def test_anchors_are_added_while_the_smallest_group_has_few():
     data = population(proportions="0.1,0.3,0.6", separation=1.2, seed=1)
     found = descend(data, 1, k=None)
     assert found.grouping.k == 3
-    assert len(found.anchors) > how_many(3)
+    assert len(found.anchors) > default_anchors(3)
     assert len(np.unique(found.anchors)) == len(found.anchors) <= len(data.clients) // 2
     assert len(descend(data, 1, k=None, anchors=12).anchors) == 12
 
@@ -250,7 +250,7 @@ def test_the_fewest_groups_with_about_the_least_loss():
 
 def test_coverage_by_hand():
     assert recommended(3, 0.2) == 21  # ln 60 / 0.2 = 20.5
-    assert missed(np.array([0.5, 0.5]), 2) == pytest.approx(0.5)
+    assert miss_probability(np.array([0.5, 0.5]), 2) == pytest.approx(0.5)
 
 
 def test_conditions_of_the_theorem_are_told():
@@ -302,11 +302,11 @@ def test_what_cannot_work_is_refused_in_a_sentence():
         descend(alone)
     with pytest.raises(ConfigError, match="anchors=2 cannot show clusters=3"):
         descend(population(), anchors=2)
-    with pytest.raises(ConfigError, match="wants 10 anchors with at least 40 samples, but only 0"):
+    with pytest.raises(ConfigError, match="needs 10 anchors with at least 40 samples, but only 0"):
         descend(population(), anchors=10, anchor_samples=40)
-    with pytest.raises(ConfigError, match="cannot tell the number of clusters"):
+    with pytest.raises(ConfigError, match="cannot find the number of clusters"):
         descend(population(), k=None, moments="two-points")
-    with pytest.raises(ConfigError, match="fresh pairs"):
+    with pytest.raises(ConfigError, match="new pairs"):
         descend(population(samples="8"), moments="two-points", anchor_samples=2)
     nobody = {-1: population().clients}
     with pytest.raises(TrainingError, match="none of the 150 clients"):
@@ -329,7 +329,7 @@ def test_anchors_are_drawn_among_the_largest_by_keyed_lot():
     federation = partial(stack_shard, x=x, y=y)
     plain = federation_of(FederatedDataset("p", federation(ids, sizes=sizes)))
     chosen = choose_anchors(plain, None, 3, None, seed=0)
-    assert len(chosen) == 10 == how_many(3)  # 3 * 3 * ln 3 = 9.9
+    assert len(chosen) == 10 == default_anchors(3)  # 3 * 3 * ln 3 = 9.9
     assert (plain.sizes[chosen] == 50).all()
     turned = federation_of(FederatedDataset("p", federation(ids[::-1], sizes=sizes[::-1])))
     again = choose_anchors(turned, None, 3, None, seed=0)

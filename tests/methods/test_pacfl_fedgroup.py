@@ -383,7 +383,7 @@ def test_beta_decides_how_many():
         ("pacfl", {"init": "odcl"}, "init means nothing to method pacfl"),
         ("pacfl", {"directions": 0}, "directions must be a whole number at least 1"),
         ("pacfl", {"clusters": 13}, "only 12 clients"),
-        ("ifca", {"init": "pacfl"}, "finds groups and no models"),
+        ("ifca", {"init": "pacfl"}, "finds groups but no models"),
         ("fedgroup", {"clusters": 2, "founders": 1}, "clusters must be between 1 and the 1 points"),
     ],
 )

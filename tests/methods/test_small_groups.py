@@ -18,10 +18,9 @@ def found(*sizes: int) -> list[str]:
 
 def test_a_group_of_one_anchor_among_large_ones():
     assert found(34, 18, 17, 1) == [
-        "the 4 groups have 34 + 18 + 17 + 1 anchors: a group of 1 anchor is probably noise; give clusters=3, "
-        "or ask more"
+        "the 4 groups have 34 + 18 + 17 + 1 anchors: a group of 1 anchor is probably noise; set clusters=3, or ask more"
     ]
-    assert "such small groups are probably noise; give clusters=2" in found(30, 30, 2, 1)[0]
+    assert "such small groups are probably noise; set clusters=2" in found(30, 30, 2, 1)[0]
 
 
 @pytest.mark.parametrize("sizes", [(34, 18, 17), (2, 1, 1), (5, 4, 1), (20, 20, 3), (1,)])
@@ -52,5 +51,5 @@ def test_runs_warn_where_the_data_decides(method, options, member):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         coterie.fit(outlier(), method, clusters="auto", **options)
-    words = f"+ 1 {member}s: a group of 1 {member} is probably noise; give clusters=2"
+    words = f"+ 1 {member}s: a group of 1 {member} is probably noise; set clusters=2"
     assert any(words in str(each.message) for each in seen)

@@ -106,7 +106,7 @@ def test_a_threshold_brings_the_papers_rule():
     assert CFL(eps2=1.0, warmup=3).tiers().procedure.steps == (SplitByNorm(0.4, 1.0, warmup=3),)
     assert ICFL(alpha0=0.85).tiers().procedure.steps == (SplitBySpectrum(0.85),)
     assert HCFLPlus(rho=0.3).tiers().procedure.steps == (RemoveUnclaimed(2), SplitByGap(0.3))
-    with pytest.raises(ConfigError, match="gate is for cuts by norms: give eps1 and eps2 too"):
+    with pytest.raises(ConfigError, match="gate applies to splits by norms only: set eps1 and eps2 too"):
         CFL(gate=0.5).tiers()
 
 

@@ -366,7 +366,7 @@ COSINE = {"distance": "update-cosine"}
         ({"assignment": "em-mixture:mu=1.5"}, "mu of em-mixture must be at most 1, got 1.5"),
         ({"procedure": "split-by-gap:rho=-1", **COSINE}, "rho of split-by-gap must be at least 0, got -1"),
         ({"assignment": "assigned"}, "set a procedure that splits, or init=odcl"),
-        ({"assignment": "assigned", "procedure": NORM, "clusters": 2, **COSINE}, "all start in one cluster"),
+        ({"assignment": "assigned", "procedure": NORM, "clusters": 2, **COSINE}, "all clients start in one cluster"),
         ({"assignment": "single-cluster", "clusters": 2}, "single-cluster has one cluster, but clusters=2"),
     ],
 )

@@ -237,16 +237,16 @@ def test_anchors_that_show_fewer_groups_are_told():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learner": "mlp"}, "for learner linear only, but this run has mlp"),
+        ({"learner": "mlp"}, "supports learner linear only, but this run has mlp"),
         ({"init": "random", "clusters": "auto"}, "clusters=auto needs init=odcl"),
-        ({"restarts": 3}, "restarts=3 needs random starts"),
+        ({"restarts": 3}, "restarts=3 needs random initial models"),
         ({"anchors": 1, "clusters": 3}, "anchors=1 cannot show clusters=3"),
         ({"phase2": "sgd"}, "phase2"),
         ({"refit": True, "learner": "mlp", "init": "random"}, "refit solves least squares, but the learner is mlp"),
-        ({"refit": True, "combine": "median"}, "refit asks for plain sums of the clients' samples, but combine"),
+        ({"refit": True, "combine": "median"}, "refit needs plain sums over the clients' samples, but combine"),
         (
             {"refit": True, "privacy": "central", "privacy_noise": 1.0, "init": "random"},
-            "but privacy hides single clients",
+            "but privacy protects single clients",
         ),
         ({"refit": True, "poison": "scale"}, "the sums that refit asks for last would be true"),
         ({"clusters": "many"}, "clusters must be a whole number at least 1, or auto"),

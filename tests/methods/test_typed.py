@@ -244,8 +244,7 @@ def test_every_method_says_what_it_is(name: str):
 def test_the_help_of_an_option_is_that_of_its_field():
     helps = {each.name: each.help for each in IFCA.options()}
     assert helps["race_share"] == (
-        "share of clients asked in each round of a race; auto: 0.25, or more, so that there are 10 clients for each "
-        "cluster"
+        "share of clients asked in each round of a race; auto: 0.25, or more if needed for 10 clients per cluster"
     )
     assert helps["local_steps"].startswith("number of gradient steps")
     assert helps["rounds"].startswith("number of communication rounds (T); auto: until the training loss settles")
