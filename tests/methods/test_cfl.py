@@ -1,4 +1,4 @@
-"""CFL's tree of splits: a newcomer goes down it as a plain loop does, also after the run was resumed and loaded."""
+"""CFL's tree of splits: newcomers descend it as in a plain loop, also after the run was resumed and loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def population() -> FederatedDataset:
 
 
 def update(model: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """By how much full-batch steps of softmax regression move bias (3,) and weight (3, 5), side by side."""
+    """Return the updates of bias (3,) and weight (3, 5) by full-batch steps of softmax regression, concatenated."""
     theta, rows = model.copy(), np.hstack([np.ones((len(x), 1)), x])
     for _ in range(STEPS):
         weights = np.hstack([theta[:3, None], theta[3:].reshape(3, 5)])
@@ -61,8 +61,8 @@ def test_a_newcomer_goes_down_the_tree_as_in_a_plain_loop(tmp_path):
     assert len(ends) > 1
 
 
-def test_the_tree_holds_the_model_that_was_split_and_what_its_parts_made_of_it():
-    """Clusters as a run ends that stops right after its first split are that model plus the parts' mean updates."""
+def test_the_tree_contains_the_split_model_and_the_updates_of_its_parts():
+    """After its first split, the models of a run are the split model plus the parts' mean updates."""
     result = coterie.fit(population(), "cfl", **SETTINGS | {"rounds": 2})
     assert result.extra_arrays["splits/cluster"].tolist() == [0]
     vectors = [np.concatenate([m["bias"], m["weight"].ravel()]) for m in result.models]
@@ -74,7 +74,7 @@ def test_the_tree_holds_the_model_that_was_split_and_what_its_parts_made_of_it()
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_without_it_nothing_is_kept_and_models_are_the_same():
+def test_without_newcomers_tree_no_tree_is_kept_and_models_are_equal():
     kept, plain = (coterie.fit(population(), "cfl", **SETTINGS | {"newcomers": how}) for how in ("tree", "loss"))
     assert not plain.extra_arrays
     for one, other in zip(kept.models, plain.models, strict=True):

@@ -64,7 +64,7 @@ def test_assigned_clusters_start_as_copies_of_fedavgs_model():
         assert torch.equal(assigned.params["weight"][k], one.params["weight"][0])
 
 
-def test_the_type_is_the_one_asked_for():
+def test_the_dtype_is_the_requested_one():
     assert start(dtype="float32").params["weight"].dtype == torch.float32
 
 
@@ -115,7 +115,7 @@ def test_given_models_that_are_not_finite_are_refused():
         given_([MODELS[0], {"weight": np.full(4, np.nan), "bias": np.float64(0)}, MODELS[2]])
 
 
-def test_shared_parameters_are_put_aside_once_a_restart():
+def test_shared_parameters_are_stored_once_per_restart():
     method = replace(TIERS, restarts=2, shared=("layer0",))
     whole, split = start(replace(method, shared=()), MLP), start(method, MLP)
     assert set(split.params) == {"layer1.weight", "layer1.bias"}
@@ -131,7 +131,7 @@ def test_several_prefixes_can_be_shared():
     assert set(split.shared) == {"layer0.weight", "layer0.bias", "layer1.bias"}
 
 
-def test_a_prefix_of_nothing_is_refused_with_the_names_there_are():
+def test_an_unknown_prefix_is_refused_with_the_existing_names():
     with pytest.raises(ConfigError, match=r"shared='conv' names no parameter: they are layer0\.bias, layer0\.weight"):
         start(replace(TIERS, shared=("layer0", "conv")), MLP)
 
@@ -144,7 +144,7 @@ def test_sharing_everything_is_refused():
 # ---- drawn from a normal distribution, or near the truth -------------------------------------------------------------
 
 
-def test_gaussian_models_have_the_standard_deviation_asked_for():
+def test_gaussian_models_have_the_requested_standard_deviation():
     wide = make_learner("linear", Profile((4000,), None))
     for sd in (1.0, 3.0):
         models = start(replace(TIERS, restarts=2), wide, init=GaussianInit(sd=sd, restarts=2)).params["weight"]

@@ -1,4 +1,4 @@
-"""Merges and bodies of the clusters' own by tests on held-out halves: figures by hand, and what runs make of them."""
+"""Merges and separate bodies by tests on held-out halves: figures by hand, and whole runs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_gain_of_two_models_over_one_by_hand():
     assert found.more["loss"] / factor == pytest.approx((2 + 0 + 0 + 2) / 4)
 
 
-def test_clusters_that_want_the_same_unite():
+def test_clusters_with_equal_models_merge():
     view = view_of([0, 4, 0, 4], [1.5, 2.5], [0, 0, 1, 1])
     decided = MergeByTest(every=1).server_propose(view)
     assert decided is not None
@@ -69,7 +69,7 @@ def test_clusters_that_want_the_same_unite():
 
 def test_only_trials_and_clusters_with_members_are_tested():
     view = view_of([0, 4, 0, 4], [1.5, 2.5], [0, 0, 0, 1])
-    assert MergeByTest(every=1).server_propose(view) is None  # one member cannot say
+    assert MergeByTest(every=1).server_propose(view) is None  # a test needs more than one member
     assert MergeByTest(every=2).server_propose(view_of([0, 4, 0, 4], [1, 2], [0, 0, 1, 1])) is None
     assert not view.statistics
 
@@ -91,7 +91,7 @@ def test_bodies_are_copied_and_heads_stay():
     assert torch.equal(after.params["head.weight"], heads["head.weight"])
 
 
-def test_bodies_wait_until_clusters_have_settled():
+def test_separate_bodies_wait_until_clusters_are_stable():
     plan = initialize(prepare(small_federation("mlp"), HCFLPlus(clusters=2), "mlp:hidden=4", {"rounds": 1}))
     run = plan.plan.run
     half = torch.arange(len(run.federation.clients)) % 2

@@ -1,4 +1,4 @@
-"""Moment descent as a whole: the subspace, the anchors' way, their groups, and what users get wrong."""
+"""Moment descent as a whole: the subspace, the anchors' paths, their groups, and mistakes of users."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def covered(data: FederatedDataset, found: Coarse) -> bool:
 
 
 def moment_matrix(data: FederatedDataset, theta: np.ndarray, two_points: bool) -> np.ndarray:
-    """Y, formed client by client."""
+    """Return Y, computed client by client."""
     total, mass = np.zeros((theta.size, theta.size)), 0.0
     for a, b in zip(data.train.starts, data.train.stops, strict=True):
         x, y = data.train.x[a:b].numpy(), data.train.y[a:b].numpy()
@@ -79,7 +79,7 @@ def test_orthogonal_iteration_finds_the_leading_left_singular_vectors(two_points
     np.testing.assert_allclose(basis @ basis.T, left @ left.T, atol=1e-8)
 
 
-def test_the_moment_matrix_is_free_of_noise_in_the_mean():
+def test_the_moment_matrix_is_unbiased_by_noise():
     # E[Y] at theta = 0 is sum_j p_j theta_j theta_j^T for identity covariances; the noise has sd 3 and does not show
     data = population(clients=6000, samples="6", noise="3", dimension=3, groups=2, separation=3.0)
     assert data.true_models is not None
@@ -88,7 +88,7 @@ def test_the_moment_matrix_is_free_of_noise_in_the_mean():
 
 
 @pytest.mark.parametrize("norm", [0.0, 1.0, 5.0])
-def test_the_same_centres_from_any_start(norm):
+def test_the_same_centres_from_any_initial_model(norm):
     for seed in range(2):
         data = population(seed=seed)
         found = descend(data, seed, start_norm=norm)
@@ -105,7 +105,7 @@ def test_other_features_and_unbalanced_sizes(options):
         assert parameter_error(data.true_models, found.centres.numpy()) < 0.5
 
 
-def test_without_the_sign_the_anchors_lose_their_way(monkeypatch):
+def test_the_direction_needs_its_sign(monkeypatch):
     plain = anchor_step._leading
 
     def unsigned(matrix, towards):
@@ -118,7 +118,7 @@ def test_without_the_sign_the_anchors_lose_their_way(monkeypatch):
 
 
 def squares(x: np.ndarray) -> np.ndarray:
-    """All monomials of degrees 1 and 2, and a column of ones."""
+    """Return all monomials of degrees 1 and 2, and a column of ones."""
     pairs = [x[:, a] * x[:, b] for a, b in combinations_with_replacement(range(x.shape[1]), 2)]
     return np.column_stack([x, *pairs, np.ones(len(x))])
 
@@ -144,7 +144,7 @@ def uneven(kind: str, seed: int) -> FederatedDataset:
 
 
 @pytest.mark.parametrize("kind", FEATURES)
-def test_features_as_they_are_do_not_make_anchors_run_away(kind):
+def test_unscaled_features_do_not_make_anchors_diverge(kind):
     for seed in range(2):
         data = uneven(kind, seed)
         assert data.true_models is not None
@@ -159,7 +159,7 @@ def test_features_as_they_are_do_not_make_anchors_run_away(kind):
         assert (np.linalg.norm(walked[-1], axis=1) < np.linalg.norm(walked[0], axis=1)).all()
 
 
-def test_the_paper_s_step_runs_away_from_correlated_features():
+def test_the_paper_s_step_diverges_with_correlated_features():
     data = uneven("AR(.8)", 0)
     assert data.true_models is not None
     found = descend(data, anchor_step="paper")
@@ -231,7 +231,7 @@ def test_anchors_are_added_while_the_smallest_group_has_few():
     assert len(descend(data, 1, k=None, anchors=12).anchors) == 12
 
 
-def test_where_all_clients_are_anchors_the_merge_heights_decide():
+def test_the_merge_heights_decide_if_all_clients_are_anchors():
     found = descend(population(clients=12, samples="60", separation=2.0), k=None, anchors=12)
     assert found.grouping.k == 3
     assert not found.grouping.held_out
@@ -253,7 +253,7 @@ def test_coverage_by_hand():
     assert miss_probability(np.array([0.5, 0.5]), 2) == pytest.approx(0.5)
 
 
-def test_conditions_of_the_theorem_are_told():
+def test_conditions_of_the_theorem_are_reported():
     data = population()
     found = descend(data)
     told = found.conditions
@@ -277,7 +277,7 @@ def test_one_group_is_one_group():
     assert descend(population(groups=1, separation=None), k=1).centres.shape == (1, 12)
 
 
-def test_a_group_that_no_anchor_hits_is_told_and_k_centres_come_all_the_same():
+def test_a_group_without_anchors_is_reported_and_there_are_still_k_centres():
     data = population(groups=2, clients=100, separation=2.0, samples="60")
     assert data.truth is not None
     sizes = np.where(data.truth == 0, 60, 10)  # only group 0 has clients large enough for anchors
@@ -296,7 +296,7 @@ def test_an_anchor_that_never_answers_is_left_out():
     assert len(found.anchors) == len(plain.anchors) - 1
 
 
-def test_what_cannot_work_is_refused_in_a_sentence():
+def test_settings_that_cannot_work_are_refused():
     alone = population(samples="1")
     with pytest.raises(ConfigError, match="pairs of samples of one client"):
         descend(alone)
