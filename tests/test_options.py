@@ -353,7 +353,7 @@ def test_restarts_belong_to_the_initializer():
     assert from_options(IFCA, {"restarts": 3}).init == RandomInit(restarts=3)
     assert from_options(IFCA, {"restarts": 3, "init": "gaussian:sd=2"}).init == GaussianInit(sd=2, restarts=3)
     assert from_options(IFCA, {"init": "gaussian:sd=2,restarts=4"}).init == GaussianInit(sd=2, restarts=4)
-    with pytest.raises(ConfigError, match="restarts=3 needs random starts: leave restarts at 1 with init=odcl"):
+    with pytest.raises(ConfigError, match="restarts=3 needs random initial models: leave restarts at 1 with init=odcl"):
         from_options(IFCA, {"restarts": 3, "init": "odcl"})
 
 

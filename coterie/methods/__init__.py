@@ -1,4 +1,4 @@
-"""Methods as typed values: one file for each paper. Every method here passes the check suite."""
+"""Federated learning methods as typed values: one file for each paper. Every method passes the check suite."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ __all__ = [
     "find_method",
 ]
 
-for _module in iter_modules(__path__):  # a method in a new file of this package is known without an entry here
+for _module in iter_modules(__path__):  # so that a new file in this package needs no entry above
     import_module(f"{__name__}.{_module.name}")

@@ -198,7 +198,7 @@ def test_predictions_in_another_unit_are_warned_of(trained):
 
 
 def test_rows_of_other_clients_are_warned_of(trained):
-    with pytest.warns(ColumnWarning, match="names other clients than 's1', such as 's0'"):
+    with pytest.warns(ColumnWarning, match="contains other clients than 's1', such as 's0'"):
         trained.predict({"site": SITES, "x": X}, client="s1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -335,6 +335,6 @@ def test_models_of_a_table_with_other_columns_are_no_start():
     earlier = coterie.fit(from_table(table, features="x", **named), "fedavg", rounds=1)
     with pytest.raises(ConfigError, match="other columns or class labels"):
         coterie.fit(from_table(table, features="z", **named), "fedavg", rounds=1, init=earlier)
-    with pytest.warns(UserWarning, match="scaled by other means"):
+    with pytest.warns(UserWarning, match="scaled with other means"):
         coterie.fit(from_table(table, features="x", seed=1, **named), "fedavg", rounds=1, init=earlier)
     coterie.fit(from_table(table, schema=earlier.schema, **named), "fedavg", rounds=1, init=earlier)

@@ -29,7 +29,7 @@ def regressions(seed: int, groups: int, clients: int = 12, samples: int = 24) ->
 
 
 def digits(seed: int, turned: int = 8) -> coterie.FederatedDataset:
-    """Clients with upright digits, and as many as are asked for with digits that are turned by 90 degrees."""
+    """Clients with upright digits, and the given number of clients with digits rotated by 90 degrees."""
     source = coterie.scenario("rotated-digits", clients=32, seed=seed)
     rows = {c: (source.train.x[a:b].numpy(), source.train.y[a:b].numpy()) for c, a, b in _spans(source)}
     upright = [c for c in rows if c.startswith("turn000")]
@@ -107,7 +107,7 @@ def test_clients_without_groups_are_rarely_split():
     least = []
     for seed in range(120):
         result = coterie.fit(regressions(seed, 1), method, rounds=2, seed=seed, evaluate_every=2)
-        least += [test["value"] for test in result.records[-1].tests]  # none where a part would have one member
+        least += [test["value"] for test in result.records[-1].tests]  # no test if a part would have one member
     assert len(least) > 100
     assert sum(p < 0.05 for p in least) <= 12
 
@@ -120,7 +120,7 @@ def test_groups_are_found_without_a_threshold(method, seed):
     assert result.records[-1]["K"] == 2
 
 
-def test_hcfl_plus_takes_a_network_by_itself_and_finds_groups():
+def test_hcfl_plus_chooses_a_network_and_finds_groups():
     result = coterie.fit(digits(0), "hcfl+", rounds=20, lr=0.3, evaluate_every=20)
     assert result.config["learner"].startswith("mlp")
     assert result.metrics["ari"] == 1.0
@@ -130,20 +130,20 @@ def _spans(data):
     return zip(data.clients, data.train.starts, data.train.stops, strict=True)
 
 
-def test_a_threshold_brings_the_papers_rule():
+def test_a_threshold_enables_the_rule_of_the_paper():
     assert isinstance(CFL().tiers().procedure.steps[0], SplitByTest)
     assert CFL(eps1=0.2).tiers().procedure.steps == (SplitByNorm(0.2, 1.6),)
     assert CFL(eps2=1.0, warmup=3).tiers().procedure.steps == (SplitByNorm(0.4, 1.0, warmup=3),)
     assert ICFL(alpha0=0.85).tiers().procedure.steps == (SplitBySpectrum(0.85),)
     assert HCFLPlus(rho=0.3).tiers().procedure.steps == (RemoveUnclaimed(2), SplitByGap(0.3))
-    with pytest.raises(ConfigError, match="gate is for cuts by norms: give eps1 and eps2 too"):
+    with pytest.raises(ConfigError, match="gate applies to splits by norms only: set eps1 and eps2 too"):
         CFL(gate=0.5).tiers()
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"method": "cfl", "test_every": 2}, "gain by a split"),
+        ({"method": "cfl", "test_every": 2}, "gain of a split"),
         ({"method": "cfl", "eps1": 1e-9, "eps2": 1e9, "warmup": 0}, "mean update"),
         ({"method": "icfl", "alpha0": 0.999}, "alpha"),
         ({"method": "hcfl+", "rho": 1.9, "learner": "mlp:hidden=4"}, "gap"),
@@ -161,7 +161,7 @@ def test_a_run_that_never_split_says_what_came_closest(options, text):
     assert all({"cluster", "statistic", "value", "threshold", "fires"} <= test.keys() for test in tests)
 
 
-def test_trials_are_in_the_bytes():
+def test_bytes_include_trials():
     data = regressions(0, 1)
     options = {"rounds": 2, "local_steps": 1, "evaluate_every": 2}
     plain = coterie.fit(data, CFL(eps1=1e-9), **options)
@@ -172,7 +172,7 @@ def test_trials_are_in_the_bytes():
     assert tried.records[1]["bytes_up"] - plain.records[1]["bytes_up"] == 12 * 8 * (3 + 4 + 4 + 3)
 
 
-def test_clients_with_one_sample_take_no_part():
+def test_clients_with_one_sample_do_not_take_part():
     data = regressions(0, 2)
     rows = {c: (data.train.x[a:b].numpy(), data.train.y[a:b].numpy()) for c, a, b in _spans(data)}
     rows["tiny"] = (np.ones((1, 3)), np.ones(1))
@@ -191,6 +191,6 @@ def test_clients_that_have_one_sample_each_are_never_tested():
 @pytest.mark.filterwarnings("ignore::coterie.errors.DivergenceWarning")
 @pytest.mark.parametrize("lr", [1e3, 1e150])
 def test_a_training_that_diverges_ends_as_one_that_diverged(lr):
-    """Losses that are not finite are no evidence; the run says that it diverged, and does not fail in a test."""
+    """Infinite losses are not evidence; the run reports its divergence and does not fail in a test."""
     result = coterie.fit(regressions(0, 2), CFL(test_every=1), rounds=4, lr=lr, local_steps=20)
     assert result.metrics["diverged"]
