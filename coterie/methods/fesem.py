@@ -32,7 +32,7 @@ class FeSEM(StartsFromSolutions):
     """
 
     clusters: int | Auto = option(
-        AUTO, "number of clusters (K); auto: as many as init=odcl finds; to be given where models are random", low=1
+        AUTO, "number of clusters (K); auto: as many as init=odcl finds; required with random models", low=1
     )
 
     summary: ClassVar[str] = "clients join the cluster whose parameters are nearest to their own model's"

@@ -116,7 +116,7 @@ class Initializer(Registered, OptionGroup, family="init"):
         return 1 if self.restarts == AUTO else self.restarts
 
     def decided(self, learner: Learner, clients: int, own_solutions: bool) -> Initializer:
-        """Return the initializer of a run, where the choice depends on the run.
+        """Return the initializer for a run, if the choice depends on the run.
 
         Args:
             learner: The model family.

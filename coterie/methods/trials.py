@@ -24,7 +24,7 @@ from coterie.tiers.view import View
 TRIAL_LENGTH = 4
 """Length of training in a trial, in rounds: after a few small steps the models of parts hardly differ."""
 REFINEMENTS = 2
-"""Number of times that the members of two parts move to the part whose model suits them better."""
+"""Number of times that the members of two parts move to the part whose model fits them better."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class RoundTrials:
     def _refined(self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Move every member to the part whose model has the lowest loss on the half of its samples that trained it.
 
-        Updates of a few samples are noisy, and losses place such members better. The other half stays untouched.
+        Updates from few samples are noisy, and losses assign such members better. The other half is not used.
         """
         if not candidates:
             return []
@@ -165,7 +165,7 @@ class RoundTrials:
         return _Candidate(model, members, parts, torch.stack(changes))
 
     def _part_models(self, models: Clusters, candidates: Sequence[_Candidate]) -> tuple[Clusters, Sequence[int]]:
-        """Return the models of all candidates one after the other, and the place of each candidate's first one.
+        """Return the models of all candidates in sequence, and the index of each candidate's first one.
 
         For each candidate the common model comes first, then two for each parting.
         """
@@ -261,7 +261,7 @@ class _Candidate:
     model: int
     """Number of the common model."""
     members: Positions
-    """Its members, as places in `View.answered`."""
+    """Members of its cluster, as indices of `View.answered`."""
     parts: Sequence[tuple[Positions, Positions]]
     """Both parts in each parting, as indices of `View.answered`."""
     changes: Tensor

@@ -248,7 +248,7 @@ def _prepared(
     settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
     if settings.privacy is not None:
         built = _without_questions(built, given)
-    built = built.for_learner(chosen).with_default_restarts(
+    built = built.for_learner(chosen).with_decided_init(
         chosen, len(data.clients), None if settings.rounds == AUTO else settings.rounds
     )
     _check_open(built, chosen)
