@@ -134,8 +134,8 @@ class FedGroup(InsideClusters, Initializer):
     def _clustered(self, updates: Tensor, K: int, seed: int) -> Tensor:
         """Return the groups (n,) of updates (n, P)."""
         if self.measure == "madc":
-            apart = CosineGaps().server_pairwise({"own_change": updates})
-            return torch.from_numpy(agglomerate(apart, "complete", K=K).labels)
+            distances = CosineGaps().server_pairwise({"own_change": updates})
+            return torch.from_numpy(agglomerate(distances, "complete", K=K).labels)
         return torch.from_numpy(kmeans(decomposed_cosines(updates, K).numpy(), K, seed).labels)
 
 

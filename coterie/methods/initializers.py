@@ -100,12 +100,12 @@ class NearTruth(Drawn):
             )
         if self.low > self.high:
             raise ConfigError(f"near-truth: low={self.low:g} is above high={self.high:g}")
-        apart = min(float(np.linalg.norm(a - b)) for a, b in combinations(true, 2))
+        separation = min(float(np.linalg.norm(a - b)) for a, b in combinations(true, 2))
         rows: list[np.ndarray] = []
         for key in keys_of(run):
             random = generator(key)
             direction = random.standard_normal(true.shape[1])
-            length = random.uniform(self.low, self.high) * apart
+            length = random.uniform(self.low, self.high) * separation
             rows.append(true[len(rows) % K] + direction * (length / np.linalg.norm(direction)))
         return FirstModels({"weight": torch.from_numpy(np.stack(rows)).to(like["weight"])}, K)
 

@@ -110,12 +110,12 @@ class RoundTrials:
         if not candidates:
             return []
         params, firsts = self._part_models(models, candidates)
-        ways = max(len(one.parts) for one in candidates)
-        slots = torch.zeros(len(view.answered), 2 * ways, dtype=torch.int64)
+        partings_count = max(len(one.parts) for one in candidates)
+        slots = torch.zeros(len(view.answered), 2 * partings_count, dtype=torch.int64)
         for one, first in zip(candidates, firsts, strict=True):
-            for way in range(ways):
-                sent = first + 1 + 2 * min(way, len(one.parts) - 1)
-                slots[torch.from_numpy(one.members), 2 * way : 2 * way + 2] = torch.tensor([sent, sent + 1])
+            for parting in range(partings_count):
+                sent = first + 1 + 2 * min(parting, len(one.parts) - 1)
+                slots[torch.from_numpy(one.members), 2 * parting : 2 * parting + 2] = torch.tensor([sent, sent + 1])
         places = np.concatenate([one.members for one in candidates])
         losses = self._ask(HalfLosses(self.run.seed, on_trained=True), view, params, slots, places, {})
         found = []
@@ -125,7 +125,7 @@ class RoundTrials:
                 found.append(one)
                 continue
             own = losses.at(heard)["losses"].numpy()
-            nearer = [own[:, 2 * way] <= own[:, 2 * way + 1] for way in range(len(one.parts))]
+            nearer = [own[:, 2 * parting] <= own[:, 2 * parting + 1] for parting in range(len(one.parts))]
             parts = [
                 (heard[first], heard[~first]) if MIN_PART_SIZE <= first.sum() <= len(first) - MIN_PART_SIZE else before
                 for first, before in zip(nearer, one.parts, strict=True)
@@ -200,18 +200,21 @@ class RoundTrials:
         if not candidates:
             return
         params, firsts = self._part_models(models, candidates)
-        ways = max(len(one.parts) for one in candidates)
-        slots = torch.zeros(len(view.answered), 1 + ways, dtype=torch.int64)
+        partings_count = max(len(one.parts) for one in candidates)
+        slots = torch.zeros(len(view.answered), 1 + partings_count, dtype=torch.int64)
         for one, first in zip(candidates, firsts, strict=True):
-            for way in range(ways):
-                for part, places in enumerate(one.parts[min(way, len(one.parts) - 1)]):
+            for parting in range(partings_count):
+                for part, places in enumerate(one.parts[min(parting, len(one.parts) - 1)]):
                     at = torch.from_numpy(places)
                     slots[at, 0] = first
-                    slots[at, 1 + way] = first + 1 + 2 * min(way, len(one.parts) - 1) + part
+                    slots[at, 1 + parting] = first + 1 + 2 * min(parting, len(one.parts) - 1) + part
         places = np.concatenate([part for one in candidates for part in one.parts[0]])
         losses = self._ask(HalfLosses(self.run.seed), view, params, slots, places, {})
         for one in candidates:
-            tests = [self._test(view, losses, one.model, parts, 1 + way, level) for way, parts in enumerate(one.parts)]
+            tests = [
+                self._test(view, losses, one.model, parts, 1 + parting, level)
+                for parting, parts in enumerate(one.parts)
+            ]
             yield from sorted((test for test in tests if test is not None), key=lambda test: test.p)[:1]
 
     def _test(
@@ -296,8 +299,8 @@ def _models(vectors: Tensor, like: Params) -> Params:
 
 def nearest_pairs(vectors: Tensor, among: Sequence[int]) -> list[tuple[int, int]]:
     """Return disjoint pairs of these rows of (K, P), ascending: the nearest two, then the nearest of the rest, etc."""
-    apart = torch.cdist(vectors, vectors)
-    every = sorted((float(apart[one, two]), one, two) for one in among for two in among if one < two)
+    distances = torch.cdist(vectors, vectors)
+    every = sorted((float(distances[one, two]), one, two) for one in among for two in among if one < two)
     pairs: list[tuple[int, int]] = []
     for _, one, two in every:
         if not any({one, two} & set(pair) for pair in pairs):

@@ -212,8 +212,8 @@ class PrincipalAngles(Distance):
         """Return angles (b,) of bases (G, d, p) and (b, G, d, p): the sum for each part, averaged over common parts."""
         cosines = torch.linalg.svdvals(torch.einsum("gdp,bgdq->bgpq", one, others))
         ranks = torch.minimum(dimensions(one), dimensions(others))  # (b, G) number of principal angles
-        there = torch.arange(self.p) < ranks[..., None]
-        sums = torch.where(there, degrees(cosines), 0.0).sum(dim=2)
+        valid = torch.arange(self.p) < ranks[..., None]
+        sums = torch.where(valid, degrees(cosines), 0.0).sum(dim=2)
         both = (ranks > 0).sum(dim=1)
         return torch.where(both > 0, sums.sum(dim=1) / both.clamp_min(1), 90.0 * self.p)
 

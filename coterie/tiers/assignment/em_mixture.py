@@ -203,10 +203,10 @@ def _send_heads(
     own (B, K): weights of the clusters; body {name: (B, ...)}; loss (B, 1).
     """
     named = heads.params(with_features(work.learner).head)
-    sound = finite_models({n: p[:, None] for n, p in body.items()}) & loss.isfinite()
-    sound = sound & finite_models({n: p.flatten(1)[:, None] for n, p in named.items()})
-    work.builder.accept(places, torch.zeros(1, dtype=torch.int64), sound.cpu())
-    mass = torch.where(sound[:, 0], work.mass(places, block), 0)
+    finite = finite_models({n: p[:, None] for n, p in body.items()}) & loss.isfinite()
+    finite = finite & finite_models({n: p.flatten(1)[:, None] for n, p in named.items()})
+    work.builder.accept(places, torch.zeros(1, dtype=torch.int64), finite.cpu())
+    mass = torch.where(finite[:, 0], work.mass(places, block), 0)
     work.builder.add_body(body, mass)
     work.builder.paths.add(work.settings.work.path("heads"))
     if work.settings.send_each:
