@@ -44,6 +44,11 @@ class RandomInit(Drawn):
 
     Models that start equal never separate by their losses. If clusters are assigned, no difference is needed, and all
     models start where FedAvg starts.
+
+    Example:
+        >>> from coterie.methods import IFCA, RandomInit
+        >>> IFCA(clusters=4, init=RandomInit(restarts=3)).init.restarts
+        3
     """
 
     any_count: ClassVar[bool] = True
@@ -65,7 +70,13 @@ class RandomInit(Drawn):
 @register("gaussian")
 @dataclass(frozen=True, kw_only=True)
 class GaussianInit(Drawn):
-    """Draws every parameter from N(0, sd^2)."""
+    """Draws every parameter from N(0, sd^2).
+
+    Example:
+        >>> from coterie.methods import IFCA, GaussianInit
+        >>> IFCA(clusters=4, init=GaussianInit(sd=2.0)).init.sd
+        2.0
+    """
 
     sd: float = option(1.0, "standard deviation of every parameter; with 0 all parameters are 0", low=0)
     any_count: ClassVar[bool] = True

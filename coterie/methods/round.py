@@ -383,5 +383,5 @@ def _missing(
     """Return the clients that took part and sent nothing."""
     if len(accepted) + len(rejected) == len(chosen):
         return ()
-    heard = {*accepted, *rejected}
-    return tuple(clients[i] for i in chosen if clients[i] not in heard)
+    answered = {*accepted, *rejected}
+    return tuple(clients[i] for i in chosen if clients[i] not in answered)

@@ -88,18 +88,18 @@ class RoundTrials:
         like = view.clusters.all_models()
         rows = self._updates(view, Clusters(like, view.K), torch.arange(view.K))
         parts = [rows.among(view.members(k)) for k in range(view.K)]
-        heard = np.concatenate(parts)
-        if len(heard) < MIN_PART_SIZE:
+        answered = np.concatenate(parts)
+        if len(answered) < MIN_PART_SIZE:
             return None
-        members = self._mean(view, rows, heard)
+        overall = self._mean(view, rows, answered)
         of_body = flat({name: torch.full_like(p[:1], name in view.clusters.shared) for name, p in like.items()})[0] > 0
         vectors, slots = [], torch.zeros(len(view.answered), 2, dtype=torch.int64)
         for k, (start, places) in enumerate(zip(flat(like).double().cpu(), parts, strict=True)):
             slots[torch.from_numpy(places)] = torch.tensor([2 * k, 2 * k + 1])
             own = self._mean(view, rows, places) if len(places) else torch.zeros_like(start)
-            vectors += [start + torch.where(of_body.cpu(), members, own), start + own]
+            vectors += [start + torch.where(of_body.cpu(), overall, own), start + own]
         models = Clusters(_models(torch.stack(vectors), like), len(vectors))
-        losses = self._ask(HalfLosses(self.run.seed), view, models, slots, heard, {})
+        losses = self._ask(HalfLosses(self.run.seed), view, models, slots, answered, {})
         return self._test(view, losses, 0, parts, 1, level, "separate bodies")
 
     def _refined(self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]) -> list[_Candidate]:
@@ -120,14 +120,16 @@ class RoundTrials:
         losses = self._ask(HalfLosses(self.run.seed, on_trained=True), view, params, slots, places, {})
         found = []
         for one in candidates:
-            heard = losses.among(one.members)
-            if len(heard) < 2 * MIN_PART_SIZE:
+            answered = losses.among(one.members)
+            if len(answered) < 2 * MIN_PART_SIZE:
                 found.append(one)
                 continue
-            own = losses.at(heard)["losses"].numpy()
+            own = losses.at(answered)["losses"].numpy()
             nearer = [own[:, 2 * parting] <= own[:, 2 * parting + 1] for parting in range(len(one.parts))]
             parts = [
-                (heard[first], heard[~first]) if MIN_PART_SIZE <= first.sum() <= len(first) - MIN_PART_SIZE else before
+                (answered[first], answered[~first])
+                if MIN_PART_SIZE <= first.sum() <= len(first) - MIN_PART_SIZE
+                else before
                 for first, before in zip(nearer, one.parts, strict=True)
             ]
             found.append(self._candidate(view, rows, one.model, one.members, parts))
@@ -228,11 +230,11 @@ class RoundTrials:
         change: str = "a split",
     ) -> SplitTest | None:
         """Return the test of column 0 of the losses against another column; None with fewer than two clients."""
-        heard = rows.among(np.concatenate(parts))  # clients without a row had infinite losses
-        if len(heard) < MIN_PART_SIZE:
+        members = rows.among(np.concatenate(parts))  # clients without a row had infinite losses
+        if len(members) < MIN_PART_SIZE:
             return None
-        losses: Floats = rows.at(heard)["losses"].numpy()[:, [0, column]]
-        samples = (self.run.federation.sizes[view.answered[heard]] // 2).astype(np.float64)
+        losses: Floats = rows.at(members)["losses"].numpy()[:, [0, column]]
+        samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
         return split_test(cluster, parts, losses, samples, level, change)
 
     def _ask(

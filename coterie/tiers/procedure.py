@@ -159,7 +159,15 @@ class SplitByNorm(ProcedureStep):
 @register("split-by-gap")
 @dataclass(frozen=True)
 class SplitByGap(ProcedureStep):
-    """HCFL+: splits the cluster with the largest distance inside if it exceeds the mean distance there by `rho`."""
+    """HCFL+: splits the cluster with the largest distance inside if it exceeds the mean distance there by `rho`.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import SplitByGap, UpdateCosine
+        >>> method = Tiered(procedure=(SplitByGap(rho=0.3),), distance=UpdateCosine())
+        >>> method.tiers().adapts
+        True
+    """
 
     rho: float
     """Smallest difference of the largest and the mean distance between members that leads to a split."""

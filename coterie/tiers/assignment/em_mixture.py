@@ -56,6 +56,14 @@ class EMMixture(AssignmentRule):
     The client keeps w from round to round. It trains every model, with each sample's loss weighted by gamma. (FedEM)
     With mu > 0 every sample has its own weights w_j = mu gamma_j + (1 - mu) w, which replace w in gamma; w itself is
     computed as if they did not exist. (HCFL+)
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import EMMixture
+        >>> cost = torch.tensor([0.0, torch.inf])[None, None, None]  # the second cluster excludes the sample
+        >>> gamma, likelihood = EMMixture().client_respond(cost, torch.full((1, 1, 1, 2), 0.5))
+        >>> gamma.tolist()
+        [[[[1.0, 0.0]]]]
     """
 
     mu: float = 0.0

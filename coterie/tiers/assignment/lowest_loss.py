@@ -90,7 +90,15 @@ class SingleCluster(Choosing):
 @register("lowest-loss")
 @dataclass(frozen=True)
 class LowestLoss(Choosing):
-    """A client joins the cluster whose model explains its own training data best (IFCA's j-hat)."""
+    """A client joins the cluster whose model explains its own training data best (IFCA's j-hat).
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import LowestLoss
+        >>> scores = torch.tensor([[[-1.0, -0.2, -0.5]]])  # minus the losses of one client in one restart
+        >>> LowestLoss().client_choose(scores).tolist()
+        [[1]]
+    """
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return best(scores)
@@ -103,6 +111,12 @@ class SoftmaxLoss(Choosing):
 
     The term is the negative entropy of lambda times the temperature. A client trains every model, with its loss
     weighted by lambda_k. As the temperature goes to 0, this becomes `lowest-loss`.
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import SoftmaxLoss
+        >>> SoftmaxLoss(temperature=1.0).client_weigh(torch.zeros(1, 1, 4)).tolist()
+        [[[0.25, 0.25, 0.25, 0.25]]]
     """
 
     temperature: float
