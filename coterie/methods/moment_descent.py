@@ -56,8 +56,8 @@ from coterie.methods.anchors import (
     miss_probability,
     recommended,
 )
-from coterie.methods.asking import Cost
 from coterie.methods.base import Method
+from coterie.methods.exchanges import Cost
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS
 from coterie.methods.small_groups import small_groups

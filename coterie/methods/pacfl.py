@@ -35,7 +35,7 @@ from coterie.core.registry import register
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
-from coterie.methods.asking import NO_CLUSTER, Cost, ask_everybody
+from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_everybody
 from coterie.methods.initializers import RandomInit
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run

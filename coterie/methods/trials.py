@@ -15,7 +15,7 @@ from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.federation import positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 from coterie.methods.run import Run
 from coterie.tiers.landmarks import Floats, assign_to_nearest_part
 from coterie.tiers.split_test import MIN_PART_SIZE, Parting, SplitTest, bipartition_by, split_test

@@ -26,7 +26,7 @@ from coterie.methods.anchors import (
     miss_probability,
     recommended,
 )
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 from coterie.methods.moment_descent import Coarse, MomentDescent, _Server, whitening
 from coterie.training.planning import prepare
 

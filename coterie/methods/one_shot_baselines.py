@@ -35,7 +35,7 @@ REFUSED = ODCL.refuses | {"clusters"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Yardstick(Solving, Method, Initializer):
+class _OneShotBaseline(Solving, Method, Initializer):
     """Base class of the four baselines: solutions without rounds after them."""
 
     local: LocalTraining = AutoTraining()
@@ -65,7 +65,7 @@ class _Yardstick(Solving, Method, Initializer):
 
 @register("local-erm")
 @dataclass(frozen=True, kw_only=True)
-class LocalERM(_Yardstick):
+class LocalERM(_OneShotBaseline):
     """Every client solves its own problem and keeps the solution.
 
     theta_i = argmin F_i.
@@ -80,7 +80,7 @@ class LocalERM(_Yardstick):
 
 @register("naive-averaging")
 @dataclass(frozen=True, kw_only=True)
-class NaiveAveraging(_Yardstick):
+class NaiveAveraging(_OneShotBaseline):
     """All clients get the mean of their own solutions.
 
     theta <- mean of argmin F_i over all clients.
@@ -94,7 +94,7 @@ class NaiveAveraging(_Yardstick):
 
 @register("oracle-averaging")
 @dataclass(frozen=True, kw_only=True)
-class OracleAveraging(_Yardstick):
+class OracleAveraging(_OneShotBaseline):
     """The true groups are known; each gets the mean of its members' own solutions.
 
     theta_k <- mean of argmin F_i over the clients of true group k.
@@ -107,7 +107,7 @@ class OracleAveraging(_Yardstick):
 
 @register("cluster-oracle")
 @dataclass(frozen=True, kw_only=True)
-class ClusterOracle(_Yardstick):
+class ClusterOracle(_OneShotBaseline):
     """The solution of the pooled data of each true group, which no federation could compute.
 
     theta_k = argmin of the loss over all samples of true group k.
