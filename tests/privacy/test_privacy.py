@@ -348,12 +348,12 @@ def test_the_report_says_what_the_server_saw_in_a_private_run(tmp_path):
 REFUSED = [
     ("fedem", {}, "em-mixture"),
     ("fesem", {}, "a cluster that depends on the model they trained"),
-    ("fedsoft", {}, "models of their own"),
+    ("fedsoft", {}, "personal models"),
     ("stocfl", {}, "anchor-cosine"),
-    ("odcl", {}, "there is no noise for what its clients send"),
+    ("odcl", {}, "what its clients send carries no noise"),
     ("local", {}, "nothing leaves a client"),
     ("pacfl", {"clusters": 2}, "init=pacfl would ask"),
-    ("cfl", {"privacy": "central"}, "their number would tell"),
+    ("cfl", {"privacy": "central"}, "which would reveal them"),
     (CFL(), {}, "tests on halves of the clients' samples send updates and losses without noise"),
     ("fedavg", {"privacy": "central", "client_weight": "samples"}, "client_weight=uniform"),
     ("ifca", {"restarts": 2}, "leave restarts at 1"),
@@ -364,9 +364,9 @@ REFUSED = [
     ("ifca", {"patience": 2}, "patience stops by losses"),
     ("ifca", {"privacy_epsilon": None}, "needs a budget"),
     ("ifca", {"privacy_epsilon": None, "privacy_noise": 1.0}, "or privacy_choice itself"),
-    ("fedavg", {"privacy_choice": 1.0}, "privacy_choice means nothing to fedavg"),
-    ("fedavg", {"privacy": None}, "privacy_epsilon says how private a run is"),
-    ("fedavg", {"privacy_noise": 0.1}, "one round would take epsilon"),
+    ("fedavg", {"privacy_choice": 1.0}, "privacy_choice has no meaning for fedavg"),
+    ("fedavg", {"privacy": None}, "privacy_epsilon applies to private runs"),
+    ("fedavg", {"privacy_noise": 0.1}, "one round would spend epsilon"),
 ]
 
 
