@@ -93,6 +93,14 @@ class MomentDescent(Method, Initializer):
     U <- leading directions of the clients' moments; theta_a <- least squares of anchor a in U; group the theta_a.
 
     As the `init` of another method it makes that method's first models, with that method's number of clusters.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import MomentDescent
+        >>> data = coterie.scenario("mixed-regression", clients=20, groups=2, dimension=3)
+        >>> result = coterie.fit(data, MomentDescent(clusters=2))
+        >>> len(result.models)
+        2
     """
 
     clusters: int | Auto = option(2, "number of clusters (K); auto: the number that the anchors show", low=1)

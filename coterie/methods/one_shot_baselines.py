@@ -69,6 +69,14 @@ class LocalERM(_OneShotBaseline):
     """Every client solves its own problem and keeps the solution.
 
     theta_i = argmin F_i.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import LocalERM
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, LocalERM(), learner="logistic:l2=0.01")
+        >>> len(result.models)
+        8
     """
 
     summary: ClassVar[str] = "every client solves its own problem and keeps the solution"
@@ -84,6 +92,14 @@ class NaiveAveraging(_OneShotBaseline):
     """All clients get the mean of their own solutions.
 
     theta <- mean of argmin F_i over all clients.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import NaiveAveraging
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, NaiveAveraging(), learner="logistic:l2=0.01")
+        >>> len(result.models)
+        1
     """
 
     summary: ClassVar[str] = "the mean of all clients' own solutions, in one exchange"
@@ -98,6 +114,14 @@ class OracleAveraging(_OneShotBaseline):
     """The true groups are known; each gets the mean of its members' own solutions.
 
     theta_k <- mean of argmin F_i over the clients of true group k.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import OracleAveraging
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, OracleAveraging(), learner="logistic:l2=0.01")
+        >>> len(result.models)
+        4
     """
 
     summary: ClassVar[str] = "the true groups are known: the mean of the own solutions in each, in one exchange"
@@ -116,6 +140,14 @@ class ClusterOracle(_OneShotBaseline):
     all clients have the same weight: pool=clients.
 
     As an initializer it serves experiments: models trained on the pooled data of each true group, plus noise.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import ClusterOracle
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, ClusterOracle(), learner="logistic:l2=0.01")
+        >>> len(result.models)
+        4
     """
 
     ridge: float = option(0.0, "as for odcl; pooled data needs no ridge penalty", low=0)
