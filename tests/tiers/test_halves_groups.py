@@ -103,14 +103,14 @@ def test_an_onboarding_row_contains_both_halves():
     task = plan.tiers.onboarding_task(3)
     assert isinstance(task, IntroduceHalves)
 
-    def told(who: list[int]) -> torch.Tensor:
+    def rows_of(who: list[int]) -> torch.Tensor:
         sent = Broadcast(0, Clusters({}, K=1), scalars={"lr": 0.1})
         return plan.federation.ask(task, sent, np.array(who)).reply.rows["anchor"]
 
-    everybody = told(list(range(24)))
-    assert everybody.shape == (24, 6)
-    assert torch.equal(told([5, 7]), everybody[[5, 7]])
-    assert not torch.equal(everybody[:, :3], everybody[:, 3:])
+    all_rows = rows_of(list(range(24)))
+    assert all_rows.shape == (24, 6)
+    assert torch.equal(rows_of([5, 7]), all_rows[[5, 7]])
+    assert not torch.equal(all_rows[:, :3], all_rows[:, 3:])
 
 
 def test_tiered_takes_the_step():
@@ -126,9 +126,9 @@ def test_tiered_takes_the_step():
 def test_fedgroup_counts_its_groups():
     result = coterie.fit(three_slopes(), "fedgroup", rounds=2, lr=0.1)
     assert (len(result.models), result.metrics["ari"]) == (3, 1.0)
-    told = result.metrics["grouping"]
-    assert told["clusters"] == 3
-    assert [test["value"] < test["threshold"] for test in told["tests"]].count(True) == 2
+    grouping = result.metrics["grouping"]
+    assert grouping["clusters"] == 3
+    assert [test["value"] < test["threshold"] for test in grouping["tests"]].count(True) == 2
 
 
 def test_fedgroup_finds_one_group_of_similar_clients():
