@@ -368,7 +368,7 @@ def test_a_tree_is_cut_by_hand():
     cut = cut_tree(tree, products, products, np.ones(4), rate=0.05)
     # without itself a client's mean is (1 - 1 - 1) / 3 = -1/3 of the others: (1 + 1/3)^2 against 0
     assert cut.tests[0].gain == pytest.approx(16 / 9)
-    # without spread there is no t-test; random signs make four positive gains with probability 1/16, and two tests count
+    # without spread there is no t-test; four random signs are positive with probability 1/16, and two tests count
     assert cut.tests[0].p == 2 / 16
     noisy = products + np.diag([0.1, -0.1, 0.05, 0.0]) + 0.1 * np.array([[0, 1, 2, 0]] * 4)
     assert cut_tree(tree, products, noisy, np.ones(4), rate=0.05).labels.tolist() == [0, 0, 1, 1]
