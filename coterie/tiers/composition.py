@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from coterie.client.tasks.introduce import Introduce
-from coterie.client.tasks.introduce_halves import IntroduceHalves
 from coterie.client.tasks.local_round import LocalRound
+from coterie.client.tasks.onboarding import Onboarding
+from coterie.client.tasks.onboarding_halves import OnboardingHalves
 from coterie.errors import ConfigError
 from coterie.learners.local_training import FullBatch, LocalTraining
 from coterie.privacy.mechanism import Privacy
@@ -135,14 +135,14 @@ class Tiers:
         """Whether clients describe themselves by halves of their samples, and the server keeps what each told."""
         return any(step.by_halves for step in self.procedure.steps)
 
-    def introduction(self, seed: int) -> Introduce | IntroduceHalves:
+    def introduction(self, seed: int) -> Onboarding | OnboardingHalves:
         """Return the task by which a client describes itself: one epoch on a model that the seed determines.
 
         By halves it is `HALF_STEPS` steps: a single step from a model that knows nothing tells too little.
         """
         if self.introduces_halves:
-            return IntroduceHalves(self.local.without_prox(HALF_STEPS), seed)
-        return Introduce(self.local.without_prox().one_pass(), seed)
+            return OnboardingHalves(self.local.without_prox(HALF_STEPS), seed)
+        return Onboarding(self.local.without_prox().one_pass(), seed)
 
     def reveals(self) -> Mapping[str, str]:
         """Return the rows of all replies of the rounds and what each tells the server about a single client."""

@@ -154,7 +154,7 @@ def test_only_generalised_linear_models_have_them(work):
     shard = make_shard(regression_data((4,), D))
     other = make_learner("mlp", Profile((D,), None))
     sent = Broadcast(0, Clusters(other.start([1], torch.float32), 1), each={"own": torch.tensor([0])})
-    with pytest.raises(ConfigError, match="about linear and logistic regression, but the learner is mlp"):
+    with pytest.raises(ConfigError, match="need a linear or logistic model, but the learner is mlp"):
         work.run(ClientGroup(other, shard), sent)
 
 

@@ -134,7 +134,7 @@ REFUSED = [
     ("ifca", "sign-flop", "did you mean 'sign-flip'"),
     ("ifca", "noise:share=1", "above 0 and below 1"),
     ("ifca", "noise:strength=0", "strength must be above 0"),
-    ("ifca", "noise:share=0.01", "some must attack"),
+    ("ifca", "noise:share=0.01", "means 0 attackers"),
     ("fedsoft", "scale:share=0.3", "use poison=label-flip"),
     ("odcl", "label-flip", "means nothing to method odcl"),
 ]

@@ -76,7 +76,7 @@ def test_settings_are_read_by_their_type():
         ("cnn:channels=1.5", "channels must be a whole number, got '1.5'"),
         ("logistic:l2=big", "l2 must be a number, got 'big'"),
         ("logistic:bias=yes", "bias must be true or false, got 'yes'"),
-        ("module:mine", "pass that function again as learner="),
+        ("module:mine", "pass this function again as learner="),
     ],
 )
 def test_a_bad_spec_is_refused_in_a_sentence(spec, words):
@@ -177,12 +177,12 @@ class Forwards(nn.Module):
         (lambda: head(nn.BatchNorm1d(16)), "BatchNorm1d (1) keeps running statistics: use GroupNorm"),
         (lambda: head(nn.BatchNorm1d(16, track_running_stats=False)), "BatchNorm1d (1)"),
         (lambda: head(nn.BatchNorm1d(16, track_running_stats=False)).eval(), "BatchNorm1d (1)"),
-        (lambda: head(nn.Dropout(0.5)), "Dropout (1) draws randomness that no key controls: remove it"),
+        (lambda: head(nn.Dropout(0.5)), "Dropout (1) uses random numbers without a seed: remove it"),
         (lambda: head(nn.RReLU()), "rrelu"),
         (Forwards, "randomness"),
-        (lambda: head(outputs=2), "3 classes need 3 outputs a sample, but the module gives shape (2,)"),
+        (lambda: head(outputs=2), "3 classes need 3 outputs for each sample, but the module returns shape (2,)"),
         (lambda: nn.Linear(5, 3), "does not accept a batch of samples of shape (4, 4)"),
-        (lambda: nn.Flatten(), "no parameters"),
+        (lambda: nn.Flatten(), "no trainable parameters"),
         (lambda: "net", "returned str: return a torch.nn.Module"),
     ],
     ids=[
@@ -226,7 +226,7 @@ def test_a_sound_module_is_accepted(factory):
 
 
 def test_numbers_need_one_output():
-    with pytest.raises(ConfigError, match="numeric targets need one output a sample, but the module gives shape"):
+    with pytest.raises(ConfigError, match="regression needs one output for each sample, but the module returns shape"):
         make_learner(lambda: head(outputs=2), NUMBERS)
     assert make_learner(lambda: head(outputs=1), NUMBERS).classes is None
 

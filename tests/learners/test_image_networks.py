@@ -429,7 +429,7 @@ def test_frozen_statistics_come_from_the_file(tmp_path):
 def test_a_last_layer_of_another_shape_is_drawn_anew_and_told(name, head, tmp_path):
     arrays = random_arrays(NARROW[name], Profile((3, 8, 8), 7))
     path = stored(tmp_path / "w.safetensors", arrays)
-    with pytest.warns(UserWarning, match=r"the last layer is drawn at random") as told:
+    with pytest.warns(UserWarning, match=r"the last layer is initialised at random") as told:
         learner = built(f"{NARROW[name]},weights={path}")
     assert len(told) == 1
     assert f"'{head}.bias': (7,)" in str(told[0].message)
@@ -444,7 +444,7 @@ def test_a_last_layer_of_another_shape_is_drawn_anew_and_told(name, head, tmp_pa
 
 def test_a_file_without_last_layer_leaves_it_to_the_key(tmp_path):
     arrays = {n: a for n, a in random_arrays(NARROW["resnet18"], SMALL).items() if not n.startswith("fc.")}
-    with pytest.warns(UserWarning, match="the file has no fc and"):
+    with pytest.warns(UserWarning, match="the file has no fc"):
         learner = built(f"{NARROW['resnet18']},weights={stored(tmp_path / 'w.safetensors', arrays)}")
     start = learner.start([1, 2], torch.float32)
     assert not torch.equal(start["fc.weight"][0], start["fc.weight"][1])
@@ -485,7 +485,7 @@ def test_a_file_that_does_not_fit_is_refused_in_a_sentence(tmp_path):
     kind = "resnet18:width=0.125,norm=group,stem=3"
 
     stored(path, arrays | {"conv1.weight": torch.zeros(8, 3, 7, 7)})
-    assert f"conv1.weight has shape (8, 3, 7, 7), but {kind} needs (8, 3, 3, 3): take the settings" in refusal(spec)
+    assert f"conv1.weight has shape (8, 3, 7, 7), but {kind} needs (8, 3, 3, 3): use the settings" in refusal(spec)
 
     stored(path, arrays | {"conv1.weight": torch.zeros(8, 3, 7, 7), "fc.bias": torch.zeros(9)})
     assert "conv1.weight has shape" in refusal(spec)  # and not a word about the last layer, which nobody will draw
@@ -532,7 +532,7 @@ def test_a_learner_by_itself_reads_no_file(tmp_path):
         ("mobilenet-v2:width=nan", "width must be a positive number that multiplies all channels, got nan"),
         ("resnet18:stem=4", "stem must be an odd number of pixels such as 3 or 7, got 4"),
         ("resnet18:norm=batch", "unknown norm 'batch': did you mean 'frozen-batch'?"),
-        ("mobilenet-v2:norm=frozen-batch", "needs statistics to normalise by: give weights=FILE, or set norm=group"),
+        ("mobilenet-v2:norm=frozen-batch", "needs stored statistics: give weights=FILE, or set norm=group"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_in_a_sentence(spec, words):

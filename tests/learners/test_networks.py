@@ -312,7 +312,7 @@ def test_a_convolving_module_that_draws_randomness_is_refused():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return nn.functional.dropout(self.conv(x[:, None])).mean(dim=(2, 3))
 
-    with pytest.raises(ConfigError, match="randomness that no key controls"):
+    with pytest.raises(ConfigError, match="random numbers without a seed"):
         make_learner(Noisy, Profile((4, 4), 2))
 
 

@@ -64,7 +64,7 @@ def through(net: nn.Module) -> Forward:
     return lambda theta, x: functional_call(net.double(), theta, (x,))
 
 
-def own_module() -> nn.Module:
+def user_module() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, CLASSES))
 
 
@@ -104,7 +104,7 @@ SUBJECTS = {
     ),
     "cnn": Subject("cnn:channels=2,hidden=4", through(SmallCNN(1, 4, 4, 2, 4, CLASSES)), path="one-by-one"),
     "patch cnn": Subject("cnn:channels=2,hidden=4,kernel=2", through(PatchCNN(1, 4, 4, 2, 4, CLASSES))),
-    "module": Subject(own_module, through(own_module())),
+    "module": Subject(user_module, through(user_module())),
     "representation": Subject("representation:width=3", plain_representation, numbers=True),
 }
 OPTIMIZERS = {

@@ -19,9 +19,9 @@ from coterie.errors import ConfigError
 from coterie.methods import CFL, Method
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
 from coterie.privacy.client import clipped, made_private, randomised_choice
-from coterie.privacy.mechanism import Privacy, truthful
-from coterie.privacy.noise import FromSystem, Keyed
-from coterie.privacy.server import believed, with_noise
+from coterie.privacy.mechanism import Privacy, response_probability
+from coterie.privacy.noise import SeededNoise, SystemNoise
+from coterie.privacy.server import denominators, with_noise
 from coterie.testing.checks import CHECKS, Case
 from coterie.training.budget import Spending
 from coterie.training.planning import prepare
@@ -52,7 +52,7 @@ def test_a_change_is_cut_to_length_all_parameters_together():
     assert torch.allclose(clipped(rows, 2.0), expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("noise", [Keyed(3), FromSystem()], ids=["keyed", "system"])
+@pytest.mark.parametrize("noise", [SeededNoise(3), SystemNoise()], ids=["keyed", "system"])
 def test_the_noise_has_the_deviation_that_was_promised(noise):
     drawn = noise.normals(0, NAMES[:800], 50)
     sent = made_private(torch.zeros(800, 50, dtype=torch.float64), Privacy("local", 0.5, 3.0), drawn)
@@ -64,20 +64,24 @@ def test_the_noise_has_the_deviation_that_was_promised(noise):
 
 def test_noise_by_key_repeats_and_other_noise_does_not():
     some = NAMES[:4]
-    one, again = Keyed(3).normals(5, some, 3), Keyed(3).normals(5, some[::-1], 3)[::-1]
+    one, again = SeededNoise(3).normals(5, some, 3), SeededNoise(3).normals(5, some[::-1], 3)[::-1]
     assert np.array_equal(one, again)
-    for other in (Keyed(4).normals(5, some, 3), Keyed(3).normals(6, some, 3), FromSystem().normals(5, some, 3)):
+    for other in (
+        SeededNoise(4).normals(5, some, 3),
+        SeededNoise(3).normals(6, some, 3),
+        SystemNoise().normals(5, some, 3),
+    ):
         assert not np.isclose(one, other).any()
-    assert not np.array_equal(FromSystem().uniforms(5, some), FromSystem().uniforms(5, some))
+    assert not np.array_equal(SystemNoise().uniforms(5, some), SystemNoise().uniforms(5, some))
 
 
 def test_a_cluster_is_said_as_often_as_its_epsilon_allows():
     K, eps = 3, 1.0
     keep = math.e / (math.e + 2)  # 0.576
     chosen = torch.tensor([0, 1, 2]).repeat(10_000)
-    told = randomised_choice(chosen, K, eps, Keyed(0).uniforms(1, NAMES))
+    told = randomised_choice(chosen, K, eps, SeededNoise(0).uniforms(1, NAMES))
     share = np.array([[float((told[chosen == c] == k).double().mean()) for k in range(K)] for c in range(K)])
-    assert truthful(eps, K) == pytest.approx(keep)
+    assert response_probability(eps, K) == pytest.approx(keep)
     # a share of 10 000 has a standard error of at most 0.5 %
     assert share == pytest.approx(np.where(np.eye(K) == 1, keep, (1 - keep) / 2), abs=0.025)
 
@@ -123,7 +127,7 @@ def test_the_noise_for_a_budget_keeps_it_and_is_not_wasted():
         ratio = noise_for(8.0, 1e-5, 10, choice)
         assert 7.99 < epsilon(Answer(ratio, choice), 10, 1e-5) <= 8.0
     assert epsilon(Answer(1.0), 0, 1e-5) == 0.0
-    with pytest.raises(ConfigError, match="privacy_choice=5 in 10 rounds, whatever the noise"):
+    with pytest.raises(ConfigError, match="privacy_choice=5 in 10 rounds for any noise"):
         noise_for(8.0, 1e-5, 10, choice=5.0)
 
 
@@ -230,7 +234,7 @@ def test_clients_refuse_a_round_that_could_not_be_private_whoever_asks():
     soft = prepare(plan.data, "fedem", "linear", {"rounds": 3, "clusters": 2, "init": "random", "lr": 0.1})
     nosy = replace(soft.tiers, privacy=plan.tiers.privacy)
     honest = replace(plan.tiers, privacy=replace(plan.tiers.privacy, choice=None))
-    for tiers, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):
+    for tiers, why in ((nosy, "em-mixture"), (honest, "the cluster they chose without randomisation")):
         with pytest.raises(ConfigError, match=why):
             answer_of(replace(plan, run=replace(plan.run, tiers=tiers)))
 
@@ -249,7 +253,7 @@ def test_a_round_is_what_a_plain_loop_gives():
     ours = fit(from_arrays(data), "ifca", learner="linear", init=start, **options, **secret)
     changes: dict[int, list[np.ndarray]] = {0: [], 1: []}
     for name, (x, y) in data.items():
-        hashes, noise = hash_ids([name]), Keyed(2)
+        hashes, noise = hash_ids([name]), SeededNoise(2)
         losses = [((x @ model - y) ** 2).mean() / 2 for model in models]
         u = noise.uniforms(0, hashes)[0]
         k = int(np.argmin(losses)) if u < math.exp(0.5) / (math.exp(0.5) + 1) else 1 - int(np.argmin(losses))
@@ -302,8 +306,8 @@ def test_every_cluster_gets_noise_filled_or_not():
 
 
 def test_a_cluster_that_may_be_empty_keeps_its_model():
-    assert believed(torch.tensor([-3.0, 3.9, 4.0, 50.0]), sd=2.0).tolist() == [0, 0, 4, 50]
-    assert believed(torch.tensor([0.9, 1.0]), sd=0.1).tolist() == pytest.approx([0, 1])
+    assert denominators(torch.tensor([-3.0, 3.9, 4.0, 50.0]), sd=2.0).tolist() == [0, 0, 4, 50]
+    assert denominators(torch.tensor([0.9, 1.0]), sd=0.1).tolist() == pytest.approx([0, 1])
 
 
 # ---- options, budget, report -------------------------------------------------------------------------------------

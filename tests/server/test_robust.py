@@ -188,18 +188,18 @@ def test_a_record_tells_where_there_were_too_few_members():
     )
     assert too_few(read_combine("mean"), clusters, reply) == ()
     assert [note.reason for note in too_few(Trimmed(), clusters, reply)] == [
-        "combine=trimmed takes 3 members or more, so the mean was taken for cluster 2 (2)"
+        "combine=trimmed needs at least 3 members, so the mean was used for cluster 2 (2)"
     ]
     assert [note.reason for note in too_few(Krum(2), clusters, reply)] == [
-        "combine=krum takes 7 members or more, so the median was taken for cluster 0 (5), cluster 2 (2)"
+        "combine=krum needs at least 7 members, so the median was used for cluster 0 (5), cluster 2 (2)"
     ]
     result = coterie.fit(small_federation("linear"), "ifca", clusters=2, combine="krum:attackers=3", rounds=1, lr=0.01)
-    assert "combine=krum takes 9 members" in result.records[0]["notes"][0]["reason"]
+    assert "combine=krum needs at least 9 members" in result.records[0]["notes"][0]["reason"]
 
 
 REFUSED = [
     ("ifca", {"combine": "medain"}, "did you mean 'median'"),
-    ("ifca", {"combine": "trimmed:share=0.5"}, "a share above 0 and below 0.5"),
+    ("ifca", {"combine": "trimmed:share=0.5"}, "must be above 0 and below 0.5"),
     ("ifca", {"combine": "krum"}, "krum needs attackers: write krum:attackers="),
     ("ifca", {"combine": "krum:attackers=0"}, "at least 1"),
     ("ifca", {"combine": "median", "client_weight": "samples"}, "counts every client once"),

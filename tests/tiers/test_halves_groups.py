@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coterie
-from coterie.client.tasks.introduce_halves import SKETCH, IntroduceHalves, folded
+from coterie.client.tasks.onboarding_halves import SKETCH, OnboardingHalves, folded
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
 from coterie.errors import ConfigError
@@ -101,7 +101,7 @@ def test_an_introduction_is_that_of_each_half():
     """A linear model without samples of its own: rows are the changes by each half, and the same in any company."""
     plan = prepare(three_slopes(), "stocfl", None, {"lr": 0.1, "seed": 3})
     task = plan.tiers.introduction(3)
-    assert isinstance(task, IntroduceHalves)
+    assert isinstance(task, OnboardingHalves)
 
     def told(who: list[int]) -> torch.Tensor:
         sent = Broadcast(0, Clusters({}, K=1), scalars={"lr": 0.1})

@@ -1,4 +1,4 @@
-"""Losses of assigned models on the half of a client's samples that did not train them."""
+"""Losses of models on the half of each client's samples that was not used for training."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from coterie.core.task import Task
 @register("half-losses")
 @dataclass(frozen=True)
 class HalfLosses(Task):
-    """Row `losses` (L,): the mean loss of each of L assigned models on the second half of the client's samples.
+    """Losses of several models on the second half of each client's samples.
 
-    The halves are those of `HalfUpdate` in the same round.
+    Row: `losses` (L,), the mean loss of each of the L models that the client received. The halves are those of
+    `HalfUpdate` in the same round.
     """
 
     seed: int
+    """Seed of the run."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
-        assert broadcast.only is not None, "every client is sent the models that it compares"
+        assert broadcast.only is not None, "every client receives the models that it compares"
         learner, clusters, count = clients.learner, broadcast.clusters, broadcast.only.shape[1]
         _, shard = halves(clients.train, self.seed, broadcast.round)
         losses = torch.zeros(len(shard), count, dtype=torch.float64)
-        for block in cut(shard, shard.hashes, count * row_bytes(clusters.params)):  # nothing is drawn
+        for block in cut(shard, shard.hashes, count * row_bytes(clusters.params)):  # uses no random numbers
             places = torch.from_numpy(block.positions)
             theta = clusters.at(broadcast.only[places])
             for column in range(count):

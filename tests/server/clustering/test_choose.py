@@ -49,8 +49,8 @@ def test_a_path_without_groups_names_the_silhouettes_number():
     found = cluster_points(points, ClusterSettings("convex"), 0)
     assert set(found.facts["convex"]["path"]["K"]) == {1, 21}
     (told,) = (each for each in found.facts["warnings"] if "no groups" in each)
-    assert "goes through K=21, 1 and stays" in told
-    assert told.endswith("The silhouette finds 3: give convex_weights=knn, or clustering=kmeans++ and clusters=3")
+    assert "it has K=21, 1, none of them at several lambdas" in told
+    assert told.endswith("finds 3 clusters: set convex_weights=knn, or clustering=kmeans++ and clusters=3")
     followed = cluster_points(points, ClusterSettings("convex", convex_weights="knn"), 0)
     assert followed.labels.tolist() == truth.tolist()
     assert followed.facts["warnings"] == []
@@ -80,7 +80,7 @@ def test_settings_reach_their_clustering(monkeypatch):
     parts = [cluster_points(points, ClusterSettings("spectral", 2, spectral_parts=p), 0).labels for p in (1, 3)]
     assert parts[0].tolist() != parts[1].tolist()
     monkeypatch.setattr("coterie.server.clustering.gradient.MOST_STEPS", 20)
-    with pytest.raises(ConfigError, match="set gradient_step=1e-06 larger"):
+    with pytest.raises(ConfigError, match="with gradient_step=1e-06: use a larger"):
         cluster_points(points, ClusterSettings("gradient", 6, gradient_step=1e-6), 0)
 
 
@@ -106,12 +106,12 @@ def test_long_solutions_are_clustered(name):
 def test_one_client_and_equal_clients_are_one_cluster(name, points):
     found = cluster_points(points, ClusterSettings(name), 0)
     assert (found.K, found.labels.tolist()) == (1, [0] * len(points))
-    assert any("nothing to compare" in warning for warning in found.facts["warnings"])
+    assert any("separation is not defined" in warning for warning in found.facts["warnings"])
 
 
 @pytest.mark.parametrize("name", CLUSTERINGS)
 def test_more_clusters_than_clients_or_distinct_solutions_are_refused(name):
-    with pytest.raises(ConfigError, match=r"between 1 and the 24 points there are, got 25"):
+    with pytest.raises(ConfigError, match=r"between 1 and the number of points \(24\), got 25"):
         cluster_points(BLOBS, ClusterSettings(name, 25), 0)
     with pytest.raises(ConfigError, match=r"clusters=2 but only 1 of the 6 points are distinct"):
         cluster_points(np.ones((6, 3)), ClusterSettings(name, 2), 0)
@@ -139,8 +139,8 @@ def test_points_that_are_none_are_refused(bad):
         ({"clusters": 0}, "clusters must be at least 1, got 0"),
         ({"spectral_parts": 2}, "got 2"),
         ({"gradient_step": 2.5}, "below 2"),
-        ({"lam": 0.1}, r"lam=0.1 belongs to clustering=convex, not to kmeans\+\+"),
-        ({"clustering": "convex", "lam": 0.1, "clusters": 3}, "leave out clusters=3"),
+        ({"lam": 0.1}, r"lam=0.1 needs clustering=convex, got kmeans\+\+"),
+        ({"clustering": "convex", "lam": 0.1, "clusters": 3}, "leave out lam or clusters=3"),
         ({"clustering": "convex", "lam": 0.0}, "positive number or oracle13, got 0.0"),
         ({"clustering": "convex", "lam": float("nan")}, "positive number or oracle13, got nan"),
         ({"clustering": "convex", "lam": "oracle"}, "positive number or oracle13, got 'oracle'"),
@@ -178,7 +178,7 @@ def test_a_number_of_clusters_is_looked_for_on_the_path():
         assert path["K"] == auto["K"]
     missing = next(K for K in range(1, 24) if K not in offered)
     listed = ", ".join(map(str, offered))
-    with pytest.raises(ConfigError, match=f"no lambda of the path gives {missing} clusters, only {listed}: set"):
+    with pytest.raises(ConfigError, match=f"no lambda of the path has {missing} clusters, only {listed}: set"):
         cluster_points(BLOBS, ClusterSettings("convex", missing), 0)
 
 
@@ -210,7 +210,7 @@ def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
     assert other.facts["convex"]["lam"] == pytest.approx(found.facts["convex"]["lam"], rel=1e-9)
     with pytest.raises(ConfigError, match="oracle13"):
         cluster_points(BLOBS, settings, 0)
-    with pytest.raises(ConfigError, match="one for each of the 24 points, got 25"):
+    with pytest.raises(ConfigError, match="one true cluster for each of the 24 points, got 25"):
         cluster_points(BLOBS, settings, 0, truth=np.append(TRUTH, 0))
     wrong = np.arange(len(BLOBS)) % 2
     plain = cluster_points(BLOBS, replace(settings, lam=None), 0, truth=wrong)
@@ -237,5 +237,5 @@ def test_what_is_told_is_ready_for_json(name):
 def test_warnings_of_all_steps_are_told_together():
     found = cluster_points(gaussian(60, 4, 0), ClusterSettings(), 0)
     assert found.K == 1
-    assert "one Gaussian cloud can be cut as well" in found.facts["warnings"][0]
-    assert "nothing to compare" in found.facts["warnings"][1]
+    assert "a single Gaussian cluster can be split as well" in found.facts["warnings"][0]
+    assert "separation is not defined" in found.facts["warnings"][1]

@@ -112,7 +112,7 @@ def test_a_connected_graph_finds_the_clusters_as_well():
 
 
 def test_a_budget_that_ends_is_told():
-    with pytest.warns(ConvergenceWarning, match="not proved"):
+    with pytest.warns(ConvergenceWarning, match="not certified"):
         found = ConvexClustering(0.2, weights="knn", n_neighbors=15, max_passes=1).fit(regression_points())
     assert not found.certified_
     best = ConvexClustering(0.2, weights="knn", n_neighbors=15).fit(regression_points())

@@ -51,7 +51,7 @@ def test_a_stretched_cloud_is_one_cluster():
     assert counted.K == 1
     assert counted.one_cloud is not None
     assert counted.one_cloud.explains
-    assert "one Gaussian cloud can be cut as well" in counted.notes[0]
+    assert "a single Gaussian cluster can be split as well" in counted.notes[0]
 
 
 @pytest.mark.parametrize("cluster", [kmeans, spectral, gradient_clustering])
@@ -120,14 +120,14 @@ def test_equal_models_up_to_rounding_are_counted_exactly():
 def test_where_there_is_nothing_to_count_the_answer_is_one(points):
     counted = count(points)
     assert (counted.K, counted.scores, counted.one_cloud) == (1, {}, None)
-    assert "nothing to count" in counted.notes[0]
+    assert "the number of clusters is 1" in counted.notes[0]
 
 
 def test_the_limit_is_kept_and_told():
     points, _ = blobs([10] * 6, 10 * np.eye(6))
     counted = count(points, most=4)
     assert counted.K == 4
-    assert counted.notes == ("K=4 is the largest that was tried: there may be more",)
+    assert counted.notes == ("K=4 is the largest number that was tried: there may be more clusters",)
     assert count(points, most=1).K == 1
 
 

@@ -109,7 +109,7 @@ def test_the_bound_on_the_step_is_the_right_one():
 
 def test_a_step_too_small_to_arrive_is_told(monkeypatch):
     monkeypatch.setattr("coterie.server.clustering.gradient.MOST_STEPS", 20)
-    with pytest.raises(ConfigError, match=r"did not settle in 20 steps: set gradient_step=1e-06 larger"):
+    with pytest.raises(ConfigError, match=r"did not converge in 20 steps with gradient_step=1e-06: use a larger"):
         gradient_clustering(gaussian(50, 2, 0), 5, 0, step=1e-6)
 
 

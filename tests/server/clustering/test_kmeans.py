@@ -90,7 +90,7 @@ def test_more_clusters_than_distinct_points_are_refused():
 
 @pytest.mark.parametrize("K", [0, -1, 4])
 def test_a_number_of_clusters_out_of_range_is_refused(K):
-    with pytest.raises(ConfigError, match=rf"between 1 and the 3 points there are, got {K}"):
+    with pytest.raises(ConfigError, match=rf"between 1 and the number of points \(3\), got {K}"):
         kmeans(gaussian(3, 2, 0), K, 0)
 
 

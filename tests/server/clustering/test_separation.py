@@ -114,7 +114,7 @@ def test_overlap_is_told_with_its_numbers():
     (sentence,) = found.warnings
     assert sentence.startswith("clusters overlap: the radius of cluster")
     assert f"separation {found.alpha:.2f}" in sentence
-    assert f"only {found.centre_distance:.3g} apart" in sentence
+    assert f"is only {found.centre_distance:.3g} " in sentence
 
 
 def test_clients_nearer_to_another_centre_are_counted():
@@ -126,7 +126,7 @@ def test_clients_nearer_to_another_centre_are_counted():
 
 def test_clusters_of_one_are_told():
     (one,) = measure(np.array([[0.0], [0.1], [9.0]]), [0, 0, 1]).warnings
-    assert one == "cluster 1 has a single client: its model is that client's own"
+    assert one == "cluster 1 has a single client: its model is trained by this client only"
     (all_,) = measure(10 * np.eye(7), range(7)).warnings
     assert all_.startswith("7 clusters have a single client each (0, 1, 2, 3, 4, ...)")
 
@@ -138,7 +138,7 @@ def test_one_cluster_has_nothing_to_compare_with():
     assert found.ambiguity.tolist() == [0.0] * 5
     assert found.facts()["alpha"] is None
     assert found.facts()["interval_13"][1] is None
-    assert "nothing to compare" in found.warnings[0]
+    assert "separation is not defined" in found.warnings[0]
 
 
 @pytest.mark.parametrize("points", [FOUR[:1], np.ones((4, 2))])
