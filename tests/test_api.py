@@ -212,7 +212,7 @@ def test_any_module_is_a_learner_and_equals_the_built_in_one_step_by_step():
 def test_a_learner_of_ones_own_has_to_be_passed_again_to_load(tmp_path):
     data = coterie.scenario("rotated-digits", clients=8)
     coterie.fit(data, "fedavg", learner=small_net, rounds=1, out=tmp_path / "run")
-    with pytest.raises(ConfigError, match="pass that function again"):
+    with pytest.raises(ConfigError, match="pass this function again"):
         coterie.load(tmp_path / "run")
     assert len(coterie.load(tmp_path / "run", learner=small_net).models) == 1
 
