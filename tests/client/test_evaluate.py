@@ -75,7 +75,7 @@ def test_training_losses_under_every_model_by_hand():
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_a_told_client_reports_its_own_training_loss_only(parts):
+def test_a_client_with_an_assigned_model_reports_only_its_training_loss(parts):
     data = [(np.array([[1.0], [2.0]]), np.array([1.0, 5.0]))] * 3
     sent = Broadcast(0, line_models(0, 2, 3), only=torch.tensor([[1], [0], [1]]))
     shard = make_shard(data)

@@ -40,7 +40,7 @@ def models(spec: str) -> Clusters:
 
 
 def features(x: np.ndarray, spec: str) -> np.ndarray:
-    """phi of one sample, written out."""
+    """Return the features of one sample."""
     terms = list(x)
     if "degree=2" in spec:
         terms += [x[a] * x[b] for a, b in combinations_with_replacement(range(len(x)), 2)]
@@ -48,12 +48,12 @@ def features(x: np.ndarray, spec: str) -> np.ndarray:
 
 
 def coefficients(spec: str, clusters: Clusters) -> Clusters:
-    """The models as tasks are sent them."""
+    """Return the models in the form in which tasks receive them."""
     return Clusters({THETA: learner_of(spec).to_coefficients(clusters.params)}, clusters.K)
 
 
 def by_loop(data: list, clusters: Clusters, spec: str) -> dict[int, dict[str, np.ndarray]]:
-    """Every sum, one sample at a time."""
+    """Return all sums, computed sample by sample."""
     found: dict[int, dict[str, np.ndarray]] = {}
     for (x, y), k in zip(data, OWN, strict=True):
         theta = clusters.params["weight"][k].numpy()

@@ -1,4 +1,4 @@
-"""Learners by name or by factory: what is understood, what is refused, and how it is said."""
+"""Choice of learners by name or by factory: accepted and refused values, and error messages."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def test_a_setting_out_of_range_is_refused(spec):
 
 
 @pytest.mark.parametrize("scale", ["nan", "inf"])
-def test_a_start_of_no_finite_scale_is_refused(scale):
+def test_a_scale_that_is_not_finite_is_refused(scale):
     with pytest.raises(ConfigError):
         make_learner(f"linear:scale={scale}", NUMBERS)
 
 
 @pytest.mark.parametrize("shape", [(16,), (3, 8), (2, 2, 8, 8), (8, 3)])
-def test_cnn_refuses_what_is_no_image(shape):
+def test_cnn_refuses_samples_that_are_not_images(shape):
     with pytest.raises(ConfigError, match="cnn needs images"):
         make_learner("cnn", Profile(shape, 3))
 
@@ -125,7 +125,7 @@ def test_options_list_types_and_defaults():
 
 
 @pytest.mark.parametrize("spec", ["linear", "logistic", "mlp", "cnn", "resnet18:width=0.1", "mobilenet-v2:width=0.1"])
-def test_a_start_depends_on_its_key_alone(spec):
+def test_an_initial_model_depends_on_its_key_only(spec):
     learner = make_learner(spec, profile_for(spec))
     many, alone = learner.start([1, 2, 3], torch.float64), learner.start([2], torch.float64)
     for name, value in many.items():
@@ -143,7 +143,7 @@ def test_global_random_states_are_left_alone(spec):
     assert np.array_equal(np.random.get_state()[1], numpy_before)
 
 
-def test_a_start_does_not_depend_on_the_global_seed():
+def test_an_initial_model_does_not_depend_on_the_global_seed():
     learner = make_learner("cnn", CLASSES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -161,7 +161,7 @@ def head(*layers: nn.Module, outputs: int = 3) -> nn.Module:
 
 
 class Forwards(nn.Module):
-    """Draws a dropout mask inside forward, where no module shows it."""
+    """Module with a functional dropout in `forward`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ def test_a_finished_module_in_place_of_a_factory_is_refused():
         make_learner(head(), CLASSES)
 
 
-def test_what_cannot_be_called_is_refused():
+def test_a_factory_that_is_not_callable_is_refused():
     with pytest.raises(ConfigError, match=r"function that returns a torch\.nn\.Module; got int"):
         make_learner(3, CLASSES)
 

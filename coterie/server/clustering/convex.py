@@ -27,14 +27,14 @@ from coterie.server.clustering.convex_graph import Graph, lambda_range, nearest_
 from coterie.server.clustering.convex_memory import bytes_for_distances, bytes_for_duals, check_memory
 from coterie.server.clustering.convex_nodes import Nodes, screened
 from coterie.server.clustering.convex_path import (
+    allowed_by_rule_a,
+    allowed_by_rule_b,
     equidistant_grid,
     log_grid,
-    longest_life,
     merge_tree,
+    most_frequent_count,
     oracle_lambda,
     recovery_interval,
-    some_structure,
-    verified,
 )
 from coterie.server.clustering.partition import Labels, Points, by_first_appearance, totals
 
@@ -248,13 +248,13 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
         counts: list[int] = self.n_clusters_path_.tolist()
         if problem.least > 1:  # connected components are never merged
             return counts.index(problem.least)
-        rules = [some_structure(counts, problem.most)]
+        rules = [allowed_by_rule_b(counts, problem.most)]
         if self.rule == "a-then-b":
-            rules.insert(0, verified(points, self.lambdas_.tolist(), list(self.labels_path_)))
+            rules.insert(0, allowed_by_rule_a(points, self.lambdas_.tolist(), list(self.labels_path_)))
         for allowed in rules:
             # Without a certificate, K is only an upper bound, so such lambdas are chosen only if there are no others.
             for among in (self.certified_path_ & allowed, np.array(allowed)):
-                chosen = longest_life(counts, among.tolist())
+                chosen = most_frequent_count(counts, among.tolist())
                 if chosen is not None:
                     return chosen
         return counts.index(1)

@@ -93,7 +93,7 @@ def equidistant_grid(clusters_at: Callable[[float], int], most: int, least: int,
     return np.linspace(low, high, count)
 
 
-def longest_life(counts: Sequence[int], allowed: Sequence[bool]) -> int | None:
+def most_frequent_count(counts: Sequence[int], allowed: Sequence[bool]) -> int | None:
     """Return the index of the chosen lambda: the middle one of those with the most frequent number of clusters.
 
     Ties go to the larger number of clusters, since coarser partitions than the true one also tend to be frequent.
@@ -113,12 +113,12 @@ def longest_life(counts: Sequence[int], allowed: Sequence[bool]) -> int | None:
     return life[(len(life) - 1) // 2]
 
 
-def some_structure(counts: Sequence[int], distinct: int) -> list[bool]:
+def allowed_by_rule_b(counts: Sequence[int], distinct: int) -> list[bool]:
     """Return which lambdas rule (b) allows: at least two clusters with at least two distinct points on average."""
     return [2 <= K <= distinct / 2 for K in counts]
 
 
-def verified(points: Points, lambdas: Sequence[float], labels: Sequence[Labels]) -> list[bool]:
+def allowed_by_rule_a(points: Points, lambdas: Sequence[float], labels: Sequence[Labels]) -> list[bool]:
     """Return which lambdas rule (a) allows: (13) holds for their clusters, other than trivially.
 
     It holds trivially for a single cluster and for separate points.

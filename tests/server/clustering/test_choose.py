@@ -1,4 +1,4 @@
-"""One door to all clusterings: settings, order, sizes, bad input, and what is told."""
+"""Common interface of all clustering algorithms: settings, order, sizes, invalid input, and facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOBS, TRUTH = blobs([8, 7, 9], [[0, 3, 0], [3, 0, 0], [-2, -2, 4]])
 
 @cache
 def of_blobs(name, clusters):
-    """The clusters of the blobs; to be read only."""
+    """Return the clusters of the blobs, which must not be modified."""
     return cluster_points(BLOBS, ClusterSettings(name, clusters), 0)
 
 
@@ -36,14 +36,14 @@ def test_every_clustering_finds_clear_clusters(name, clusters):
 @pytest.mark.parametrize(
     ("name", "clusters"), [("kmeans++", None), ("spectral", 10), ("convex", None), ("gradient", 10)]
 )
-def test_the_papers_models_are_found(name, clusters):
+def test_the_models_of_the_paper_are_found(name, clusters):
     points, truth = solutions(FIGURE_2, 400, 0)
     found = cluster_points(points, ClusterSettings(name, clusters), 0)
     assert found.labels.tolist() == truth.tolist()
 
 
-def test_a_path_without_groups_names_the_silhouettes_number():
-    """In 20 dimensions points of a group are about as far apart as groups: the path fuses all at once."""
+def test_a_path_without_groups_reports_the_number_of_the_silhouette():
+    """In 20 dimensions, distances within and between groups are similar: the path fuses all points at once."""
     centres = np.random.default_rng(0).standard_normal((3, 20))
     points, truth = blobs([7, 7, 7], centres * 0.6, noise=0.3)
     found = cluster_points(points, ClusterSettings("convex"), 0)
@@ -57,7 +57,7 @@ def test_a_path_without_groups_names_the_silhouettes_number():
 
 
 def between_one_and_all():
-    """A K of the blobs' path other than its ends and the clear clusters."""
+    """Return a K of the path of the blobs other than its ends and the true one."""
     offered = of_blobs("convex", None).facts["convex"]["path"]["K"]
     return next(K for K in offered if 3 < K < len(BLOBS) - 1)
 
@@ -127,7 +127,7 @@ def test_duplicates_stay_together(name, clusters):
 
 
 @pytest.mark.parametrize("bad", [np.zeros(4), [[0.0], [np.nan]]])
-def test_points_that_are_none_are_refused(bad):
+def test_invalid_points_are_refused(bad):
     with pytest.raises(InputError, match="points"):
         cluster_points(bad, ClusterSettings(), 0)
 
@@ -149,12 +149,12 @@ def test_points_that_are_none_are_refused(bad):
         ({"clustering": "convex", "convex_rule": "c"}, "convex_rule"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         ClusterSettings(**settings)
 
 
-def test_a_fixed_lambda_is_used_as_it_is():
+def test_a_fixed_lambda_is_used():
     lam = of_blobs("convex", None).facts["convex"]["lam"]
     fixed = cluster_points(BLOBS, ClusterSettings("convex", lam=lam), 0)
     assert fixed.labels.tolist() == TRUTH.tolist()
@@ -164,7 +164,7 @@ def test_a_fixed_lambda_is_used_as_it_is():
     assert cluster_points(BLOBS, ClusterSettings("convex", lam=1e-6 * lam), 0).K == 24
 
 
-def test_a_number_of_clusters_is_looked_for_on_the_path():
+def test_a_number_of_clusters_is_searched_on_the_path():
     auto = of_blobs("convex", None).facts["convex"]["path"]
     offered = sorted(set(auto["K"]))
     assert len(offered) > 2
@@ -191,7 +191,7 @@ def test_weights_of_neighbours_give_no_tree_and_no_condition():
 
 
 @pytest.mark.parametrize(("grid", "rule"), [("equidistant", "b"), ("equidistant", "a-then-b"), ("log", "a-then-b")])
-def test_the_papers_grid_and_rule_can_be_asked_for(grid, rule):
+def test_the_grid_and_rule_of_the_paper_can_be_selected(grid, rule):
     found = cluster_points(BLOBS, ClusterSettings("convex", convex_grid=grid, convex_rule=rule), 0)
     lambdas = np.array(found.facts["convex"]["path"]["lambdas"])
     assert len(lambdas) == {"log": 25, "equidistant": 10}[grid]
@@ -199,7 +199,7 @@ def test_the_papers_grid_and_rule_can_be_asked_for(grid, rule):
     assert found.labels.tolist() == TRUTH.tolist()
 
 
-def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
+def test_only_the_oracle_choice_uses_the_true_clusters():
     settings = ClusterSettings("convex", lam="oracle13")
     found = cluster_points(BLOBS, settings, 0, truth=TRUTH)
     assert found.labels.tolist() == TRUTH.tolist()
@@ -218,7 +218,7 @@ def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
 
 
 @pytest.mark.parametrize("name", CLUSTERINGS)
-def test_what_is_told_is_ready_for_json(name):
+def test_facts_are_json_values(name):
     found = of_blobs(name, None)
     told = json.loads(json.dumps(found.facts, allow_nan=False))
     assert set(told) == {"clustering", "K", "counted", "convex", "separation", "warnings"}
@@ -234,7 +234,7 @@ def test_what_is_told_is_ready_for_json(name):
         assert np.shape(path["tree"]) == (23, 4)
 
 
-def test_warnings_of_all_steps_are_told_together():
+def test_warnings_of_all_steps_are_reported_together():
     found = cluster_points(gaussian(60, 4, 0), ClusterSettings(), 0)
     assert found.K == 1
     assert "a single Gaussian cluster can be split as well" in found.facts["warnings"][0]
