@@ -9,7 +9,7 @@ D_2 = [(0, 1), (1, 2), (-1, 0), (-2, -1)]
 
 
 def solutions(intervals, n: int, seed: int, m: int = 100, d: int = 20):
-    """Return least-squares solutions (m, d) of clients with n samples (5 active features, noise 1) and the truth (m,)."""
+    """Return least-squares solutions (m, d) of clients with n samples (5 active features, noise 1) and the truth."""
     random = np.random.default_rng(seed)
     models = np.array([random.uniform(a, b, d) for a, b in intervals])
     truth = np.arange(m) % len(models)
