@@ -37,7 +37,7 @@ def families(base=Registered):
 @pytest.fixture(autouse=True)
 def _nothing_stays(monkeypatch):
     """Remove classes that a test has registered, and their modules."""
-    monkeypatch.setenv(VARIABLE, "")  # and as it was afterwards, whatever plugins a test loads
+    monkeypatch.setenv(VARIABLE, "")  # restored afterwards, even if a test loads plugins
     kept = [(family.members, dict(family.members)) for family in families()]
     kept += [(SCENARIOS, dict(SCENARIOS)), (LEARNERS, dict(LEARNERS))]
     yield

@@ -22,7 +22,7 @@ from coterie.learners import make_learner
 from tests.core.make import make_shard, regression_data
 
 SIZES = (1, 7, 23, 1, 20, 9, 21, 5, 40)
-OWN = (0, 2, 2, 3, 0, 2, 0, 3, 2)  # nobody is in cluster 1 of the four
+OWN = (0, 2, 2, 3, 0, 2, 0, 3, 2)  # cluster 1 of the four is empty
 SPECS = ("linear", "linear:bias=true", "linear:bias=true,degree=2,half=false")
 D = 3
 NO_MODELS = Broadcast(0, Clusters({}, K=1))

@@ -224,11 +224,11 @@ def test_clients_with_and_without_assigned_models_can_be_combined(work):
     data, clusters = regression_data(SIZES, D), random_clusters(3)
     shard = make_shard(data)
     free = local_round(LINEAR, shard, task(), broadcast(clusters)).rows["cluster"].flatten().tolist()
-    told = [(k + 1) % 3 for k in free]  # not what they would choose themselves
-    only = [[told[i] if i % 2 else ALL] for i in range(len(SIZES))]
+    assigned = [(k + 1) % 3 for k in free]  # other clusters than they would choose
+    only = [[assigned[i] if i % 2 else ALL] for i in range(len(SIZES))]
     sent = broadcast(clusters, only)
     reply = local_round(LINEAR, shard, task(work), sent.to(np.arange(len(SIZES))))
-    assert reply.rows["cluster"].flatten().tolist() == [told[i] if i % 2 else free[i] for i in range(len(SIZES))]
+    assert reply.rows["cluster"].flatten().tolist() == [assigned[i] if i % 2 else free[i] for i in range(len(SIZES))]
     assert_same(reply, cut_in_parts(LINEAR, shard, task(work), sent, len(SIZES)))
 
 

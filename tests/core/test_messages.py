@@ -129,7 +129,7 @@ def test_an_empty_reply_survives_serialisation():
     assert (back.clients, back.rejected, back.rows) == ((), ("a",), {})
 
 
-# ---- who gets what -------------------------------------------------------------------------------------------
+# ---- contents of messages ------------------------------------------------------------------------------------
 
 
 def test_a_client_receives_only_its_own_models():
@@ -157,7 +157,7 @@ def test_each_client_gets_its_row():
     assert part.each["own"].tolist() == [7, 5]
 
 
-# ---- what it costs -------------------------------------------------------------------------------------------
+# ---- numbers of bytes ----------------------------------------------------------------------------------------
 # float64 weight (2) and float32 bias: 16 + 4 = 20 bytes a slot; float32 body (3): 12 bytes a restart
 
 

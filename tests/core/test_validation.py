@@ -76,5 +76,5 @@ def test_a_split_without_any_held_out_sample_is_an_error():
 
 
 def test_numbers_of_held_out_samples():
-    # a third of 10 is 3.3, of 2 it is 0.7 but one at least; of one or none nobody gives any
+    # a third of 10 is 3.3; a third of 2 is 0.7, but at least one; no held-out samples of one or none
     assert held_out_sizes(np.array([0, 1, 2, 10]), 1 / 3).tolist() == [0, 0, 1, 3]

@@ -138,7 +138,7 @@ def test_a_missing_accountant_is_named_in_the_error(monkeypatch):
         epsilon(Answer(1.234), 1, 1e-5)
 
 
-# ---- sensitivity: this is what the accountant is told -------------------------------------------------------------
+# ---- sensitivity, which the accountant assumes --------------------------------------------------------------------
 
 METHODS_WITH = {
     ("fedavg", "local"): {},

@@ -51,7 +51,7 @@ def moved(averaging: Averaging, message: Reply, **options) -> list[float]:
 
 
 def test_members_have_weight_one():
-    # 10 + (1 + 3) / 2 = 12; 30 + 8 / 1 = 38; nobody chose model 1
+    # 10 + (1 + 3) / 2 = 12; 30 + 8 / 1 = 38; no client chose model 1
     assert moved(Averaging(over="members", client_weight="uniform"), UNIFORM) == [12, 20, 38]
 
 
@@ -170,7 +170,7 @@ def test_the_body_of_a_restart_without_contributions_does_not_change():
 
 
 def test_the_mean_change_is_separate_from_its_application():
-    # models 10, 20, 30 move by 2, nothing and 8 with a learning rate of 1; nobody reached model 1
+    # models 10, 20, 30 move by 2, nothing and 8 with a learning rate of 1; no client trained model 1
     update = LowestLoss().server_aggregate(RoundReplies(OLD, UNIFORM, SIZES, EVERYBODY))
     assert update.params["w"].flatten().tolist() == [2, 0, 8]
     assert update.reached.tolist() == [True, False, True]

@@ -172,7 +172,7 @@ def test_a_cluster_without_contributions_keeps_its_model_and_moments(optimizer):
     clusters = models(3)
     _, moments = optimizer.step(change_of(clusters, 0), torch.ones(3, dtype=torch.bool), optimizer.init(clusters))
     change = change_of(clusters, 1)
-    change["weight"][1] = torch.nan  # nothing divided by nobody
+    change["weight"][1] = torch.nan  # zero divided by zero
     added, after = optimizer.step(change, torch.tensor([True, False, True]), moments)
     assert all(p[1].abs().sum() == 0 and bool(p[[0, 2]].ne(0).all()) for p in added.values())
     assert after.keys() == moments.keys()

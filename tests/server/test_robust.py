@@ -117,7 +117,7 @@ def test_every_cluster_of_every_restart_equals_a_plain_loop(combine, over):
     for restart in range(LANES):
         for k in range(K):
             members = vectors[chosen[:, restart] == k, restart]
-            part = len(members) / M if over == "all" else 1.0  # `all` divides by everybody instead of the members
+            part = len(members) / M if over == "all" else 1.0  # `all` divides by all clients instead of the members
             change = 0.5 * part * PLAIN[combine](members)
             for name, where in (("a", slice(0, 2)), ("b", slice(2, 5))):
                 slot = restart * K + k
@@ -160,7 +160,7 @@ def test_a_minority_of_attackers_cannot_leave_the_range_of_the_honest(huge, atta
     for centre in found:
         assert bool((low <= centre).all())
         assert bool((centre <= high).all())
-    assert float(changes.mean(dim=0).abs().min()) > 1e4  # which is what happens to a mean
+    assert float(changes.mean(dim=0).abs().min()) > 1e4  # as for a mean
 
 
 def test_a_majority_of_attackers_determines_the_result():

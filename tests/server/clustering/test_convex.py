@@ -142,7 +142,7 @@ def test_an_exhausted_budget_is_reported_and_the_gap_stays_a_bound():
     assert best.certified_
     assert found.objective_ - found.gap_ <= best.objective_ <= found.objective_
     assert found.n_clusters_ >= best.n_clusters_
-    for cluster in range(found.n_clusters_):  # what is fused is fused
+    for cluster in range(found.n_clusters_):  # clusters are certainly fused
         assert len(np.unique(best.labels_[found.labels_ == cluster])) == 1
 
 

@@ -105,7 +105,7 @@ def test_a_fused_set_is_proved_and_a_set_that_is_not_fused_never_is(kernels):
     centres, sizes, nothing = np.array([[0.0], [1.0], [2.0]]), np.ones(3), np.zeros((3, 1))
     members = np.arange(3)
     assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.51, 20) <= 1
-    assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.667, 0) <= 1  # 2/3: what screening sees
+    assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.667, 0) <= 1  # 2/3: the bound of screening
     assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.66, 0) == pytest.approx(2 / 3 / 0.66)
     ratio = kernels.fusion_ratio(nothing, centres, sizes, members, 0.499, 200)
     assert ratio >= 0.5 / 0.499 - 1e-12
