@@ -128,7 +128,14 @@ def _written(value: object) -> str:
 
 
 def no_files(source: str) -> Mapping[str, Tensor]:
-    """Refuse to read a file: the reader for places without access to files."""
+    """Refuse to read a file: the default reader, for code without access to files.
+
+    Args:
+        source: Path of the file.
+
+    Raises:
+        ConfigError: always.
+    """
     raise ConfigError(f"weights {source}: no file can be read here, pass a function that reads it to make_learner")
 
 
@@ -145,6 +152,13 @@ def make_learner(choice: LearnerChoice, profile: Profile, read: Reader = no_file
 
     Raises:
         ConfigError: if the learner or a setting is unknown, or the learner does not fit the data.
+
+    Example:
+        >>> import torch
+        >>> from coterie.core.dataset import Profile
+        >>> learner = make_learner("linear:bias=true", Profile(features=(3,), classes=None))
+        >>> {name: tuple(p.shape) for name, p in learner.start([0, 1], torch.float64).items()}
+        {'weight': (2, 3), 'bias': (2,)}
     """
     if not isinstance(choice, str):
         if isinstance(choice, nn.Module) or not callable(choice):
@@ -168,6 +182,13 @@ def learner_options(name: str) -> dict[str, inspect.Parameter]:
 
     Args:
         name: Name of the learner.
+
+    Returns:
+        Parameters of the function that creates the learner, by name.
+
+    Example:
+        >>> {name: setting.default for name, setting in learner_options("cnn").items()}
+        {'channels': 8, 'hidden': 64, 'kernel': 3}
     """
     signature = inspect.signature(LEARNERS[name], eval_str=True)
     return {p.name: p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}

@@ -113,6 +113,11 @@ class SGD(Optimizer):
 
     Raises:
         ConfigError: if a value is out of range, or Nesterov momentum is requested without momentum.
+
+    Example:
+        >>> from coterie.learners import SGD, FullBatch
+        >>> FullBatch(steps=5, lr=0.1, optimizer=SGD(momentum=0.9)).optimizer.plain
+        False
     """
 
     momentum: float = 0.0

@@ -87,6 +87,11 @@ class ExponentialDecay(Schedule):
 
     Raises:
         ConfigError: if a value is out of range.
+
+    Example:
+        >>> from coterie.learners import ExponentialDecay
+        >>> [ExponentialDecay(0.5, warmup=1).rate(1.0, round_, rounds=4) for round_ in range(4)]
+        [1.0, 1.0, 0.5, 0.25]
     """
 
     factor: float

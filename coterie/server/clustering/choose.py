@@ -35,6 +35,11 @@ class ClusterSettings:
 
     Raises:
         ConfigError: if a setting is not allowed.
+
+    Example:
+        >>> from coterie.extend import ClusterSettings
+        >>> ClusterSettings("spectral", clusters=3).clusters
+        3
     """
 
     clustering: str = "kmeans++"
