@@ -44,5 +44,5 @@ def check_private_round(settings: RoundSettings, assignment: ClientAlgorithm, cl
         why = "clients would send the cluster they chose without randomisation"
     if why is not None:
         raise ConfigError(
-            f"this round cannot be made private, since {why}: choose a method that supports privacy, such as ifca"
+            f"this round cannot be made private, since {why}: choose a method and options that support privacy"
         )
