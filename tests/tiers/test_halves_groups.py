@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coterie
-from coterie.client.tasks.introduce_halves import SKETCH, IntroduceHalves, folded
+from coterie.client.tasks.onboarding_halves import SKETCH, OnboardingHalves, folded
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
 from coterie.errors import ConfigError
@@ -101,7 +101,7 @@ def test_an_onboarding_row_contains_both_halves():
     """A frozen linear model: rows are the updates by each half, and do not depend on other clients."""
     plan = prepare(three_slopes(), "stocfl", None, {"lr": 0.1, "seed": 3})
     task = plan.tiers.onboarding_task(3)
-    assert isinstance(task, IntroduceHalves)
+    assert isinstance(task, OnboardingHalves)
 
     def rows_of(who: list[int]) -> torch.Tensor:
         sent = Broadcast(0, Clusters({}, K=1), scalars={"lr": 0.1})

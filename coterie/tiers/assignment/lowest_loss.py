@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.client.given import given_assignment
+from coterie.client.assigned import fixed_assignment
 from coterie.client.reply import Assignment
 from coterie.client.round import ClientRound
 from coterie.core.blocks import Block
@@ -39,7 +39,7 @@ class Choosing(AssignmentRule):
         stepped = settings.work.full_batch_steps is None and settings.privacy is None
         if clusters.K == 1 and (stepped or settings.adds_noise):  # no choice to make, and training computes the loss
             only = torch.arange(clusters.restarts).repeat(len(places), 1)
-            assignment = given_assignment(work.learner, clusters, only, block, scored=settings.send_each)
+            assignment = fixed_assignment(work.learner, clusters, only, block, scored=settings.send_each)
         else:
             assignment = self._choose(work, places, scored)
         # the memo is valid only for the samples that were scored
