@@ -261,7 +261,7 @@ def test_a_strategy_starts_from_given_models_and_from_a_module_of_ones_own():
 
 
 def test_a_strategy_refuses_what_it_cannot_do():
-    strategy, grid = ClusteredStrategy("odcl", nodes=3, wait=5), grid_of(small_federation("linear"))
+    strategy, grid = ClusteredStrategy("odcl", nodes=3, wait=5, clusters=2), grid_of(small_federation("linear"))
     with pytest.raises(ConfigError, match="have nobody to go to"):
         strategy.start(grid, train_config=ConfigRecord({"lr": 0.1}))
     with pytest.raises(ConfigError, match="named by cluster, such as '0/weight', got 'weight'"):

@@ -387,7 +387,7 @@ def test_beta_decides_the_number_of_clusters():
         ("pacfl", {"directions": 0}, "directions must be a whole number at least 1"),
         ("pacfl", {"clusters": 13}, "only 12 clients"),
         ("ifca", {"init": "pacfl"}, "finds groups but no models"),
-        ("fedgroup", {"clusters": 2, "founders": 1}, "clusters must be between 1 and the 1 points"),
+        ("fedgroup", {"clusters": 2, "founders": 1}, "clusters must be between 1 and the number of points"),
     ],
 )
 def test_mistakes(method: str, options: dict, words: str):
