@@ -72,11 +72,11 @@ def init(folder: Path, table: Path | None, client: str | None, target: str | Non
     coterie flower init myfed
     coterie flower init myfed --table visits.csv --client ward --target outcome
     """
-    from coterie.flower.local.app import subject_of_table, write_app
+    from coterie.flower.local.app import content_for_table, write_app
 
     subject = None
     if table is not None and client is not None and target is not None:
-        subject = subject_of_table(table, client, target, **options)
+        subject = content_for_table(table, client, target, **options)
     elif table is not None or any((client, target, *options.values())):
         raise ConfigError(
             "an app about a table needs --table FILE, --client COLUMN and --target COLUMN: give all three"
@@ -127,7 +127,7 @@ def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | N
     work = run_folder.with_name(f"{run_folder.name}.flower")
     with (
         _interruptible(folder, nodes, run_folder),
-        LocalFederation(folder, nodes, work, say=_say) as federation,
+        LocalFederation(folder, nodes, work, report=_say) as federation,
         _Following(run_folder, federation) as following,
     ):
         run = federation.submit(told)

@@ -1,6 +1,6 @@
 """Attacks of a hostile node: functions that turn its honest reply into a hostile one.
 
-Each attack takes the records of an honest reply and returns those that are sent instead. `HELLO` are attacks on the
+Each attack takes the records of an honest reply and returns those that are sent instead. `ONBOARDING` are attacks on the
 answer to the first onboarding, `ANSWERS` on the answer to any other task; some need what only a round has
 (`ROUNDS`). All of them must lead to a refusal of the node with a reason, while the run goes on as if the
 node did not exist.
@@ -24,7 +24,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from safetensors.torch import load, save
 
-from coterie.flower.wire import ARRAYS, CONFIG, HELLO, SMALL
+from coterie.flower.wire import ARRAYS, CONFIG, ONBOARDING, SMALL
 
 Attack = Callable[[RecordDict], RecordDict]
 Header = dict[str, Any]
@@ -46,10 +46,10 @@ def applies(name: str, honest: RecordDict) -> bool:
     """Whether this attack is one on replies of this kind."""
     task = honest[CONFIG]["task"]
     if name in HELLO_ATTACKS:
-        return task == HELLO
+        return task == ONBOARDING
     if name in ROUNDS:
         return task == "local-round"
-    return task != HELLO
+    return task != ONBOARDING
 
 
 # ---- the tools: other headers, other arrays ---------------------------------------------------------------------

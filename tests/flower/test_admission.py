@@ -16,9 +16,9 @@ from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.clients import clients_of
 from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
-from coterie.flower.schema import DataSchema, Demanded, difference
+from coterie.flower.schema import DataSchema, RequiredSchema, difference
 from coterie.flower.server import Settings
-from coterie.flower.wire import Hosted, hosted_content
+from coterie.flower.wire import HostedClients, hosted_content
 
 random = np.random.default_rng(2)
 
@@ -114,7 +114,7 @@ OTHER = {
 
 def hosting(schema, *ids):
     """An app that says that its data has this form."""
-    hosted = Hosted(ids, (8,) * len(ids), (0,) * len(ids), schema)
+    hosted = HostedClients(ids, (8,) * len(ids), (0,) * len(ids), schema)
 
     def mod(message, context, call):
         return Message(hosted_content(hosted), reply_to=message)
@@ -134,7 +134,7 @@ def test_nodes_whose_tables_differ_are_told_how(name):
     assert all(note.reason.endswith(": refused") for note in registry._untold)
     late = ClientRegistry(["a", "c"], {"a": 5}, TABLE)
     assert why is not None
-    assert late._why_not(7, Hosted(("c",), (8,), (0,), other), b"") is not None
+    assert late._refusal_reason(7, HostedClients(("c",), (8,), (0,), other), b"") is not None
     assert difference(TABLE, TABLE, "") is None
 
 
@@ -208,7 +208,7 @@ def test_a_node_may_have_met_fewer_classes_than_the_server_knows():
 )
 def test_a_schema_that_no_data_has_is_one_sentence(schema, why):
     with pytest.raises(ConfigError, match=why):
-        Demanded.read(schema)
+        RequiredSchema.read(schema)
 
 
 def test_the_form_of_the_data_is_written_down_and_read_again(tmp_path):

@@ -13,7 +13,7 @@ from coterie.core.registry import register
 from coterie.core.task import Task
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
-from coterie.flower.checks import Asked, Memory, sort_out
+from coterie.flower.checks import CheckHistory, SentRequest, check_answers
 from coterie.flower.wire import Answer, answer_content
 from coterie.testing.checks import Case
 from coterie.training.fitting import initialize
@@ -30,7 +30,7 @@ SIZES = {"a": 3, "b": 5}
 
 def asked_of(models=MODELS, uniform=False, **options):
     clusters = replace(initialize(PLAN).state.clusters, params=models)
-    return Asked("local-round", clusters, SIZES, replace(FORM, uniform=uniform), trains=True, **options)
+    return SentRequest("local-round", clusters, SIZES, replace(FORM, uniform=uniform), trains=True, **options)
 
 
 def reply_of(length: float, mass: float = 1.0) -> Answer:
@@ -44,10 +44,10 @@ def reply_of(length: float, mass: float = 1.0) -> Answer:
 PLAN = Case("ifca", "linear", {"init": "random"}).plan()
 
 
-def refused(answers, memory=None, **options) -> dict[int, str]:
+def refused(answers, history=None, **options) -> dict[int, str]:
     contents = {node: answer_content("local-round", answer) for node, answer in enumerate(answers)}
     asked = asked_of(**options)
-    return sort_out(contents, dict.fromkeys(contents, asked), memory)[1]
+    return check_answers(contents, dict.fromkeys(contents, asked), history)[1]
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_a_change_that_is_many_times_as_long_as_usual_is_refused():
 
 
 def test_where_most_have_arrived_the_others_may_still_move():
-    memory = Memory()
-    assert refused([reply_of(n) for n in (1.0, 2.0, 3.0)], memory, change_factor=100.0) == {}
-    assert memory.longest == 2.0
-    assert refused([reply_of(n) for n in (1e-12, 1e-12, 5.0)], memory, change_factor=100.0) == {}
-    assert list(refused([reply_of(n) for n in (1e-12, 1e-12, 201.0)], memory, change_factor=100.0)) == [2]
-    # without a memory, as after a resume, a change as long as a model is not unusual
+    history = CheckHistory()
+    assert refused([reply_of(n) for n in (1.0, 2.0, 3.0)], history, change_factor=100.0) == {}
+    assert history.longest == 2.0
+    assert refused([reply_of(n) for n in (1e-12, 1e-12, 5.0)], history, change_factor=100.0) == {}
+    assert list(refused([reply_of(n) for n in (1e-12, 1e-12, 201.0)], history, change_factor=100.0)) == [2]
+    # without a history, as after a resume, a change as long as a model is not unusual
     models = {"w": torch.full((2, 3), 10.0, dtype=torch.float64)}  # sqrt(300) = 17.3 long
     assert refused([reply_of(n) for n in (0.0, 0.0, 17.0)], models=models, change_factor=100.0) == {}
     assert list(refused([reply_of(n) for n in (0.0, 0.0, 18.0)], models=models, change_factor=100.0)) == [2]
@@ -143,7 +143,7 @@ def scored(*values):
     form = Expected(rows={"losses": Spec((2,), low=0, missing="shared")})
     asked = replace(asked, task="score", expected=form, trains=False)
     contents = {node: answer_content("score", answer) for node, answer in enumerate(answers)}
-    return list(sort_out(contents, dict.fromkeys(contents, asked))[1])
+    return list(check_answers(contents, dict.fromkeys(contents, asked))[1])
 
 
 INF, NAN = torch.inf, torch.nan

@@ -11,7 +11,7 @@ from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
 from coterie.flower.preflight import check_run_options
-from coterie.flower.server import Settings, conduct
+from coterie.flower.server import Settings, run_federation
 from coterie.methods import Method
 from coterie.methods.groups import TrueGroups
 from coterie.testing.checks import small_federation
@@ -119,4 +119,4 @@ def test_a_server_app_refuses_wrong_settings_without_asking_a_node():
             raise AssertionError("a node was asked")
 
     with pytest.raises(ConfigError, match="did you mean 'clusters'"):
-        conduct(Untouched({}), Settings.read({"clustres": 3}))
+        run_federation(Untouched({}), Settings.read({"clustres": 3}))

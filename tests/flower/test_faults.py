@@ -26,7 +26,7 @@ from coterie.flower.engine import FlowerFederation
 from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import InProcessGrid, at_once
 from coterie.flower.node import make_client_app
-from coterie.flower.schema import Demanded
+from coterie.flower.schema import RequiredSchema
 from coterie.flower.wire import read_request, task_of
 from coterie.testing.checks import Case
 from coterie.training.fitting import initialize
@@ -459,7 +459,7 @@ def test_nodes_that_do_not_agree_on_their_data_do_not_begin():
     apps = {5: app_of(PLAN, (0,)), 7: app_of(other, (1,)), 9: app_of(PLAN, (2,))}
     with pytest.raises(InputError, match=r"node 7 has numbers .* where node 5 has classes.*name the expected form"):
         ClientRegistry().collect(grid_with(apps)[0], wait=1)
-    registry = ClientRegistry(admission=Admission(demanded=Demanded.read({"features": [4, 4], "classes": 0})))
+    registry = ClientRegistry(admission=Admission(required=RequiredSchema.read({"features": [4, 4], "classes": 0})))
     (note,) = registry.collect(grid_with(apps)[0], nodes=2, wait=1)
     assert note.reason == "node 7 has 3 classes, but numbers for labels were expected: refused"
     assert registry.clients == ("site-0", "site-2")

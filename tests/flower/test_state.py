@@ -8,7 +8,7 @@ import torch
 
 from coterie.core.client_state import NEVER, ClientStates
 from coterie.core.messages import Broadcast
-from coterie.flower.state import Store
+from coterie.flower.state import ClientStateFolder
 from coterie.testing.checks import Case
 from coterie.training.fitting import initialize
 from tests.flower.make import federation_of
@@ -24,7 +24,7 @@ def kept(**rows: list[float]) -> ClientStates:
 
 
 def test_what_is_kept_is_found_by_run_client_and_round(tmp_path):
-    store = Store(tmp_path, "run")
+    store = ClientStateFolder(tmp_path, "run")
     store.save(IDS, kept(weights=[[0.5, 0.5], [0.25, 0.75]], cluster=[3, 1]), NOBODY)
     states, lost = store.load(IDS, torch.tensor([4, 4]))
     assert lost == ()
@@ -36,17 +36,17 @@ def test_what_is_kept_is_found_by_run_client_and_round(tmp_path):
     assert (states.store.rounds.tolist(), lost) == ([NEVER, 4], ())
     assert states.store.arrays["cluster"].tolist() == [0, 1]
     assert store.load(IDS, torch.tensor([3, 4]))[1] == IDS[:1]
-    assert Store(tmp_path, "another run").load(IDS, torch.tensor([4, 4]))[1] == IDS
+    assert ClientStateFolder(tmp_path, "another run").load(IDS, torch.tensor([4, 4]))[1] == IDS
 
 
 def test_only_what_is_new_is_written(tmp_path):
-    store, states = Store(tmp_path, "run"), kept(cluster=[3, 1])
+    store, states = ClientStateFolder(tmp_path, "run"), kept(cluster=[3, 1])
     store.save(IDS, states, torch.tensor([4, NEVER]))
     assert store.load(IDS, torch.tensor([4, 4]))[1] == IDS[:1]
 
 
 def test_a_crash_before_the_rename_leaves_the_round_before(tmp_path, monkeypatch):
-    store = Store(tmp_path, "run")
+    store = ClientStateFolder(tmp_path, "run")
     store.save(IDS, kept(cluster=[3, 1]), NOBODY)
     states = kept(cluster=[3, 1])
     states.write(np.array([0, 1]), 5, {"cluster": torch.tensor([8, 9])})
@@ -62,12 +62,12 @@ def test_a_crash_before_the_rename_leaves_the_round_before(tmp_path, monkeypatch
     (home / "000005.safetensors.tmp").write_bytes(b"half of a fi")  # what a kill leaves behind
     assert store.load(IDS, torch.tensor([5, 5]))[1] == IDS
     assert store.load(IDS, torch.tensor([4, 4]))[0].store.arrays["cluster"].tolist() == [3, 1]
-    store.forget(IDS, (4, 4))
+    store.delete_older(IDS, (4, 4))
     assert store.load(IDS, torch.tensor([4, 4]))[1] == ()
 
 
 def test_a_damaged_file_is_a_lost_state(tmp_path):
-    store = Store(tmp_path, "run")
+    store = ClientStateFolder(tmp_path, "run")
     store.save(IDS, kept(cluster=[3, 1]), NOBODY)
     for path in tmp_path.glob("*/*/*"):
         path.write_bytes(path.read_bytes()[:-1])
@@ -75,12 +75,12 @@ def test_a_damaged_file_is_a_lost_state(tmp_path):
 
 
 def test_old_rounds_are_forgotten_client_by_client(tmp_path):
-    store = Store(tmp_path, "run")
+    store = ClientStateFolder(tmp_path, "run")
     for round_ in (2, 5, 9):
         states = ClientStates.of(2)
         states.write(np.array([0, 1]), round_, {"cluster": torch.tensor([round_, round_])})
         store.save(IDS, states, NOBODY)
-    store.forget(IDS, (5, NEVER))
+    store.delete_older(IDS, (5, NEVER))
     assert [store.load(IDS, torch.tensor([r, r]))[1] for r in (2, 5, 9)] == [IDS[:1], (), ()]
 
 
@@ -102,7 +102,7 @@ def test_who_has_lost_its_state_goes_on_as_a_newcomer_and_the_server_is_told(met
     newcomers = [NEVER if i in (1, 2) else 0 for i in range(9)]
     anew = ask(federation, 1, newcomers).reply  # site-1 and site-2, the clients of node 5, as if unheard of
     for client in ("site-1", "site-2"):
-        for path in Store(tmp_path, "a run")._home(client).glob("*"):
+        for path in ClientStateFolder(tmp_path, "a run")._home(client).glob("*"):
             path.unlink()
     replies = ask(federation, 1, [0] * 9)
     (note,) = replies.notes

@@ -17,8 +17,8 @@ from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
 from coterie.flower.raw_table import raw_table
 from coterie.flower.schema import DataSchema
-from coterie.flower.server import Settings, conduct
-from coterie.flower.wire import Hosted, Lengths, hello_content, hosted_content, read_hosted
+from coterie.flower.server import Settings, run_federation
+from coterie.flower.wire import HostedClients, Lengths, hosted_content, onboarding_content, read_hosted
 
 NODES = {5: "ab", 7: "cde", 9: "f"}
 """Clients at each node; one node has a single client."""
@@ -347,19 +347,21 @@ def test_a_private_run_has_no_summaries():
     with pytest.raises(
         TrainingError, match="this run asks private questions only, and no noise is added to the summary"
     ):
-        conduct(InProcessGrid(apps_of(whole)), Settings.read({"nodes": 3, "wait": 0.3, "method": "ifca", **PRIVATE}))
+        run_federation(
+            InProcessGrid(apps_of(whole)), Settings.read({"nodes": 3, "wait": 0.3, "method": "ifca", **PRIVATE})
+        )
     with pytest.raises(ConfigError, match="no noise is added, so that the run is not private"):
         coterie.fit(clients_behind(apps_of(whole)), "ifca", **PRIVATE)
     schema = coterie.from_table(whole, client="who", target="score").schema
     settings = {"nodes": 3, "wait": 0.3, "method": "ifca", "schema": json.dumps(schema.plain()), **PRIVATE}
-    result = conduct(InProcessGrid(apps_of(whole)), Settings.read(settings))
+    result = run_federation(InProcessGrid(apps_of(whole)), Settings.read(settings))
     assert result.schema == schema
     assert clients_behind(apps_of(whole), schema=schema, summaries=False).registry.lengths is None
 
 
 def test_a_sign_of_life_tells_nothing_of_a_table():
     grid = InProcessGrid(apps_of(table(), {5: "ab"}))
-    heard = Exchange(grid, deadline=5).send({5: hello_content()})
+    heard = Exchange(grid, deadline=5).send({5: onboarding_content()})
     assert not heard.contents
     assert "no noise is added to the summary of a table" in heard.troubles[0][1]
 
@@ -463,7 +465,7 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def honest():
     offer = raw_table(rows_of(table(), "f"), client="who", target="score").offer()
-    return hosted_content(Hosted(offer.clients, offer.train, offer.test, offer=offer))
+    return hosted_content(HostedClients(offer.clients, offer.train, offer.test, offer=offer))
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
@@ -495,7 +497,7 @@ def test_a_hostile_summary_changes_nothing_for_the_others():
 
 @pytest.mark.parametrize("lengths", [[1.0], [1.0, 2.0], [-1.0, -1.0], ["1", "1"], [1e300, 1.0], 3, {}])
 def test_lengths_that_no_rows_have_are_refused(lengths):
-    known = Hosted(("a",), (3,), (0,), DataSchema((2,)))
+    known = HostedClients(("a",), (3,), (0,), DataSchema((2,)))
     assert read_hosted(hosted_content(replace(known, lengths=Lengths(2.0, 1.5)))).lengths == (2.0, 1.5)
     with pytest.raises(InputError, match="cannot be read"):
         read_hosted(hosted_content(replace(known, lengths=lengths)))

@@ -18,7 +18,7 @@ from coterie.flower.terms import Terms
 from coterie.flower.wire import (
     FEW_BYTES,
     Answer,
-    Hosted,
+    HostedClients,
     Request,
     answer_content,
     hosted_content,
@@ -107,7 +107,7 @@ def test_an_answer_comes_back_as_it_was():
 
 
 def test_what_a_node_hosts_comes_back_as_it_was():
-    hosted = Hosted(("a", "b"), (3, 1), (0, 2), DataSchema((28, 28), 10))
+    hosted = HostedClients(("a", "b"), (3, 1), (0, 2), DataSchema((28, 28), 10))
     assert_equal(hosted, read_hosted(through_bytes(hosted_content(hosted))))
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_message_is_refused_in_a_sentence(name):
     ids=str,
 )
 def test_what_no_node_can_host_is_refused(change):
-    hosted = Hosted(("a", "b"), (3, 1), (0, 2), DataSchema((4,), None))
+    hosted = HostedClients(("a", "b"), (3, 1), (0, 2), DataSchema((4,), None))
     with pytest.raises(InputError, match="the data of a node's clients was expected"):
         read_hosted(hosted_content(replace(hosted, **change)))
 

@@ -28,10 +28,10 @@ from coterie.diagnosis.diagnose import diagnose_clients
 from coterie.evaluate.groups import ask_profiles
 from coterie.evaluate.regression import Labels
 from coterie.flower.admission import Admission
-from coterie.flower.checks import Asked, Memory, sort_out
+from coterie.flower.checks import CheckHistory, SentRequest, check_answers
 from coterie.flower.in_process import Deliver, at_once
 from coterie.flower.limits import Limits
-from coterie.flower.wire import ARRAYS, CONFIG, HELLO, SMALL, read_hosted, read_request, task_of
+from coterie.flower.wire import ARRAYS, CONFIG, ONBOARDING, SMALL, read_hosted, read_request, task_of
 from coterie.testing.checks import Case
 from coterie.training.planning import Plan
 from tests.flower.make import TWO, clients_behind_a_grid, federation_of
@@ -66,11 +66,11 @@ FEW_THERE = {11: (0, 3, 4, 5, 6, 7, 8), 5: (1, 2)}
 
 
 @dataclass(frozen=True)
-class Heard:
+class Received:
     """One exchange as it came."""
 
     contents: dict[int, RecordDict]
-    asked: dict[int, Asked]
+    asked: dict[int, SentRequest]
 
     @property
     def task(self) -> str:
@@ -79,7 +79,7 @@ class Heard:
     @cached_property
     def clean(self) -> Reply:
         """All answers together, as they were before anything was changed."""
-        return merge([answer.reply for answer in sort_out(self.contents, self.asked)[0].values()])
+        return merge([answer.reply for answer in check_answers(self.contents, self.asked)[0].values()])
 
 
 def elsewhere(case: Case, folder: Path, deliver: Deliver, nodes: Mapping[int, Sequence[int]] = TWO) -> Plan:
@@ -88,30 +88,30 @@ def elsewhere(case: Case, folder: Path, deliver: Deliver, nodes: Mapping[int, Se
 
 
 @cache
-def exchanges(folder: Path) -> tuple[list[Heard], list[RecordDict], list[RecordDict]]:
+def exchanges(folder: Path) -> tuple[list[Received], list[RecordDict], list[RecordDict]]:
     """Real exchanges of all runs, one of each form; the requests of these; and answers to the first onboarding."""
-    found: dict[tuple[str, ...], Heard] = {}
+    found: dict[tuple[str, ...], Received] = {}
     requests: dict[str, RecordDict] = {}
     hello: list[RecordDict] = []
 
     def listen(message: Message, answer: Message) -> Sequence[tuple[float, Message]]:
-        if task_of(message.content) == HELLO:
+        if task_of(message.content) == ONBOARDING:
             hello.append(answer.content)
         else:
             requests.setdefault(task_of(message.content), message.content)
         return at_once(message, answer)
 
     def remember(contents, asked, memory=None):
-        heard = Heard(dict(contents), dict(asked))
+        heard = Received(dict(contents), dict(asked))
         if contents:
             form = next(iter(asked.values())).expected
             names = (*form.sums, *form.rows, *form.slotted) if form is not None else ()
             found.setdefault((heard.task, *names), heard)
-        return sort_out(contents, asked, memory)
+        return check_answers(contents, asked, memory)
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr("coterie.flower.engine.sort_out", remember)
+        patch.setattr("coterie.flower.engine.check_answers", remember)
         for case in RUNS:
             case.run(elsewhere(case, folder, listen))
         for case in COMPARED:
@@ -257,7 +257,9 @@ def test_a_mutated_answer_is_refused_or_leaves_finite_sums(heard):
         nodes = list(exchange.contents)
         victim = nodes[int(random.integers(0, len(nodes)))]
         contents = {**exchange.contents, victim: mutated(exchange.contents[victim], random)}
-        (sound, refused), error = refusal(label, lambda c=contents, e=exchange: sort_out(c, e.asked, Memory()))
+        (sound, refused), error = refusal(
+            label, lambda c=contents, e=exchange: check_answers(c, e.asked, CheckHistory())
+        )
         assert error is None, label
         assert set(refused) <= {victim}, f"{label}: an honest node was refused: {refused}"
         assert set(sound) | set(refused) == set(nodes), label
@@ -312,7 +314,7 @@ def test_a_run_with_a_node_that_mutates_all_its_answers_ends_with_finite_models(
         case = WHOLE[number % len(WHOLE)]
 
         def deliver(message: Message, answer: Message, random=random) -> Sequence[tuple[float, Message]]:
-            if message.metadata.dst_node_id != 5 or task_of(message.content) == HELLO or answer.has_error():
+            if message.metadata.dst_node_id != 5 or task_of(message.content) == ONBOARDING or answer.has_error():
                 return at_once(message, answer)
             return at_once(message, Message(mutated(answer.content, random), reply_to=message))
 
