@@ -1,4 +1,4 @@
-"""Tables and verdicts as text: for the terminal and for docs/reproductions.md."""
+"""The page docs/reproductions.md with the tables and claims of all reproductions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUMMARY = "How many of the claims of each figure or table hold; the sections bel
 
 
 def page(reproductions: Iterable[Reproduction], results: Path) -> str:
-    """docs/reproductions.md: every reproduction with what has been run of it."""
+    """Return docs/reproductions.md: all reproductions with their results so far."""
     parts = [
         NOTE,
         "# Reproductions\n",

@@ -269,7 +269,7 @@ def test_a_reader_that_stops_reading_json_is_a_sentence(coterie, monkeypatch):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setattr("builtins.print", closed)
-    monkeypatch.setattr("coterie.cli.terminal.give_up_output", lambda: None)
+    monkeypatch.setattr("coterie.cli.terminal.discard_output", lambda: None)
     code, _, err = coterie("run", *QUICK, "--json", "-", "--out", "made")
     assert code == 2
     assert one_sentence(err).endswith("(Broken pipe); nothing is lost: the finished runs are in made")

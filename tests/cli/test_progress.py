@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from coterie.cli.folders import kept
+from coterie.cli.folders import resumable
 from coterie.cli.progress import RunBar, run_progress
 from coterie.cli.terminal import Terminal
 
@@ -31,7 +31,7 @@ def test_an_interruption_names_a_command_that_works(tmp_path, capsys, written):
     folder = tmp_path / "run"
     if written:
         folder.mkdir()
-    with pytest.raises(SystemExit) as ended, kept(folder, Terminal(stderr=True)):
+    with pytest.raises(SystemExit) as ended, resumable(folder, Terminal(stderr=True)):
         raise KeyboardInterrupt
     assert ended.value.code == 130
     said = capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 
 import coterie as library
 from coterie.experiments.compare import run_job
-from coterie.experiments.sweep import Asked, plan_sweep
+from coterie.experiments.sweep import SweepPlan, plan_sweep
 from coterie.report.formats import score as score_text
 
 QUICK = ["mixed-regression", "--clients", 9, "--dimension", 3, "--rounds", 4, "--restarts", 1]
@@ -58,7 +58,7 @@ def test_a_sweep_ranks_all_combinations_and_prints_a_command_that_trains_the_bes
 
 def test_an_interrupted_sweep_is_resumed_or_asked_again(coterie, tmp_path):
     options = {"clients": 9, "dimension": 3, "rounds": 4, "restarts": 1}
-    asked = Asked("mixed-regression", "ifca", {"lr": [0.05, 0.1]}, [0], 0.2, options)
+    asked = SweepPlan("mixed-regression", "ifca", {"lr": [0.05, 0.1]}, [0], 0.2, options)
     plan_sweep(asked, tmp_path / "cut")
     done, missing = asked.all_jobs(tmp_path / "cut")
     run_job(done)

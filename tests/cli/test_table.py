@@ -15,7 +15,7 @@ from coterie.cli.terminal import Terminal
 from coterie.core.schema import ColumnNote
 from coterie.data.guessing import guess_columns
 from coterie.experiments.compare import run_job
-from coterie.experiments.sweep import Asked, plan_sweep
+from coterie.experiments.sweep import SweepPlan, plan_sweep
 from coterie.training.runs.folder import read_toml
 
 FLAGS = ["--table", "pupils.csv", "--client", "school", "--target", "score"]
@@ -80,7 +80,7 @@ def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
     assert "fedavg" in out
     assert len(list((tmp_path / "both" / "jobs").iterdir())) == 4
     table = {"table": "pupils.csv", "client": "school", "target": "score"}
-    asked = Asked("table", "ifca", {"clusters": [1, 2]}, [0], 0.2, {**table, "rounds": 2})
+    asked = SweepPlan("table", "ifca", {"clusters": [1, 2]}, [0], 0.2, {**table, "rounds": 2})
     plan_sweep(asked, tmp_path / "swept")
     for job in asked.all_jobs(tmp_path / "swept"):
         run_job(job)

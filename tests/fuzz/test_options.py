@@ -138,7 +138,7 @@ def stop_after_planning(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands, "carry_out", planned)
     monkeypatch.setattr(commands, "_run_comparison", planned)
-    monkeypatch.setattr(sweep_commands, "go_on_with_sweep", planned)
+    monkeypatch.setattr(sweep_commands, "continue_sweep", planned)
     known = commands.build_scenario
     monkeypatch.setattr(commands, "build_scenario", lambda name, **options: _cached(known, name, options))
     return tmp_path
@@ -164,7 +164,7 @@ def on_the_command_line(label: str, arguments: list[str]) -> str:
     except click.ClickException:
         return "usage"
     except Exception as error:
-        known = commands.explained(error)
+        known = commands.explain(error)
         if known is None:
             pytest.fail(f"{label}: {arguments!r:.400}\n{traceback.format_exc()}")
         if not known or "\n" in known:

@@ -26,7 +26,7 @@ from coterie.learners.local_training import FullBatch
 from coterie.report.formats import ABSENT
 from coterie.report.page import write_report
 from coterie.report.reading import run_from_parts
-from coterie.testing.checks import ROUNDS, Case, _Listening, small_federation
+from coterie.testing.checks import ROUNDS, Case, _Recording, small_federation
 from coterie.training.result import Result
 
 
@@ -160,7 +160,7 @@ def test_shards_engines_and_the_order_of_clients_do_not_matter(case: Case):
 
 def test_the_personal_model_stays_with_the_client_and_the_rest_of_the_result_is_as_without():
     heard: list[tuple[Task, Reply]] = []
-    result = Case("ifca", "mlp", {"finetune": 3}).run(federation=partial(_Listening, heard=heard))
+    result = Case("ifca", "mlp", {"finetune": 3}).run(federation=partial(_Recording, recorded=heard))
     (sent,) = [reply for task, reply in heard if task.name == "finetune"]
     assert {name: tuple(row.shape) for name, row in sent.rows.items()} == {"score": (9,), "loss": (9,)}
     assert not sent.sums

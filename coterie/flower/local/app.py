@@ -51,7 +51,7 @@ def content_for_table(path: Path, client: str, target: str, **options: str | Non
 
     Raises:
         InputError: if the table cannot be read.
-        ConfigError: if an argument does not fit.
+        ConfigError: if an argument is not allowed or does not suit the table.
     """
     given = {"client": client, "target": target, **{name: value for name, value in options.items() if value}}
     with warnings.catch_warnings():
