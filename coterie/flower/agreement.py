@@ -89,7 +89,7 @@ def _settings_difference(own: TableSettings, common: TableSettings) -> str | Non
         mine, theirs = getattr(own, field.name), getattr(common, field.name)
         if mine != theirs:
             return (
-                f"reads its table with {field.name}={_setting_text(mine)}, but most nodes with {_setting_text(theirs)}"
+                f"reads its table with {field.name}={_setting_text(mine)}, but most nodes use {_setting_text(theirs)}"
             )
     return None
 

@@ -16,7 +16,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "kept"
 
 
-def test_list_tells_what_there_is_and_what_is_here(coterie, folder):
+def test_list_shows_all_data_sets_and_whether_they_are_stored(coterie, folder):
     store.save(images("mnist", 4, 2), "test")
     code, out, _ = coterie("data", "list")
     lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
@@ -30,7 +30,7 @@ def test_list_tells_what_there_is_and_what_is_here(coterie, folder):
     assert str(folder) in lines["folder"]
 
 
-def test_get_fetches_once_and_again_only_when_told(coterie, monkeypatch, folder):
+def test_get_downloads_once_and_again_only_with_the_flag(coterie, monkeypatch, folder):
     calls = []
 
     def fetch(on_step):
@@ -67,23 +67,23 @@ def test_import_and_verify(coterie, tmp_path, folder):
     code, out, err = coterie("data", "verify", "mnist")
     assert code == 2
     assert "damaged" in out
-    assert "error: damaged: mnist; bring them again" in err
+    assert "error: damaged: mnist; download them again" in err
 
 
-def test_import_tells_the_number_of_writers(coterie, tmp_path):
+def test_import_prints_the_number_of_writers(coterie, tmp_path):
     np.savez(tmp_path / "own.npz", **written([0, 1], [1, 0], "ab").arrays)
     _, out, _ = coterie("data", "import", "femnist", "own.npz")
     assert "writers  2" in out
     assert "published" not in out
 
 
-def test_verify_of_an_empty_folder_says_so(coterie):
+def test_verify_reports_an_empty_folder(coterie):
     code, out, _ = coterie("data", "verify")
     assert code == 0
     assert "no data set is in" in out
 
 
-def test_a_run_without_its_data_is_one_line_that_names_the_command(coterie, tmp_path):
+def test_the_error_of_a_run_without_its_data_names_the_command(coterie, tmp_path):
     code, out, err = coterie("run", "rotated-mnist")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
@@ -91,7 +91,7 @@ def test_a_run_without_its_data_is_one_line_that_names_the_command(coterie, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_on_kept_data(coterie):
+def test_a_run_on_stored_data(coterie):
     store.save(images("mnist", 40, 8), "test")
     code, out, _ = coterie("run", "rotated-mnist", "--clients", 8, "--train-images", 20, "--rounds", 1, "--out", "run")
     assert code == 0
@@ -117,7 +117,7 @@ def test_options_shared_with_another_scenario_reach_ifca_synthetic(coterie):
         (["data", "verify", "mnis"], "did you mean 'mnist'?"),
     ],
 )
-def test_a_mistake_is_one_line_with_exit_code_2_and_keeps_nothing(coterie, folder, arguments, message):
+def test_a_user_error_is_one_line_with_exit_code_2_and_stores_nothing(coterie, folder, arguments, message):
     code, out, err = coterie(*arguments)
     assert (code, out) == (2, "")
     assert message in err
@@ -126,7 +126,7 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_keeps_nothing(coterie, folde
 
 
 @pytest.mark.parametrize("command", [[], ["list"], ["get"], ["import"], ["verify"]])
-def test_help_is_everywhere_with_an_example(coterie, command):
+def test_every_command_has_help_with_an_example(coterie, command):
     code, out, _ = coterie("data", *command, "--help")
     assert code == 0
     assert f"  coterie data {' '.join(command)}".rstrip() in out

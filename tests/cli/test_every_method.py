@@ -29,7 +29,7 @@ FINISH = RunFolder.finish
 
 @pytest.mark.filterwarnings("ignore")  # six small clients: nothing is found with certainty, some steps are too long
 @pytest.mark.parametrize("method", Method.members)
-def test_resume_report_and_predict_take_the_folder_of_every_method(coterie, tmp_path, monkeypatch, method):
+def test_resume_report_and_predict_work_with_the_folder_of_every_method(coterie, tmp_path, monkeypatch, method):
     folder, killed = tmp_path / "run", tmp_path / "killed"
 
     def finish(run, *given):

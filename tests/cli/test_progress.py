@@ -12,7 +12,7 @@ from coterie.cli.progress import RunBar, run_progress
 from coterie.cli.terminal import Terminal
 
 
-def test_trial_runs_then_rounds():
+def test_the_bar_shows_trial_runs_and_then_rounds():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with run_progress(console, 50, "ifca") as bar:
         task = bar.bars.tasks[bar.task]
@@ -36,7 +36,7 @@ def test_an_interruption_names_a_command_that_works(tmp_path, capsys, written):
     assert ended.value.code == 130
     said = capsys.readouterr().err
     assert ("coterie resume" in said) is written
-    assert ("nothing was written yet" in said) is not written
+    assert ("nothing has been written yet" in said) is not written
 
 
 @pytest.mark.filterwarnings("ignore:clusters=auto")  # six clients cannot tell

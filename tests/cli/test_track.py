@@ -68,7 +68,7 @@ def test_a_wrong_tracker_is_refused_before_anything_is_written(coterie, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_comparisons_have_no_tracker_of_their_own(coterie, tmp_path):
+def test_comparisons_do_not_support_trackers(coterie, tmp_path):
     plan_comparison("rotated-digits", ["fedavg"], [0], {"clients": 4, "rounds": 1}, tmp_path / "both")
     run_job(jobs_of(tmp_path / "both")[0])
     code, _, err = coterie("resume", "both", "--track", "csv:path=a.csv")

@@ -27,7 +27,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize("method", [*TYPED, *(kind() for kind in Method.members.values())], ids=lambda m: m.name)
-def test_a_typed_method_survives_a_file(method):
+def test_a_typed_method_survives_the_round_trip_through_a_file(method):
     stored = tomllib.loads(toml_bytes(Variant.of(method, "a").to_plain()).decode())
     again = Variant.from_plain("a", {"a": stored}).choice()
     assert type(again) is type(method)
@@ -35,7 +35,7 @@ def test_a_typed_method_survives_a_file(method):
     assert again.tiers() == method.tiers()
 
 
-def test_labels_are_names_unless_given():
+def test_labels_are_names_by_default():
     assert [v.label for v in variants_of(["fedavg", IFCA()])] == ["fedavg", "ifca"]
     assert [v.label for v in variants_of({"few": IFCA(clusters=2), "many": "ifca"})] == ["few", "many"]
     assert Variant.of("fedavg").is_plain
@@ -50,18 +50,18 @@ class Unregistered(FedAvg):
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ([IFCA(clusters=2), IFCA(clusters=4)], "method 'ifca' is listed twice: name every method once, or give labels"),
+        ([IFCA(clusters=2), IFCA(clusters=4)], "method 'ifca' is listed twice: list every method once, or use labels"),
         (["ifca", IFCA()], "listed twice"),
         (["ifka"], "did you mean 'ifca'"),
         ([3], "method must be a name or a value such as"),
         ([Unregistered()], "Unregistered is not registered"),
-        ({"../up": IFCA()}, "a label names a folder"),
-        ({"..": IFCA()}, "a label names a folder"),
-        ({"": IFCA()}, "a label names a folder"),
-        ({3: IFCA()}, "a label names a folder"),
+        ({"../up": IFCA()}, "because it names a folder"),
+        ({"..": IFCA()}, "because it names a folder"),
+        ({"": IFCA()}, "because it names a folder"),
+        ({3: IFCA()}, "because it names a folder"),
     ],
 )
-def test_methods_that_cannot_be_filed_are_refused(methods, message, tmp_path):
+def test_methods_that_cannot_be_stored_are_refused(methods, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         coterie.compare(population(), methods, seeds=1, out=tmp_path / "c", learner="linear", rounds=1)
     with pytest.raises(ConfigError, match=message):
@@ -101,7 +101,7 @@ def test_a_comparison_of_typed_methods_is_rebuilt_from_its_folder(tmp_path):
     assert all(job.rounds() == 2 for job in jobs.values())
 
 
-def test_options_replace_the_fields_of_typed_methods(tmp_path):
+def test_options_override_the_fields_of_typed_methods(tmp_path):
     options = {"learner": "linear", "rounds": 2, "clusters": 3}
     methods = [IFCA(clusters=2), FedAvg()]
     folder = coterie.compare(population(), methods, seeds=1, out=tmp_path / "c", **options).folder
