@@ -36,14 +36,14 @@ def data() -> None:
 
 @data.command("list")
 def list_() -> None:
-    """List the data sets with their sizes and sources, and whether they are stored on this machine.
+    """List the data sets, and whether they are stored on this machine.
 
     \b
     coterie data list
     """
-    for dataset in catalogue.DATASETS.values():
+    for number, dataset in enumerate(catalogue.DATASETS.values()):
         state = "stored" if store.is_here(dataset.name) else "not stored"
-        out.print(Text.assemble((dataset.name, "bold"), f"  {state}"))
+        out.print(Text.assemble("\n" if number else "", (dataset.name, "bold"), f" ({state})"))
         facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         facts.add_column(no_wrap=True)
         facts.add_column()
@@ -80,7 +80,7 @@ def get(name: str, again: bool) -> None:
 @click.argument("name")
 @click.argument("path", type=click.Path(path_type=Path))
 def import_(name: str, path: Path) -> None:
-    """Store your own copy of a data set: a folder with its published files, or an .npz file.
+    """Store your own copy of a data set, from its published files or an .npz.
 
     \b
     coterie data import mnist torchvision/data
@@ -99,7 +99,7 @@ def import_(name: str, path: Path) -> None:
 @data.command()
 @click.argument("name", required=False)
 def verify(name: str | None) -> None:
-    """Check the stored files against their SHA-256 digests; without NAME all of them.
+    """Check stored data sets against their SHA-256 digests; by default all.
 
     \b
     coterie data verify

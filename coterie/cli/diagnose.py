@@ -46,7 +46,7 @@ err = Terminal(stderr=True)
 def diagnose_command(
     scenario: str | None, seed: int, json_file: Path | None, folder: Path | None, **flags: Any
 ) -> None:
-    """Test whether and how clients differ and whether they form groups, and recommend a method.
+    """Test how clients differ and form groups, and recommend a method.
 
     Nothing is trained: clients are asked a few times for sums and small statistics. 'coterie run --method auto' follows
     the recommendation.

@@ -43,7 +43,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 @click.group(cls=SuggestingGroup)
 def flower() -> None:
-    """Create and run federations of remote clients with Flower (pip install 'coterie[flower]').
+    """Run federations of remote clients with Flower (needs coterie[flower]).
 
     \b
     coterie flower init myfed
@@ -64,7 +64,9 @@ def flower() -> None:
     help="With --table: kind of prediction. [default: inferred from the target]",
 )
 def init(folder: Path, table: Path | None, client: str | None, target: str | None, **options: str | None) -> None:
-    """Write a small app that runs without changes; edit one function to load your own data.
+    """Write a small app that runs without changes.
+
+    Edit one function of the app to load your own data.
 
     With --table the app divides the clients of a table among the nodes, which agree on one encoding of the columns
     before they train.
@@ -104,9 +106,9 @@ def init(folder: Path, table: Path | None, client: str | None, target: str | Non
     help="Folder of the run; an existing unfinished run is resumed. [default: runs/...]",
 )
 def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | None) -> None:
-    """Run an app on this machine with a SuperLink and SuperNodes, TLS and a key for every node.
+    """Run an app on this machine with a SuperLink and SuperNodes.
 
-    Keys, certificates, logs and Flower's files are stored in RUN.flower next to the folder of the run. All settings are
+    The processes use TLS and a key for every node. Keys, certificates, logs and Flower's files are stored in RUN.flower next to the folder of the run. All settings are
     checked before any process starts. All processes end with the run, also after Ctrl-C (exit code 130) or SIGTERM
     (143); the same command with --out resumes the run.
 

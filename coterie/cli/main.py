@@ -193,7 +193,7 @@ def _print_paths(**paths: Path) -> None:
     type=click.IntRange(1, MOST_SEEDS),
     default=3,
     show_default=True,
-    help="Number of seeds, that is of runs of each method.",
+    help="Number of seeds; every method is run once for each seed.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs. [default: one for each core]")
 @click.option(
@@ -362,7 +362,9 @@ def scenarios(name: str | None, seed: int, file: Path | None) -> None:
 @cli.command(cls=PluginCommand)
 @click.argument("name")
 def describe(name: str) -> None:
-    """Describe a method, scenario, learner or other named component with its options and defaults.
+    """Describe a method, scenario, learner or other component by its name.
+
+    The description has all options with their defaults and meanings.
 
     \b
     coterie describe ifca

@@ -59,7 +59,7 @@ def reproduce_command(
     results: Path,
     page_file: Path | None,
 ) -> None:
-    """Reproduce a figure or table of a paper, compare the results, and check each claim.
+    """Reproduce a figure or table of a paper, and check its claims.
 
     Without NAME all reproductions are listed. A full run takes minutes to hours. It may be interrupted and started
     again: cells in the results file are not run again.

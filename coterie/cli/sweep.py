@@ -42,7 +42,7 @@ err = Terminal(stderr=True)
     type=click.IntRange(1, MOST_SEEDS),
     default=1,
     show_default=True,
-    help="Number of seeds, that is of runs of each combination.",
+    help="Number of seeds; every combination is run once for each seed.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs. [default: one for each core]")
 @click.option(

