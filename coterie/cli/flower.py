@@ -108,9 +108,9 @@ def init(folder: Path, table: Path | None, client: str | None, target: str | Non
 def up(folder: Path, nodes: int, settings: tuple[str, ...], run_folder: Path | None) -> None:
     """Run an app on this machine with a SuperLink and SuperNodes.
 
-    The processes use TLS and a key for every node. Keys, certificates, logs and Flower's files are stored in RUN.flower next to the folder of the run. All settings are
-    checked before any process starts. All processes end with the run, also after Ctrl-C (exit code 130) or SIGTERM
-    (143); the same command with --out resumes the run.
+    The processes use TLS and a key for every node. Keys, certificates, logs and Flower's files are stored in RUN.flower
+    next to the folder of the run. All settings are checked before any process starts. All processes end with the run,
+    also after Ctrl-C (exit code 130) or SIGTERM (143); the same command with --out resumes the run.
 
     \b
     coterie flower up myfed --nodes 4

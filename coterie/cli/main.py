@@ -425,9 +425,7 @@ def explain(error: Exception) -> str | None:
 
 def _bug_report(error: Exception) -> str:
     what = on_one_line(f"{type(error).__name__}: {error}")
-    return (
-        f"unexpected error, which is a bug in Coterie ({what}): set {TRACEBACK}=1 to see the traceback, and report it"
-    )
+    return f"unexpected error, a bug in Coterie ({what}): set {TRACEBACK}=1 to see the traceback, and report it"
 
 
 def _is_of_output(error: OSError) -> bool:

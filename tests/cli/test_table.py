@@ -102,7 +102,7 @@ def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
         (["run", *FLAGS[:2], "--client", "shool", "--target", "score"], "did you mean 'school'?"),
         (["run", *FLAGS, "--holdout", "1.5"], "holdout must be a number at least 0 and at most 0.9"),
         (["run", "--table", "nowhere.csv", "--client", "a", "--target", "b"], "nowhere.csv is no file"),
-        (["run", "rotated-digits", *FLAGS], "--table belongs to table"),
+        (["run", "rotated-digits", *FLAGS], "--table is an option of table, but not of"),
         (["run", "mixed-regression", "--features", "gausian"], "must be one of gaussian, rademacher"),
     ],
 )

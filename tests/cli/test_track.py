@@ -73,4 +73,4 @@ def test_comparisons_do_not_support_trackers(coterie, tmp_path):
     run_job(jobs_of(tmp_path / "both")[0])
     code, _, err = coterie("resume", "both", "--track", "csv:path=a.csv")
     assert code == 2
-    assert "--track is for a single run" in err
+    assert "--track is only for a single run" in err

@@ -204,7 +204,7 @@ def test_a_sweep_ranks_as_without_and_does_not_sweep_it():
     assert [c.options for c in plain.cells] == [c.options for c in with_steps.cells]
     assert [c.score for c in plain.cells] == [c.score for c in with_steps.cells]
     assert "finetune=40" in with_steps.command
-    with pytest.raises(ConfigError, match="finetune is not swept"):
+    with pytest.raises(ConfigError, match="finetune cannot be swept"):
         coterie.sweep(data, "fedavg", over={"finetune": [1, 2]}, rounds=2)
 
 
