@@ -282,11 +282,10 @@ def users_of_members() -> dict[tuple[str, str], list[str]]:
     """Return the methods that use each member by default, by tier and name of the member."""
     users: dict[tuple[str, str], list[str]] = {}
     for kind in listed_methods():
-        if not {"assignment", "procedure"} <= {
-            each.name for each in settings_of(kind)
-        }:  # a method for mixes of one's own
-            for used in _members_of(default_method(kind)):
-                users.setdefault(used, []).append(kind.name)
+        if {"assignment", "procedure"} <= {each.name for each in settings_of(kind)}:
+            continue  # a method whose members the user chooses
+        for used in _members_of(default_method(kind)):
+            users.setdefault(used, []).append(kind.name)
     return users
 
 

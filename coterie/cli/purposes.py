@@ -82,7 +82,7 @@ PURPOSES = {
         ),
         Purpose(
             "few-samples",
-            "Most clients have too few samples for a model of their own.",
+            "Most clients have too few samples to train a model alone.",
             (
                 Choice(
                     "ifca",
@@ -98,7 +98,7 @@ PURPOSES = {
                 ),
                 Choice(
                     "fedavg",
-                    "If clients cannot be told apart: one model, then a few local steps of each client.",
+                    "If clients cannot be distinguished: one model, then a few local steps of each client.",
                     "mixed-regression",
                     {"finetune": 10},
                 ),
@@ -122,13 +122,13 @@ PURPOSES = {
                 ),
                 Choice(
                     "odcl",
-                    "In one round: convex clustering finds the number and proves the partition.",
+                    "In one round: convex clustering finds the number, and can prove the partition.",
                     "odcl-linear",
                     {"clustering": "convex"},
                 ),
                 Choice(
                     "cfl",
-                    "While training: a cluster is split where a test on held-out samples says so.",
+                    "During training: a test on held-out samples decides whether a cluster is split.",
                     "rotated-digits",
                 ),
             ),

@@ -209,7 +209,7 @@ def _example(kind: type[Method]) -> str:
 
 
 def _broken(expression: str) -> str:
-    """Return a Python call as Ruff formats it, with each of its outer arguments on a line of its own."""
+    """Return a Python call in the format of Ruff, with each outer argument on a separate line."""
     name, _, arguments = expression.replace("'", '"').removesuffix(")").partition("(")
     lines, depth, line = list[str](), 0, ""
     for letter in arguments:

@@ -18,9 +18,9 @@ def page(reproductions: Iterable[Reproduction], results: Path) -> str:
     parts = [
         NOTE,
         "# Reproductions\n",
-        "The figures of the papers beside ours. `coterie reproduce NAME` runs the cells that are not in "
-        "`papers/reproductions.jsonl` yet and adds them; `coterie reproduce NAME --quick` shows a small version in a "
-        "minute or two; `make reproductions` writes this page. In brackets: the number of seeds.\n",
+        "Results of the papers next to those of their reproductions. `coterie reproduce NAME` runs the cells that are "
+        "not in `papers/reproductions.jsonl` yet, and adds them; `coterie reproduce NAME --quick` runs a small version "
+        "in one or two minutes; `make reproductions` writes this page. Numbers of seeds are in brackets.\n",
     ]
     sections, rows = list[str](), list[list[str]]()
     for reproduction in reproductions:

@@ -134,7 +134,7 @@ class FlowerFederation:
                 absent.setdefault(f"belong to node {node}, which is not connected", []).append(client)
             else:
                 places.setdefault(node, []).append(place)
-        notes = [Note(f"{len(who)} clients {why}", tuple(who)) for why, who in absent.items()]
+        notes = [Note(f"{len(clients)} clients {why}", tuple(clients)) for why, clients in absent.items()]
         return {node: np.array(part) for node, part in places.items()}, notes
 
     def _content(self, task: Task, broadcast: Broadcast, clients: Positions, packed: dict[Tensor, Array]) -> RecordDict:

@@ -1,4 +1,4 @@
-"""The commands as a user types them: output, files, exit codes, mistakes."""
+"""Commands on the command line: output, files, exit codes and user errors."""
 
 import json
 import re

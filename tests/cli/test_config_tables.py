@@ -1,4 +1,4 @@
-"""TOML files: tables for named values, configs of run folders, mistakes in them."""
+"""TOML files: tables for named values, configs of run folders, and errors in them."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""`coterie data` as a user types it: what it prints, what it keeps, how mistakes look."""
+"""`coterie data` on the command line: output, stored files and user errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coterie describe` knows every name there is, and tells what the code says of it."""
+"""`coterie describe` describes every name, with the texts in the code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`coterie diagnose` and `coterie run --method auto` as a user types them."""
+"""`coterie diagnose` and `coterie run --method auto` on the command line."""
 
 import json
 import tomllib
@@ -15,7 +15,7 @@ SMALL = ["mixed-regression", "--clients", "9", "--dimension", "2"]
 
 @pytest.fixture
 def found(monkeypatch):
-    """Replace the statistics by a diagnosis made by hand, and count how often they are asked for."""
+    """Replace the statistics by a fixed diagnosis, and record the calls."""
     calls = []
 
     def diagnose(data, *, seed=0):

@@ -1,4 +1,4 @@
-"""Failures of the system and hostile texts: one sentence on standard error, exit code 2, and nothing lost."""
+"""System errors and hostile texts give one sentence on standard error and exit code 2, and lose no result."""
 
 import errno
 import json
@@ -212,7 +212,7 @@ for name, arguments in cases.items():
     cases[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(json.dumps(cases))
 """
-"""The program in forked processes, each with streams or limits of its own; they end as every Python program does."""
+"""Script that runs the program in forked processes, each with other streams or limits."""
 
 CASES = {
     "limited": ["run", *QUICK, "--out", "limited"],
@@ -224,7 +224,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Gives exit code, output and errors of each case, at a terminal that knows ASCII only and is very narrow."""
+    """Return exit code, output and errors of each case, on a very narrow ASCII terminal."""
     folder = tmp_path_factory.mktemp("streams")
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "1", "NO_COLOR": "1", "LC_ALL": "C"}
     done = subprocess.run(

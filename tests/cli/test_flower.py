@@ -1,4 +1,4 @@
-"""`coterie flower` as far as it needs no processes: those are in tests/flower and tests/faults."""
+"""`coterie flower` without processes; tests/flower and tests/faults have the tests with processes."""
 
 import os
 import time
@@ -25,7 +25,7 @@ def app(tmp_path):
 
 @pytest.fixture
 def nothing_starts(monkeypatch):
-    """Fail a test in which a process would be started."""
+    """Raise StartedError in place of starting a process."""
     pytest.importorskip("flwr")
     from coterie.flower.local.child import Child
 
@@ -160,8 +160,8 @@ def test_up_refuses_a_wrong_setting_before_any_process_starts(setting, app, tmp_
     with pytest.raises(ConfigError, match=WRONG[setting]) as refused:
         call("up", app, "--set", "method=ifca", "--set", setting, "--out", tmp_path / "run")
     assert "\n" not in str(refused.value)
-    assert time.process_time() - clock < 3, "a typo must not cost more than a moment"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["myfed"], "nothing is left behind"
+    assert time.process_time() - clock < 3, "a typo is not found at once"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["myfed"], "files are left behind"
 
 
 def test_up_accepts_settings_that_suit_some_data(app, tmp_path, nothing_starts):
@@ -227,7 +227,7 @@ def test_up_refuses_a_run_folder_that_cannot_be_written(out, app, tmp_path, noth
 
 
 def test_the_same_command_resumes_a_run(app, tmp_path, nothing_starts):
-    """What was given as text, or left to the data, is stored as something else."""
+    """Settings that were given as text, or that depend on the data, are stored in another form."""
 
     def interrupt(record: object) -> None:
         raise InterruptedError

@@ -1,4 +1,4 @@
-"""Methods of a user's own file, through every command; worker processes know them, too."""
+"""User-defined methods work with every command, also in worker processes."""
 
 import os
 import sys
@@ -45,7 +45,7 @@ DATA = ("rotated-digits", "--clients", "4", "--rounds", "2", "--learner", "logis
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """A plugin file; what it registers is forgotten after the test."""
+    """Write a plugin file, and unregister its members after the test."""
     monkeypatch.setenv(plugins.VARIABLE, "")
     path = tmp_path / "my_method.py"
     path.write_text(SOURCE)

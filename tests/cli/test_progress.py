@@ -1,4 +1,4 @@
-"""The bar of a run: trial runs first, then rounds."""
+"""The progress bar of a run, for trial runs and then for rounds."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_an_interruption_names_a_command_that_works(tmp_path, capsys, written):
     with pytest.raises(SystemExit) as ended, resumable(folder, Terminal(stderr=True)):
         raise KeyboardInterrupt
     assert ended.value.code == 130
-    said = capsys.readouterr().err
-    assert ("coterie resume" in said) is written
-    assert ("nothing has been written yet" in said) is not written
+    printed = capsys.readouterr().err
+    assert ("coterie resume" in printed) is written
+    assert ("nothing has been written yet" in printed) is not written
 
 
-@pytest.mark.filterwarnings("ignore:clusters=auto")  # six clients cannot tell
+@pytest.mark.filterwarnings("ignore:clusters=auto")  # six clients are too few to decide
 def test_trial_runs_that_were_interrupted_are_continued_by_the_suggested_command(coterie, tmp_path, monkeypatch):
-    """Without --out, too: the command line always has a run folder."""
+    """This also works without --out, since the command line always has a run folder."""
     shown = RunBar.trial
 
     def interrupt(bar: RunBar, done: int, total: int) -> None:

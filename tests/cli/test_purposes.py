@@ -1,4 +1,4 @@
-"""`coterie methods --for`: every method that is recommended suits, and its command runs."""
+"""`coterie methods --for`: recommended methods suit their purposes, and their commands run."""
 
 import shlex
 

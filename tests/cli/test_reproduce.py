@@ -1,4 +1,4 @@
-"""`coterie reproduce` as a user types it."""
+"""`coterie reproduce` on the command line."""
 
 from pathlib import Path
 

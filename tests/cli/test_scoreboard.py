@@ -1,4 +1,4 @@
-"""`coterie scoreboard` as a user types it."""
+"""`coterie scoreboard` on the command line."""
 
 from benchmarks.scoreboard.cells import FIRST_SEED, chosen_cells
 from benchmarks.scoreboard.entries import ENTRIES

@@ -1,4 +1,4 @@
-"""`coterie sweep` as a user types it, and the same in parallel processes."""
+"""`coterie sweep` on the command line, also in parallel processes."""
 
 import json
 import re
@@ -18,7 +18,7 @@ SWEPT = ["--over", "lr=0.001,0.1,0.3", "--over", "local_steps=1,5"]
 
 
 def plain_scores(seed):
-    """Validation scores of the same combinations by `fit`, without the test data."""
+    """Return validation scores of the same combinations from `fit`, without test data."""
     data = library.scenario("mixed-regression", clients=9, dimension=3, seed=seed)
     options = {"rounds": 4, "restarts": 1, "validation": 0.2, "seed": seed}
     return {

@@ -1,4 +1,4 @@
-"""The list of members, and mixes of them on the command line."""
+"""The list of tier members, and compositions of them on the command line."""
 
 import io
 import tomllib

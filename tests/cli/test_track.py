@@ -1,4 +1,4 @@
-"""--track: trackers from their texts, on new and on resumed runs."""
+"""The option --track for new and resumed runs."""
 
 import csv
 
@@ -11,7 +11,7 @@ DATA = ("rotated-digits", "--clients", "4", "--method", "fedavg", "--learner", "
 
 
 class KilledError(BaseException):
-    """Stands for a kill: nothing catches it."""
+    """Exception that simulates a kill and that no code catches."""
 
 
 def rounds_in(path):

@@ -1,4 +1,4 @@
-"""A comparison as a typed table: means, paired differences by hand, CSV, LaTeX and figures."""
+"""Comparisons: means, paired differences by hand, CSV, LaTeX and figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.methods.test_ifca import population
 
 
 def run(method: str, seed: int, rmse: float | None, **metrics):
-    """One finished run with this RMSE."""
+    """Return a finished run with this RMSE."""
     figures = {"rmse": rmse, "clusters": 1, "rounds": 3, "bytes_up": 1000, "bytes_down": 0, "seconds": 1.0} | metrics
     config = {"method": method, "seed": seed, "scenario": "mixed-regression"}
     return run_from_parts(config, [], {"metrics": figures, "clients": [{"id": "a", "cluster": 0, "score": rmse}]})
@@ -38,7 +38,7 @@ def test_differences_are_paired_by_seed():
     assert (row.low, row.high) == pytest.approx((-2 - half, -2 + half), abs=1e-5)
     # for two degrees of freedom P(|T| > t) = 1 - t / sqrt(2 + t^2) with t = 2 sqrt 3
     assert row.t_p_value == pytest.approx(1 - math.sqrt(12 / 14))
-    assert row.wilcoxon_p_value == pytest.approx(2 / 8)  # all of one sign: the least of 2^3 cases, on both sides
+    assert row.wilcoxon_p_value == pytest.approx(2 / 8)  # all signs equal: 2 of 2^3 cases
     assert row.better is None, "the interval holds zero"
     assert "with 3 seeds the Wilcoxon test gives at least p = 0.25" in row.note
     assert str(row).startswith("ifca against fedavg: rmse -2, 95 % interval -4.484 to 0.4841")

@@ -1,4 +1,4 @@
-"""Worker processes that are killed, that cannot start, and scripts without a main guard; all with real processes."""
+"""Real worker processes that are killed or cannot start, and scripts without a main guard."""
 
 import os
 import signal

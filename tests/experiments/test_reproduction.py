@@ -1,4 +1,4 @@
-"""Cells, the file of results, the processes that run them."""
+"""Cells of reproductions, the file of results, and the processes that run cells."""
 
 import json
 import subprocess
@@ -153,13 +153,13 @@ if __name__ == "__main__":
 
 
 def test_processes_end_with_a_killed_parent(tmp_path):
-    script, told = tmp_path / "orphan.py", tmp_path / "pid"
+    script, pid_file = tmp_path / "orphan.py", tmp_path / "pid"
     script.write_text(ORPHAN)
-    parent = subprocess.Popen([sys.executable, script, told], stderr=subprocess.DEVNULL)
+    parent = subprocess.Popen([sys.executable, script, pid_file], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not (told.is_file() and told.read_text()) and time.monotonic() < deadline:
+    while not (pid_file.is_file() and pid_file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    worker = int(told.read_text())
+    worker = int(pid_file.read_text())
     parent.kill()
     parent.wait()
     while _is_running(worker) and time.monotonic() < deadline:
@@ -168,7 +168,7 @@ def test_processes_end_with_a_killed_parent(tmp_path):
 
 
 def _is_running(pid):
-    """A zombie, which nobody has waited for yet, has ended."""
+    """Return whether a process is running; a zombie has ended."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:

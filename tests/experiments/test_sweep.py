@@ -1,4 +1,4 @@
-"""A sweep tries every combination and chooses by validation samples; test data has no say."""
+"""A sweep tries all combinations and ranks them by validation samples, without test data."""
 
 import json
 from dataclasses import replace
@@ -16,12 +16,12 @@ SETTINGS = {"learner": "linear", "clusters": 2, "rounds": 6, "restarts": 2}
 
 
 def with_test(data, scale=1.0):
-    """The same clients with test data of any kind."""
+    """Return the clients with test data whose target is scaled."""
     return replace(data, test=replace(data.train, y=scale * data.train.y))
 
 
 def test_every_combination_is_scored_on_samples_held_out_from_training():
-    """The plain way: cut the data, train each combination, look at its score."""
+    """The expected scores come from a validation split and one `fit` for each combination."""
     data = population(noise=0.3)
     found = coterie.sweep(data, "ifca", over=OVER, seeds=[2, 5], validation=0.3, **SETTINGS)
     expected = {}
@@ -86,8 +86,8 @@ def test_a_failed_combination_is_last_with_the_reason():
         ({"lr": [0.1, 1e6]}, ["the best lr, 0.1, is the smallest value that was tried: smaller ones may be better"]),
         ({"lr": [0.0001, 0.1, 1e6]}, []),
         ({"lr": [0.1]}, []),  # nothing was varied
-        ({"local_steps": [1, 2], "lr": [0.75]}, []),  # fewer steps than one there are none
-        ({"participation": [0.125, 1.0], "lr": [0.001]}, []),  # nor more clients than all
+        ({"local_steps": [1, 2], "lr": [0.75]}, []),  # one step is the minimum
+        ({"participation": [0.125, 1.0], "lr": [0.001]}, []),  # full participation is the maximum
     ],
 )
 def test_a_note_points_out_a_best_value_at_the_edge(over, notes):

@@ -1,4 +1,4 @@
-"""Typed methods in comparisons and sweeps: labels, files, worker processes."""
+"""Typed methods in comparisons and sweeps: labels, files and worker processes."""
 
 import tomllib
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def test_labels_are_names_by_default():
 
 @dataclass(frozen=True, kw_only=True)
 class Unregistered(FedAvg):
-    """A method without a name of its own."""
+    """A method that is not registered under its own name."""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,9 @@ def test_variants_of_one_method_are_compared_on_a_scenario(tmp_path, monkeypatch
     filed = coterie.load(folder / "jobs" / "ifca-3-seed1")
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(alone.models, filed.models, strict=True))
     recommended = coterie.load(folder / "jobs" / "fedavg-seed0").config["lr"]
-    typed = coterie.load(folder / "jobs" / "mean-seed0")  # a typed method does not follow the scenario
+    typed = coterie.load(
+        folder / "jobs" / "mean-seed0"
+    )  # recommendations of the scenario do not apply to typed methods
     assert (recommended, typed.config["lr"]) == (0.05, typed.metrics["learning_rate"]["lr"])
 
 

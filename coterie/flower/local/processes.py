@@ -415,8 +415,8 @@ def free_ports(count: int) -> list[int]:
 
 def _program(name: str) -> str:
     """Return the path of a program of Flower, from the installation of this Python if possible."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.is_file() else shutil.which(name)
+    installed = Path(sys.executable).parent / name
+    found = str(installed) if installed.is_file() else shutil.which(name)
     if found is None:
         raise ConfigError(f"{name} was not found: install Flower with pip install 'coterie[flower]'")
     return found
