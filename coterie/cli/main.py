@@ -264,9 +264,10 @@ def _run_comparison(folder: Path, workers: int | None, outputs: Outputs | None =
 )
 @track_option
 def resume_command(folder: Path, jobs: int | None, track: tuple[str, ...]) -> None:
-    """Resume an interrupted run, comparison or sweep, with the same result as without the interruption.
+    """Resume an interrupted run, comparison or sweep.
 
-    A tracker of the run continues its record if it is named again with --track.
+    The result is the same as without the interruption. A tracker of the run continues its record if it is named again
+    with --track.
 
     \b
     coterie resume runs/rotated-digits-ifca-seed0

@@ -85,6 +85,11 @@ def reproduce(
 
     Raises:
         ConfigError: if the name is unknown, or the package does not run from a checkout of the repository.
+
+    Example:
+        >>> import coterie
+        >>> findings = coterie.reproduce("ifca-figure3", quick=True)  # doctest: +SKIP
+        >>> [claim.text for claim in findings.claims if claim.holds is False]  # doctest: +SKIP
     """
     leave_if_importing_main()
     reproduction = find_reproduction(name)

@@ -278,7 +278,7 @@ def _checked(plan: SweepPlan) -> SweepPlan:
     if not isinstance(plan.over, Mapping):
         raise ConfigError(f"over must be a dict of lists, such as {{'lr': [0.1, 1]}}, got {shown(plan.over)}")
     if not plan.over:
-        raise ConfigError("nothing to sweep: name at least one option with its values, such as over lr=0.01,0.1,1")
+        raise ConfigError("nothing to sweep: give at least one option and its values to try, such as lr=0.01,0.1,1")
     if not plan.seeds:
         raise ConfigError("a sweep needs at least one seed")
     of_scenario = SCENARIOS[plan.scenario].options if plan.scenario in SCENARIOS else ()

@@ -36,7 +36,7 @@ MAX_REASONS = 3
 
 
 class ClientRegistry:
-    """The clients by id, with the facts about them that their nodes sent."""
+    """Registered clients of a federation, with the facts that their nodes sent about them."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ClientRegistry:
         found, end = dict[str, Note](), exchange.clock() + wait
         while True:
             for note in self.onboard(exchange):
-                if found.setdefault(note.reason, note) is note:  # the user should see why the run waits
+                if found.setdefault(note.reason, note) is note:  # so that the log shows why the run waits
                     LOG.warning("%s", note.reason)
             self._refuse_disagreement()
             self._check_failed_apps(exchange, nodes, found.values())

@@ -140,7 +140,7 @@ class Exchange:
         nodes = sorted(contents)
         messages = [Message(contents[node], node, MessageType.TRAIN, ttl=ttl) for node in nodes]
         ids: list[str | None] = list(self.grid.push_messages(messages)) if messages else []
-        ids += [None] * (len(nodes) - len(ids))  # a grid that refuses them all returns none
+        ids += [None] * (len(nodes) - len(ids))  # a grid that refuses all messages returns no ids
         sent = {name: node for name, node in zip(ids, nodes, strict=True) if name}
         return sent, [node for name, node in zip(ids, nodes, strict=True) if not name]
 

@@ -38,7 +38,10 @@ EVALUATED = ("accuracy", "rmse", "worst_tenth", "validation_loss", "validation_a
 
 @dataclass
 class ClusteredResult(Result):
-    """Flower's result of a strategy, whose arrays are the models of all clusters, named "k/name"."""
+    """Flower's result of a strategy, whose arrays are the models of all clusters.
+
+    Arrays are named by cluster and parameter, such as "0/weight". See `ClusteredStrategy` for an example.
+    """
 
     clustered: coterie.training.result.Result | None = None
     """Coterie's result of the run."""

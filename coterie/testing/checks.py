@@ -227,7 +227,7 @@ def check_client_order(case: Case) -> None:
     """Check that the order in which clients are listed does not matter."""
     order = [4, 0, 8, 2, 6, 1, 7, 3, 5]
     plain, shuffled = case.run(), case.run(case.plan(case.data(order=order)))
-    if find_method(case.method).groups.personal:  # one model a client: compare by client
+    if find_method(case.method).groups.personal:  # one model for each client: compare by client
         by_id = dict(zip(shuffled.assignments, shuffled.models, strict=True))
         models = [by_id[c] for c in plain.assignments]
         parameters = [{name: torch.from_numpy(a) for name, a in model.items()} for model in models]
@@ -534,6 +534,10 @@ def check_task(
 
     Raises:
         AssertionError: if a check fails.
+
+    Example:
+        >>> from coterie.testing import check_task
+        >>> check_task("fedavg", "binary", layouts=["read-only", "lists"])
     """
     trial, clients = _Trial(method, task, options or {}), task_clients(task)
     try:
