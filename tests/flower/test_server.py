@@ -263,7 +263,7 @@ def test_a_strategy_starts_from_given_models_of_a_user_defined_module():
 
 
 def test_a_strategy_refuses_unsupported_calls():
-    strategy, grid = ClusteredStrategy("odcl", nodes=3, wait=5), grid_of(small_federation("linear"))
+    strategy, grid = ClusteredStrategy("odcl", clusters=2, nodes=3, wait=5), grid_of(small_federation("linear"))
     with pytest.raises(ConfigError, match="are not supported"):
         strategy.start(grid, train_config=ConfigRecord({"lr": 0.1}))
     with pytest.raises(ConfigError, match="start with a cluster, such as '0/weight', got 'weight'"):
