@@ -1,8 +1,8 @@
-"""Faults at a chosen step of input and output: a process that dies, or a disk that is full.
+"""Faults at a chosen step of input and output: a killed process, or a full disk.
 
-A step is anything that changes a folder: a file opened for writing, a write (before it, and half of it), fsync, rename,
-mkdir, unlink, rmdir. Steps outside the watched folder are not counted. Nothing is really synchronised, which only a
-power failure could show.
+A step is every operation that changes a folder: opening a file for writing, a write (before it, and after half of it),
+fsync, rename, mkdir, unlink and rmdir. Steps outside the watched folder are not counted. fsync does nothing, since only
+a power failure would show the difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAILED = 78
 
 
 class Steps:
-    """Counts the steps below a folder, and calls `fault` at each of them."""
+    """Counter of the steps below a folder, which calls `fault` at each step."""
 
     def __init__(self, root: Path, fault: Callable[[int, str], None] = lambda number, kind: None) -> None:
         self.root = str(root)
@@ -36,7 +36,7 @@ class Steps:
 
     @contextmanager
     def watched(self) -> Iterator[Steps]:
-        """Count the steps of everything in the context."""
+        """Count the steps within the context."""
         real_open, real_os_open = builtins.open, os.open
 
         def open_(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
@@ -76,7 +76,7 @@ class Steps:
 
 
 class _File:
-    """A file whose writes are steps: one before anything is written, one after the first half."""
+    """A file whose writes have two steps: one before anything is written, one after the first half."""
 
     def __init__(self, file: Any, steps: Steps, path: object) -> None:
         self._file, self._steps, self._path = file, steps, path
@@ -101,14 +101,14 @@ class _File:
 
 
 def kinds_of_steps(root: Path, call: Callable[[], object]) -> list[str]:
-    """The steps that a call takes."""
+    """Return the steps of a call."""
     with Steps(root).watched() as steps:
         call()
     return steps.kinds
 
 
 def killed_at(step: int, root: Path, call: Callable[[], object]) -> bool:
-    """Make the call in a process of its own that dies at this step; whether it got so far."""
+    """Run the call in a child process that is killed at this step; return whether it reached the step."""
 
     def die(number: int, kind: str) -> None:
         if number == step:
@@ -124,7 +124,7 @@ def killed_at(step: int, root: Path, call: Callable[[], object]) -> bool:
 
 
 def begun_child(call: Callable[[], object]) -> int:
-    """Make the call in a forked process and return its id; the child never comes back here."""
+    """Run the call in a forked process and return the process id; the child process does not return."""
     child = os.fork()
     if child == 0:
         code = FAILED
@@ -139,17 +139,17 @@ def begun_child(call: Callable[[], object]) -> int:
 
 
 def exit_code(child: int) -> int:
-    """Wait for a child to end."""
+    """Wait for the end of a child process and return its exit code."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 FULL = ("open", "create", "write", "half a write", "fsync", "mkdir", "replace")
-"""The steps that need room on the disk."""
+"""Steps that need space on the disk."""
 
 
 @contextmanager
 def full_disk_from(step: int, root: Path, number: int = errno.ENOSPC) -> Iterator[None]:
-    """Everything that needs room fails from this step on; files can still be removed."""
+    """Let all steps that need space on the disk fail from this step on; files can still be removed."""
 
     def fail(at: int, kind: str) -> None:
         if at >= step and kind.startswith(FULL):

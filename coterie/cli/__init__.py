@@ -1,1 +1,1 @@
-"""The command line: thin."""
+"""The command line. Commands parse their arguments, call the library and print the results."""

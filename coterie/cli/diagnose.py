@@ -1,4 +1,4 @@
-"""`coterie diagnose`: whether clients differ, in what, in which groups, and what to do, before anything is trained."""
+"""`coterie diagnose`: how clients differ, which groups they form and what to do, before anything is trained."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ err = Terminal(stderr=True)
 def diagnose_command(
     scenario: str | None, seed: int, json_file: Path | None, folder: Path | None, **flags: Any
 ) -> None:
-    """Tell whether the clients differ, in what, whether they form groups, and what to do.
+    """Test how clients differ and form groups, and recommend a method.
 
-    Nothing is trained: clients are asked a few times for sums and small rows. 'coterie run --method auto' follows the
-    recommendation.
+    Nothing is trained: clients are asked a few times for sums and small statistics. 'coterie run --method auto' follows
+    the recommendation.
 
     \b
     coterie diagnose rotated-digits
@@ -81,15 +81,15 @@ def _json_object(found: Diagnosis) -> Mapping[str, Any]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written before the clients are asked.
+    """Create the output folder and check that its files can be written, before the clients are asked.
 
     Raises:
-        StorageError: if it is a file, or if its files cannot be written.
+        StorageError: if the path is a file, or the files cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise StorageError(f"{folder} is a file: give the name of a folder") from None
+        raise StorageError(f"{folder} is a file, but --out needs a folder: choose another name") from None
     for name in (DIAGNOSIS, PAGE):
         check_output(folder / name)
 
@@ -118,17 +118,17 @@ def run_command(found: Diagnosis, scenario: str | None, given: Mapping[str, Any]
 
 
 def recommended_plan(data: ClientDirectory, given: Mapping[str, Any]) -> Plan:
-    """Diagnose the clients, print what is recommended, and return the plan that follows it.
+    """Diagnose the clients, print the recommendation, and return the plan that follows it.
 
     Args:
         data: The clients.
-        given: Options of the run as flags or a TOML file give them.
+        given: Options of the run from flags or a TOML file.
     """
     with err.status("diagnosing the clients"):
         found = diagnosis_for(data, given)
     *_, action = answers(found)
     err.print(f"diagnosis: {on_one_line(action.sentence)} {on_one_line(' '.join(action.evidence))}", soft_wrap=True)
-    # the recommended method comes first: a flag that several methods have is read in its way
+    # the recommended method comes first, so that a flag of several methods is read as an option of this one
     names = [found.recommendation.method, *Method.members]
     _, options = split_options(data.name, names, given)
     return follow(found, data, options.pop("learner", None), options)

@@ -1,4 +1,4 @@
-"""Where commands put their runs, and what they say when they are interrupted."""
+"""Default folders of runs, and messages after interruptions and failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.errors import CoterieError, StorageError, from_system
 
 
 def free_folder(name: str) -> Path:
-    """runs/NAME, or runs/NAME-2, -3, ... if that is taken."""
+    """Return runs/NAME, or runs/NAME-2, -3, ... if that folder exists."""
     folder, number = Path("runs") / name, 1
     while folder.exists():
         number += 1
@@ -22,19 +22,19 @@ def free_folder(name: str) -> Path:
 
 
 @contextmanager
-def kept(folder: Path, console: Terminal) -> Iterator[None]:
-    """Say how to continue after an interruption."""
+def resumable(folder: Path, console: Terminal) -> Iterator[None]:
+    """After an interruption print how to continue, and exit with code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        again = f"continue with '{command('resume', folder)}'" if folder.exists() else "nothing was written yet"
+        again = f"continue with '{command('resume', folder)}'" if folder.exists() else "nothing has been written yet"
         console.print(f"interrupted; {again}", soft_wrap=True)
         sys.exit(130)
 
 
 @contextmanager
-def complete(folder: Path) -> Iterator[None]:
-    """Say in any failure to show or store a result that the runs themselves are complete, and where."""
+def runs_complete(folder: Path) -> Iterator[None]:
+    """Add to every error while a result is printed or stored that the runs are complete, and their folder."""
     try:
         yield
     except Exception as error:
@@ -42,9 +42,9 @@ def complete(folder: Path) -> Iterator[None]:
         if cause is None:
             raise
         kind = type(cause) if isinstance(error, CoterieError) else StorageError
-        raise kind(f"{cause}; nothing is lost: the finished runs are in {on_one_line(folder)}") from error
+        raise kind(f"{cause}; no result is lost: the finished runs are in {on_one_line(folder)}") from error
 
 
 def command(name: str, folder: Path) -> str:
-    """Return the command for a folder, as a shell takes it."""
+    """Return a command for a folder, quoted for a shell."""
     return f"coterie {name} {on_one_line(shlex.quote(str(folder)))}"

@@ -1,4 +1,4 @@
-"""The option `--json`: a result as JSON, to a file or to standard output."""
+"""The option `--json`: write a result as JSON to a file or to standard output."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PRINTED = Path("-")
 
 
 def check_json(path: Path | None) -> None:
-    """Refuse a file that cannot be written, before anything runs."""
+    """Raise an error before anything runs if the file cannot be written."""
     if path is not None and path != PRINTED:
         check_output(path)
 
 
 def write_json_output(path: Path | None, value: Mapping[str, Any]) -> bool:
-    """Write the JSON, if it was asked for; returns whether it took the place of the output on the terminal."""
+    """Write the JSON if a path is given; return whether it was printed, and so replaces the output on the terminal."""
     if path is None:
         return False
     text = json.dumps(value, indent=1)

@@ -1,4 +1,4 @@
-"""The commands. Each reads its arguments, calls the library, prints what came out."""
+"""The commands. Each reads its arguments, calls the library and prints the result."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from coterie.cli.describe import describe as describe_name
 from coterie.cli.diagnose import PAGE, diagnose_command, recommended_plan
 from coterie.cli.export import export_command
 from coterie.cli.flower import flower as flower_commands
-from coterie.cli.folders import complete, free_folder, kept
+from coterie.cli.folders import free_folder, resumable, runs_complete
 from coterie.cli.json_output import check_json, write_json_output
 from coterie.cli.options import RunCommand, SuggestingGroup, is_complete, read_config, split_options
 from coterie.cli.plugins import FLAG, HELP, PluginCommand, load_all
@@ -30,9 +31,9 @@ from coterie.cli.progress import comparison_progress, run_progress
 from coterie.cli.purposes import PURPOSES
 from coterie.cli.reproduce import reproduce_command
 from coterie.cli.scoreboard import scoreboard_command
-from coterie.cli.sweep import go_on_with_sweep, sweep_command
+from coterie.cli.sweep import continue_sweep, sweep_command
 from coterie.cli.table import print_columns, scenario_and_options
-from coterie.cli.terminal import UNPRINTED, Terminal, give_up_output, make_streams_tolerant, on_one_line
+from coterie.cli.terminal import OUTPUT_FAILED, Terminal, discard_output, make_streams_tolerant, on_one_line
 from coterie.cli.tiers import tiers_command
 from coterie.data import find_scenario
 from coterie.data import scenario as build_scenario
@@ -62,7 +63,7 @@ track_option = click.option(
     multiple=True,
     metavar="TRACKER",
     help="Also record the run with mlflow, tensorboard, wandb or csv, with settings after a colon "
-    "(mlflow:experiment=a, csv:path=rounds.csv); repeatable.",
+    "(mlflow:experiment=a, csv:path=rounds.csv); may be given several times.",
 )
 
 
@@ -70,7 +71,7 @@ track_option = click.option(
 @click.version_option(__version__, prog_name="coterie")
 @click.option(FLAG, multiple=True, expose_value=False, metavar="FILE", help=HELP, callback=load_all)
 def cli() -> None:
-    """Clustered federated learning: find the groups among clients, train a model for each.
+    """Clustered federated learning: find groups of clients and train a model for each group.
 
     \b
     coterie run rotated-digits --method ifca --clusters 4
@@ -86,7 +87,12 @@ def cli() -> None:
     help="Method to run (see 'coterie methods'); auto diagnoses the clients and follows the recommendation. "
     "[default: ifca]",
 )
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file with any of these options.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="TOML file with any of these options; flags override it.",
+)
 @click.option("--out", "folder", type=click.Path(path_type=Path), help="New folder for the run. [default: runs/...]")
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Also write the result as JSON; - prints it."
@@ -101,9 +107,9 @@ def run(
     track: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Run one method on a scenario, or on your own table.
+    """Run one method on a scenario or on your own table.
 
-    A scenario may suggest other defaults than those below: 'coterie describe SCENARIO' shows them.
+    A scenario may recommend other defaults than those below: 'coterie describe SCENARIO' shows them.
 
     \b
     coterie run rotated-digits --method ifca --clusters 4 --restarts 5
@@ -116,17 +122,13 @@ def run(
     from_file = read_config(config_file)
     given = from_file | {name: value for name, value in flags.items() if value is not None}
     file_scenario, file_method, file_out = (given.pop(key, None) for key in ("scenario", "method", "out"))
-    if file_out is not None and (not isinstance(file_out, str) or not file_out or "\0" in file_out):
-        raise ConfigError(f"{config_file}: out must be the path of a folder, got {shown(file_out)}")
+    out_of_file = _folder_of_config(config_file, file_out)
     name, given = scenario_and_options(scenario or file_scenario, given)
     method = method or file_method or "ifca"
     of_scenario, of_run = split_options(name, list(Method.members) if method == AUTO else [method], given)
     chosen: MethodChoice = method
     if method != AUTO and method == file_method and is_complete(method, from_file):
-        flagged = {key: value for key, value in of_run.items() if flags.get(key) is not None}
-        filed = {key: value for key, value in of_run.items() if key not in flagged}
-        chosen, rest = method_of_config({"method": method, **filed})
-        of_run = rest | flagged
+        chosen, of_run = _method_of_file(method, of_run, flags)
     seed = of_run.get("seed", 0)
     data = build_scenario(name, seed=seed, **of_scenario)
     print_columns(err, data.column_notes)
@@ -134,18 +136,37 @@ def run(
         plan = recommended_plan(data, {key: value for key, value in given.items() if key in of_run})
         method = plan.method.name
     else:
-        plan = prepare(data, chosen, of_run.pop("learner", None), of_run)  # a mistake shows before a folder is made
-    folder = folder or (Path(file_out) if file_out else free_folder(f"{name}-{method}-seed{seed}"))
+        plan = prepare(data, chosen, of_run.pop("learner", None), of_run)  # finds mistakes before a folder is created
+    folder = folder or out_of_file or free_folder(f"{name}-{method}-seed{seed}")
     if plan.tries:
         _warn(announcement(plan))
-    with kept(folder, err), run_progress(err, plan.rounds, method) as bar:
+    with resumable(folder, err), run_progress(err, plan.rounds, method) as bar:
         result = carry_out(plan, folder, [bar, *trackers], bar.trial)
     _conclude(result, folder, json_file)
 
 
+def _folder_of_config(config_file: Path | None, out: object) -> Path | None:
+    """Return the folder of the run that a TOML file names; None if it names none."""
+    if out is None:
+        return None
+    if not isinstance(out, str) or not out or "\0" in out:
+        raise ConfigError(f"{config_file}: out must be the path of a folder, got {shown(out)}")
+    return Path(out)
+
+
+def _method_of_file(
+    method: str, options: Mapping[str, Any], flags: Mapping[str, Any]
+) -> tuple[MethodChoice, dict[str, Any]]:
+    """Return the typed method of a complete TOML file, and the options that remain for the run, flags last."""
+    flagged = {name: value for name, value in options.items() if flags.get(name) is not None}
+    in_file = {name: value for name, value in options.items() if name not in flagged}
+    chosen, rest = method_of_config({"method": method, **in_file})
+    return chosen, rest | flagged
+
+
 def _conclude(result: Result, folder: Path, json_file: Path | None) -> None:
     """Write the JSON file and the report, and print the result."""
-    with complete(folder):
+    with runs_complete(folder):
         printed = write_json_output(json_file, result.summary() | {"config": dict(result.config)})
         runs = read_runs(folder)
         pages = {"report": write_report(runs, folder / "report.html")}
@@ -167,9 +188,17 @@ def _print_paths(**paths: Path) -> None:
 @cli.command(cls=RunCommand)
 @click.argument("scenario", required=False)
 @click.option("--methods", required=True, help="Methods to compare, separated by commas.")
-@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), default=3, show_default=True, help="Runs of each method.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
-@click.option("--out", "folder", type=click.Path(path_type=Path), help="New folder. [default: runs/compare-...]")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, MOST_SEEDS),
+    default=3,
+    show_default=True,
+    help="Number of seeds; every method is run once for each seed.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs. [default: one for each core]")
+@click.option(
+    "--out", "folder", type=click.Path(path_type=Path), help="New folder for the runs. [default: runs/compare-...]"
+)
 @comparison_outputs
 def compare(
     scenario: str | None,
@@ -183,9 +212,9 @@ def compare(
     against: str | None,
     **flags: Any,
 ) -> None:
-    """Compare methods on a scenario, or on your own table, over several seeds.
+    """Compare methods on a scenario or on your own table over several seeds.
 
-    An option goes to those methods that take it; --seed is the first seed.
+    An option applies to all methods that have it; --seed is the first seed.
 
     \b
     coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
@@ -211,11 +240,11 @@ cli.add_command(sweep_command)
 
 
 def _run_comparison(folder: Path, workers: int | None, outputs: Outputs | None = None) -> None:
-    with kept(folder, err), comparison_progress(err, jobs_of(folder)) as progress:
+    with resumable(folder, err), comparison_progress(err, jobs_of(folder)) as progress:
         failed = run_comparison(folder, workers, progress)
     for line in failed:
         err.print(f"failed  {on_one_line(line)}", style="red", soft_wrap=True)
-    with complete(folder):
+    with runs_complete(folder):
         runs = read_runs(folder)
         report = write_report(runs, folder / "report.html", unfinished=len(failed))
         show.comparison(out, runs)
@@ -229,30 +258,33 @@ def _run_comparison(folder: Path, workers: int | None, outputs: Outputs | None =
 @cli.command(name="resume", cls=PluginCommand)
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
-    "--jobs", type=click.IntRange(min=1), help="For a comparison or a sweep: runs at a time. [default: one a core]"
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="For a comparison or a sweep: number of parallel runs. [default: one for each core]",
 )
 @track_option
 def resume_command(folder: Path, jobs: int | None, track: tuple[str, ...]) -> None:
-    """Resume an interrupted run, comparison or sweep; it ends as if it had never stopped.
+    """Resume an interrupted run, comparison or sweep.
 
-    A tracker that the run was started with continues its own record if it is named again.
+    The result is the same as without the interruption. A tracker of the run continues its record if it is named again
+    with --track.
 
     \b
     coterie resume runs/rotated-digits-ifca-seed0
     """
     trackers = [tracker_from_text(text) for text in track]
     if trackers and (is_comparison(folder) or is_sweep(folder)):
-        raise ConfigError("--track is for a single run: leave it out for a comparison or a sweep")
+        raise ConfigError("--track is only for a single run: leave it out for a comparison or a sweep")
     if is_comparison(folder):
         _run_comparison(folder, jobs)
         return
     if is_sweep(folder):
-        go_on_with_sweep(folder, jobs)
+        continue_sweep(folder, jobs)
         return
     run = RunFolder.open(folder)
     if run.finished:
-        err.print(f"{on_one_line(folder)} is finished already", soft_wrap=True)
-    with kept(folder, err), run_progress(err, run.planned_rounds, str(run.asked_config["method"])) as bar:
+        err.print(f"the run in {on_one_line(folder)} is already finished", soft_wrap=True)
+    with resumable(folder, err), run_progress(err, run.planned_rounds, str(run.asked_config["method"])) as bar:
         result = resume(folder, callbacks=[bar, *trackers], on_trial=bar.trial, warn=_warn)
     _conclude(result, folder, None)
 
@@ -269,7 +301,7 @@ def report(
     figure_file: Path | None,
     against: str | None,
 ) -> None:
-    """Write the HTML report of a finished run or comparison again.
+    """Write the HTML report of a run or comparison again.
 
     \b
     coterie report runs/compare-rotated-digits --out digits.html
@@ -291,9 +323,9 @@ cli.add_command(export_command)
 
 
 @cli.command(cls=PluginCommand)
-@click.option("--for", "purpose", type=click.Choice(list(PURPOSES)), help="Only those to try first for this purpose.")
+@click.option("--for", "purpose", type=click.Choice(list(PURPOSES)), help="List only methods for this purpose.")
 def methods(purpose: str | None) -> None:
-    """List the methods, or those to try first for a purpose.
+    """List all methods, or the recommended methods for a purpose.
 
     \b
     coterie methods
@@ -306,13 +338,15 @@ def methods(purpose: str | None) -> None:
 
 
 @cli.command(cls=PluginCommand)
-@click.option("--show", "name", metavar="NAME", help="Draw what the clients of this scenario see, as SVG.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="With --show: which drawing of it.")
+@click.option("--show", "name", metavar="NAME", help="Draw images of each client of this scenario, as SVG.")
 @click.option(
-    "--file", type=click.Path(path_type=Path, dir_okay=False), help="With --show: the file [default: NAME.svg]."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="With --show: seed of the scenario."
+)
+@click.option(
+    "--file", type=click.Path(path_type=Path, dir_okay=False), help="With --show: file to write. [default: NAME.svg]"
 )
 def scenarios(name: str | None, seed: int, file: Path | None) -> None:
-    """List the scenarios, or draw what the clients of one see.
+    """List the scenarios, or draw images of the clients of one.
 
     \b
     coterie scenarios --show diverse-shift
@@ -329,7 +363,9 @@ def scenarios(name: str | None, seed: int, file: Path | None) -> None:
 @cli.command(cls=PluginCommand)
 @click.argument("name")
 def describe(name: str) -> None:
-    """Describe a method, scenario, learner or any other part that has a name, with its options and defaults.
+    """Describe a method, scenario, learner or other component by its name.
+
+    The description has all options with their defaults and meanings.
 
     \b
     coterie describe ifca
@@ -348,11 +384,11 @@ cli.add_command(scoreboard_command)
 
 
 TRACEBACK = "COTERIE_TRACEBACK"
-"""Environment variable: set to anything, it makes unexpected errors show their traceback."""
+"""Environment variable that makes unexpected errors show their traceback, with any value."""
 
 
 def main() -> None:
-    """Run the program: a failure is one sentence on standard error and exit code 2, an interruption exit code 130."""
+    """Run the program; an error is one sentence on standard error and exit code 2, an interruption exit code 130."""
     make_streams_tolerant()
     warnings.showwarning = lambda message, *_: _warn(message)
     try:
@@ -365,41 +401,41 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except Exception as error:
-        known = explained(error)
+        known = explain(error)
         if known is None and os.environ.get(TRACEBACK):
             raise
-        _complain(known or _bug(error))
+        _print_error(known or _bug_report(error))
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def explained(error: Exception) -> str | None:
-    """Return one line about an error: what happened, why, what to do; None for an unexpected one."""
+def explain(error: Exception) -> str | None:
+    """Return one line about an error: what happened, why, and what to do; None for an unexpected error."""
     if isinstance(error, OSError) and error.filename is None and _is_of_output(error):
-        give_up_output()
-        return UNPRINTED.format(error.strerror or error)
+        discard_output()
+        return OUTPUT_FAILED.format(error.strerror or error)
     known = from_system(error)
     if known is not None:
         return on_one_line(known)
     if isinstance(error, RecursionError):
         return "the input is nested too deeply: simplify it"
     if isinstance(error, UnicodeError):
-        return on_one_line(f"a text cannot be read or written ({error}): use UTF-8")
+        return on_one_line(f"a text cannot be decoded or encoded ({error}): use UTF-8")
     return None
 
 
-def _bug(error: Exception) -> str:
+def _bug_report(error: Exception) -> str:
     what = on_one_line(f"{type(error).__name__}: {error}")
-    return f"this should not happen and is a bug in Coterie ({what}): set {TRACEBACK}=1 to see where, and report it"
+    return f"unexpected error, a bug in Coterie ({what}): set {TRACEBACK}=1 to see the traceback, and report it"
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether an error without a file name came from printing: these streams have no name."""
+    """Return whether an error without a file name came from printing, since streams have no file name."""
     return error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
 
 
-def _complain(text: str) -> None:
-    with suppress(OSError):  # standard error may be closed, too; the exit code remains
+def _print_error(text: str) -> None:
+    with suppress(OSError):  # standard error may be closed, too; the exit code still shows the failure
         err.print(f"error: {text}", style="red", soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Command-line flags from the same options that Python and TOML use."""
+"""Command-line flags, derived from the options that Python and TOML use."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from coterie.training.planning import method_class
 from coterie.training.runs.folder import read_toml
 
 SHARED_OPTIONS: tuple[Option, ...] = (*RUN_OPTIONS, *options_of(TieredMethod))
-"""Options of runs, and those that nearly all methods have: local training, averaging, server, first models."""
+"""Options of runs, and options of nearly all methods: local training, averaging, server, initialisation."""
 FLAGS = "coterie.flags"
-"""Key of the flags in the context of a command: they are made once for each call."""
+"""Key of the flags in the context of a command, so that they are created once for each call."""
 
 
 class SuggestingGroup(click.Group):
-    """A group that answers an unknown command with the nearest one."""
+    """A group of commands whose error for an unknown command suggests the nearest one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -58,7 +58,7 @@ class DataCommand(PluginCommand):
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]
-    """A number, or one of the words that may stand instead."""
+    """Type of a flag that takes a number or one of several words, such as `auto`."""
 
     def __init__(self, option: Option) -> None:
         self.option = option
@@ -86,12 +86,12 @@ def _flag(option: Option, owner: str) -> click.Option:
 
 
 def _joined(_context: click.Context, _flag: click.Parameter, texts: tuple[str, ...]) -> str | None:
-    """Return the texts of a flag that was repeated as one list; None if it was not given."""
+    """Return the values of a repeated flag as one list; None if it was not given."""
     return ",".join(texts) if texts else None
 
 
 def _flag_type(option: Option) -> Any:
-    """The type of a flag; a member of a family stays a text, which may also name a run folder (init)."""
+    """Return the type of a flag; members of a family stay texts, which may also name a run folder (init)."""
     if option.choices:
         return click.Choice(option.choices)
     if is_member(option):
@@ -105,19 +105,19 @@ def is_member(option: Option) -> bool:
 
 
 def family_of(option: Option) -> type[Registered] | None:
-    """Return the family whose members an option takes; None for numbers, texts and the like."""
+    """Return the family whose members an option takes; None for numbers and texts."""
     return option.kind if issubclass(option.kind, Registered) else None
 
 
 def default_text(option: Option) -> str:
-    """Return the default of an option as a flag takes it; a dash for none."""
+    """Return the default of an option in the form of a flag's value; a dash for no default."""
     return option_text(plain_value(option.default)) or "-" if option.default is not None else "-"
 
 
 def _union() -> list[tuple[Option, str]]:
-    """Every option there is with who takes it; a name that several take stands once.
+    """Return all options with the methods and scenarios that have them; a shared name occurs once.
 
-    Where they mean it differently the flag takes any text, which the chosen owner reads in its own way.
+    If owners define an option differently, its flag takes any text, which the chosen owner reads.
     """
     return _merged(_owners(), SHARED_OPTIONS)
 
@@ -125,7 +125,7 @@ def _union() -> list[tuple[Option, str]]:
 def _merged(
     owners: Iterable[tuple[str, tuple[Option, ...]]], common: Sequence[Option] = ()
 ) -> list[tuple[Option, str]]:
-    """The options of all owners, each name once; those in `common` belong to everybody."""
+    """Return the options of all owners, each name once; the options in `common` belong to all owners."""
     found: dict[str, list[tuple[Option, str]]] = {option.name: [(option, "")] for option in common}
     shared = set(found)
     for owner, options in owners:
@@ -135,9 +135,9 @@ def _merged(
 
 
 def _common(options: Sequence[Option]) -> Option:
-    """One option for all of a name: text if their kinds differ, without a default if those do.
+    """Return one option for all options of a name: a text if their kinds differ, without a default if these differ.
 
-    Where kinds or choices differ, no choices are offered, and the help is that of all.
+    If kinds or choices differ, the option has no choices and joins all help texts.
     """
     first = options[0]
     alike = all((option.kind, option.words) == (first.kind, first.words) for option in options)
@@ -147,10 +147,11 @@ def _common(options: Sequence[Option]) -> Option:
         common = replace(common, kind=str, words=())
     if alike and all(option.choices == first.choices for option in options):
         return common
-    return replace(common, choices=(), help="; or ".join(dict.fromkeys(_told(option) for option in options)))
+    texts = dict.fromkeys(_help_with_choices(option) for option in options)
+    return replace(common, choices=(), help="; or ".join(texts))
 
 
-def _told(option: Option) -> str:
+def _help_with_choices(option: Option) -> str:
     return f"{option.help} ({', '.join(option.choices)})" if option.choices else option.help
 
 
@@ -171,10 +172,13 @@ def all_options() -> dict[str, Option]:
 
 
 def read_config(path: Path | None) -> dict[str, Any]:
-    """Return the options of a TOML file; unknown names are refused with the nearest valid one.
+    """Return the options of a TOML file.
 
     Options that take a named value with settings may be tables, such as `[init]` with `name` and its settings, or
-    arrays of tables where there may be several (`[[procedure]]`).
+    arrays of tables for several values (`[[procedure]]`).
+
+    Raises:
+        ConfigError: if the file cannot be read, or a name is unknown; the message suggests the nearest valid one.
     """
     if path is None:
         return {}
@@ -190,9 +194,9 @@ def read_config(path: Path | None) -> dict[str, Any]:
 
 
 def is_complete(method: str, config: Mapping[str, Any]) -> bool:
-    """Return whether a config sets every option of runs, as that of a run folder does.
+    """Return whether a config sets every option of runs, like the config of a run folder.
 
-    Such a config holds all settings of the method, too, so that what the scenario recommends must not be added.
+    Such a config also has all settings of the method, so that recommendations of the scenario must not be added.
     """
     refused = method_class(method).refuses
     return all(each.name in config for each in RUN_OPTIONS if each.default is not None and each.name not in refused)
@@ -201,21 +205,23 @@ def is_complete(method: str, config: Mapping[str, Any]) -> bool:
 def split_options(
     scenario: str, methods: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(scenario's options, run's options); one that nobody here takes is refused with its owner's name."""
+    """Return the options of the scenario and the options of the run.
+
+    Raises:
+        ConfigError: if neither the scenario nor a method has an option; the message names its owners.
+    """
     of_scenario = {option.name: option for option in find_scenario(scenario).options}
     methods = list(methods)
-    # an option of a base class that a method refuses is refused later, with the reason
+    # an option that a method inherits but does not support is refused later, with the reason
     of_runs = {option.name: option for option in SHARED_OPTIONS}
     for method in reversed(methods):
         of_runs |= {option.name: option for option in method_class(method).options()}
     for name in given:
         if name not in of_scenario and name not in of_runs:
             owners = [owner for owner, options in _owners() if name in {option.name for option in options}]
-            takers = f"neither scenario {scenario} nor {', '.join(methods)} takes it"
-            raise ConfigError(
-                f"--{name.replace('_', '-')} belongs to {' and '.join(owners)}; "
-                f"{takers if methods else f'scenario {scenario} does not take it'}"
-            )
+            flag, listed = f"--{name.replace('_', '-')}", ", ".join(methods)
+            others = f"not of scenario {scenario} or method {listed}" if methods else f"not of scenario {scenario}"
+            raise ConfigError(f"{flag} is an option of {', '.join(owners)}, but {others}: leave it out")
     read = {name: _read(of_scenario.get(name) or of_runs[name], value) for name, value in given.items()}
     return (
         {name: value for name, value in read.items() if name in of_scenario},
@@ -224,5 +230,5 @@ def split_options(
 
 
 def _read(option: Option, value: Any) -> Any:
-    """The value of a flag that several options share, in the type of the chosen one."""
+    """Return the value of a flag that several options share, in the type of the chosen option."""
     return option.read(value) if isinstance(value, str) and not is_member(option) else value

@@ -1,4 +1,4 @@
-"""The flag --plugin: plugins are loaded before a command is parsed, because the options of their methods are flags."""
+"""The flag --plugin. Plugins are loaded before a command is parsed, because options of their methods become flags."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from coterie.plugins.loading import load_installed, load_plugin
 
 FLAG = "--plugin"
 HELP = (
-    "Python file or module that registers methods, scenarios or other parts of your own; repeatable. Also before the "
-    "command: 'coterie --plugin FILE run ...'."
+    "Python file or module that registers your own methods, scenarios or other components; may be given several times, "
+    "also before the command: 'coterie --plugin FILE run ...'."
 )
 
 
 class PluginCommand(click.Command):
-    """A command that knows what installed plugins and those of --plugin register, before it reads its arguments."""
+    """A command that loads installed plugins and those of --plugin before it reads its arguments."""
 
     def __init__(self, *arguments: object, **settings: object) -> None:
         super().__init__(*arguments, **settings)  # type: ignore[arg-type]
@@ -30,7 +30,7 @@ class PluginCommand(click.Command):
 
 
 def plugin_option() -> click.Option:
-    """Return the flag; its values are read by `plugins_in`."""
+    """Return the flag --plugin, whose values `plugins_in` reads."""
     return click.Option([FLAG], multiple=True, expose_value=False, metavar="FILE", help=HELP)
 
 
@@ -46,6 +46,6 @@ def plugins_in(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def load_all(ctx: click.Context, param: click.Parameter, plugins: Sequence[str]) -> None:
-    """Load plugins that are named before the command."""
+    """Load the plugins that are named before the command."""
     for plugin in plugins:
         load_plugin(plugin)

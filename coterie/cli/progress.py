@@ -1,4 +1,4 @@
-"""Live progress on the terminal; silent where standard error is no terminal."""
+"""Live progress on the terminal; silent if standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coterie.training.measures import MEASURES
 from coterie.training.records import RoundRecord
 
 SPEED_PERIOD = 3600.0
-"""Seconds over which the speed is averaged to estimate the time that is left; a trial run may take minutes."""
+"""Seconds over which the speed is averaged to estimate the remaining time; a single trial run may take minutes."""
 
 
 def _bars(console: Console, unit: str) -> Progress:
@@ -45,7 +45,7 @@ TRIALS = "clusters=auto"
 
 @dataclass(frozen=True)
 class RunBar(Callback):
-    """The bar of one run, and of the trial runs before it."""
+    """Progress bar of one run and of the trial runs before it."""
 
     bars: Progress
     task: TaskID
@@ -53,7 +53,7 @@ class RunBar(Callback):
     method: str
 
     def on_start(self, run: TrainingRun) -> None:
-        """Show the rounds that an earlier process has done."""
+        """Show the rounds of an earlier process."""
         self._count(self.method, run.first_round, self.rounds, "rounds")
 
     def on_round(self, run: TrainingRun, record: RoundRecord) -> None:
@@ -78,7 +78,7 @@ class RunBar(Callback):
             self.bars.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def trial(self, done: int, total: int) -> None:
-        """Show how many trial runs are finished, of at most how many; the rounds start at 0 after the last one."""
+        """Show the number of finished trial runs and their largest number; after the last one rounds start at 0."""
         if done == total:
             self._count(self.method, 0, self.rounds, "rounds")
         elif self.bars.tasks[self.task].description != TRIALS:
@@ -87,20 +87,20 @@ class RunBar(Callback):
             self.bars.update(self.task, completed=done)
 
     def _count(self, description: str, done: int, total: int, unit: str) -> None:
-        """Start to count something; what an earlier process has done tells nothing about the speed of this one."""
+        """Start a new count, so that work of an earlier process does not enter the estimate of the speed."""
         self.bars.reset(self.task, total=total, completed=done, description=description, unit=unit, note="")
 
 
 @contextmanager
 def run_progress(console: Console, rounds: int, method: str) -> Iterator[RunBar]:
-    """One bar over the rounds, with the latest figures behind it, and a line for each change of K."""
+    """Show one bar for the rounds with the latest figures, and a line for each change of K."""
     with _bars(console, "{task.fields[unit]}") as bars:
         yield RunBar(bars, bars.add_task(method, total=rounds, unit="rounds", note=""), rounds, method)
 
 
 @contextmanager
 def comparison_progress(console: Console, jobs: Sequence[Job]) -> Iterator[OnProgress]:
-    """One bar over all rounds of all jobs, with the jobs at work behind it."""
+    """Show one bar for all rounds of all jobs, with the names of the running jobs."""
     total = {job.name: job.rounds() for job in jobs}
     done = dict.fromkeys(total, 0)
     with _bars(console, "rounds") as bars:
@@ -118,31 +118,31 @@ def comparison_progress(console: Console, jobs: Sequence[Job]) -> Iterator[OnPro
 def cell_progress(
     console: Console,
 ) -> Iterator[tuple[Callable[[Sequence[Cell]], None], OnCellProgress, OnCell]]:
-    """One bar over the work of all cells, and a line for each that is finished with what is left to do."""
+    """Show one bar for the work of all cells, and a line with the remaining time for each finished cell."""
     done: dict[tuple[str, int], int] = {}
-    begun, finished = time.monotonic(), 0
-    already: dict[str, int] = {}
+    started, finished = time.monotonic(), 0
+    work: dict[str, int] = {}
     with _bars(console, "steps of work") as bars:
         task = bars.add_task("cells", total=None, note="")
 
         def on_start(cells: Sequence[Cell]) -> None:
             done.update({(cell.name, cell.seed): 0 for cell in cells})
-            already["total"] = sum(cell.work for cell in cells)
-            bars.update(task, total=already["total"], description=f"{len(cells)} cells")
+            work["total"] = sum(cell.work for cell in cells)
+            bars.update(task, total=work["total"], description=f"{len(cells)} cells")
 
-        def on_progress(cell: Cell, work: int) -> None:
-            done[cell.name, cell.seed] = work
-            already.setdefault("before", sum(done.values()))  # of cells that were interrupted
+        def on_progress(cell: Cell, steps: int) -> None:
+            done[cell.name, cell.seed] = steps
+            work.setdefault("before", sum(done.values()))  # work of interrupted cells
             bars.update(task, completed=sum(done.values()))
 
         def on_cell(cell: Cell, figures: Figures, seconds: float) -> None:
             nonlocal finished
             finished += 1
-            worked = sum(done.values()) - already.get("before", 0)
-            left = (time.monotonic() - begun) / max(worked, 1) * (already["total"] - sum(done.values()))
-            told = ", ".join(f"{n} {v}" for n, v in figures.items() if isinstance(v, int | float))
+            worked = sum(done.values()) - work.get("before", 0)
+            left = (time.monotonic() - started) / max(worked, 1) * (work["total"] - sum(done.values()))
+            text = ", ".join(f"{n} {v}" for n, v in figures.items() if isinstance(v, int | float))
             bars.console.print(
-                f"{finished} of {len(done)}: {cell.name}, seed {cell.seed}: {told} ({seconds:.0f} s; "
+                f"{finished} of {len(done)}: {cell.name}, seed {cell.seed}: {text} ({seconds:.0f} s; "
                 f"about {left / 60:.0f} min left)",
                 highlight=False,
                 markup=False,

@@ -1,4 +1,4 @@
-"""Which method suits which purpose: the table behind `coterie methods --for` and the page "Which method?"."""
+"""Recommended methods for several purposes: the table of `coterie methods --for` and of the page "Which method?"."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Choice:
-    """A method that suits a purpose, and the command that tries it."""
+    """A method that suits a purpose, and a command to try it."""
 
     method: str
     reason: str
     scenario: str
     options: Mapping[str, object] = field(default_factory=dict)
-    """Options as in TOML: names with underscores, values as they are."""
+    """Options as in TOML, with underscores in their names."""
 
     @property
     def command(self) -> str:
-        """The command that runs the method with these options on the scenario."""
+        """Command that runs the method with these options on the scenario."""
         flags = [f"--{name.replace('_', '-')} {value}" for name, value in self.options.items()]
         return " ".join(["coterie run", self.scenario, "--method", self.method, *flags])
 
 
 @dataclass(frozen=True)
 class Purpose:
-    """A situation, and the methods that suit it, the first to try first."""
+    """A situation, and the methods that suit it, in the order in which to try them."""
 
     name: str
     situation: str
@@ -82,7 +82,7 @@ PURPOSES = {
         ),
         Purpose(
             "few-samples",
-            "Most clients have too few samples for a model of their own.",
+            "Most clients have too few samples to train a model alone.",
             (
                 Choice(
                     "ifca",
@@ -98,7 +98,7 @@ PURPOSES = {
                 ),
                 Choice(
                     "fedavg",
-                    "If clients cannot be told apart: one model, then a few local steps of each client.",
+                    "If clients cannot be distinguished: one model, then a few local steps of each client.",
                     "mixed-regression",
                     {"finetune": 10},
                 ),
@@ -122,13 +122,13 @@ PURPOSES = {
                 ),
                 Choice(
                     "odcl",
-                    "In one round: convex clustering finds the number and proves the partition.",
+                    "In one round: convex clustering finds the number, and can prove the partition.",
                     "odcl-linear",
                     {"clustering": "convex"},
                 ),
                 Choice(
                     "cfl",
-                    "While training: a cluster is split where a test on held-out samples says so.",
+                    "During training: a test on held-out samples decides whether a cluster is split.",
                     "rotated-digits",
                 ),
             ),

@@ -1,4 +1,4 @@
-"""Writes the reference pages from the code: `python -m coterie.cli.reference docs` (or `make docs`)."""
+"""Generation of the reference pages from the code: `python -m coterie.cli.reference docs` (or `make docs`)."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ NAMED = (
     *("init", "optimizer", "schedule", "server optimizer", "combine", "tracker"),
     *("objective", "assignment", "procedure step", "distance"),
 )
-"""Families whose members users name in options."""
+"""Families whose members are values of options."""
 
 GROUPS = {
     "self": "A model for every client",
     "one": "One model for all clients",
-    "found": "Clusters that are found",
-    "truth": "Clusters that are known: what clustering could reach at best",
+    "found": "Methods that find clusters",
+    "truth": "Methods with known clusters: the best result that clustering could reach",
 }
-"""Titles of the parts of the list of methods, by where the clusters come from."""
+"""Titles of the parts of the list of methods, by the source of the clusters."""
 
 
 def method_page(kind: type[Method]) -> str:
@@ -83,12 +83,12 @@ def method_page(kind: type[Method]) -> str:
 
 
 def methods_index() -> str:
-    """Return docs/methods/index.md: all methods, by where their clusters come from."""
+    """Return docs/methods/index.md: all methods, by the source of their clusters."""
     parts = [NOTE, "# Methods\n"]
     parts.append(
         "Each page has the idea, a picture, when to use the method and when not, its options and what the server sees. "
-        "[Which method?](../which-method.md) helps to choose; `coterie methods` prints this list, and "
-        "`coterie describe NAME` prints the options.\n"
+        "[Which method?](../which-method.md) helps to choose one. `coterie methods` prints this list, and "
+        "`coterie describe NAME` prints the options of a method.\n"
     )
     for kind, title in GROUPS.items():
         parts.append(f"## {title}\n")
@@ -131,16 +131,19 @@ def purposes_table() -> str:
 
 
 def options_page() -> str:
-    """Return docs/reference/options.md: the options that most methods have, and the values that have names."""
+    """Return docs/reference/options.md: the options of most methods, and the named values of options."""
     parts = [NOTE, "# Options that most methods have\n"]
-    parts.append("Defaults are those of `ifca`; the page of each method names what it sets differently or refuses.\n")
+    parts.append(
+        "Defaults are those of `ifca`. The page of each method lists other defaults, and options that it does not "
+        "support.\n"
+    )
     for title, options in sections(IFCA).items():
         shared = [option for option in options if title != SECTIONS[""] or option.name in COMMON]
         parts.append(f"## {title if title != SECTIONS[''] else 'Exchange'}\n\n{_table(shared)}")
     parts.append("## Named values\n")
     parts.append(
         "Settings follow the name, as in `--init gaussian:sd=2`; in TOML they are a table, `init = {name = "
-        '"gaussian", sd = 2}`. A run folder, a result or models are initializers, too.\n'
+        '"gaussian", sd = 2}`. `init` also accepts a run folder, a result or models.\n'
     )
     parts += [_family(family) for family in families() if family.family in NAMED]
     return "\n".join(parts)
@@ -148,12 +151,13 @@ def options_page() -> str:
 
 def scenarios_page() -> str:
     """Return docs/reference/scenarios.md: every scenario with its options."""
-    parts = [NOTE, "# Scenarios\n", "The same text in the terminal: `coterie describe NAME`.\n"]
+    parts = [NOTE, "# Scenarios\n", "`coterie describe NAME` prints the same text in the terminal.\n"]
     parts.append(_list([(f"[`{each.name}`](#{each.name})", each.summary) for each in SCENARIOS.values()]))
     for entry in SCENARIOS.values():
         text = " ".join((entry.build.__doc__ or "").split())
         parts += [f"## {entry.name}\n", f"{_capital(entry.summary)}. {text}\n", _table(entry.options)]
-        parts.append(f"Suggests {', '.join(f'`{part}`' for part in suggestions(entry).split(', '))}.\n")
+        recommended = ", ".join(f"`{part}`" for part in suggestions(entry).split(", "))
+        parts.append(f"Recommended options of runs: {recommended}.\n")
     return "\n".join(parts)
 
 
@@ -161,7 +165,7 @@ def learners_page() -> str:
     """Return docs/reference/learners.md: every learner with its settings."""
     parts = [NOTE, "# Learners\n"]
     parts.append(
-        "A learner is a family of models. A function that returns a `torch.nn.Module` is a learner too: "
+        "A learner is a family of models. A function that returns a `torch.nn.Module` is also a learner: "
         "`coterie.fit(data, learner=function)`.\n"
     )
     for name, build in LEARNERS.items():
@@ -171,7 +175,7 @@ def learners_page() -> str:
 
 
 def measures_table() -> str:
-    """Return the part of docs/measures.md that lists the optional figures of records and metrics."""
+    """Return the table of the optional figures of records and metrics in docs/measures.md."""
     moments = {"round": "round", "end": "end", "both": "round, end"}
     rows = [f"| `{each.name}` | {each.description} | {moments[each.when]} | {each.better or ''} |" for each in BUILT_IN]
     return "\n".join([NOTE, "| name | meaning | when | better |", "| --- | --- | --- | --- |", *rows, ""])
@@ -196,7 +200,7 @@ def _capital(text: str) -> str:
 
 
 def _example(kind: type[Method]) -> str:
-    """Return the first of some scenarios that the method can run on."""
+    """Return a scenario that the method can run on."""
     for name in ("rotated-digits", "mixed-regression", "linear-representation"):
         with suppress(ConfigError):
             prepare(scenario(name), kind.name, None, {})
@@ -205,7 +209,7 @@ def _example(kind: type[Method]) -> str:
 
 
 def _broken(expression: str) -> str:
-    """Return a Python call as Ruff formats it, with each of its outer arguments on a line of its own."""
+    """Return a Python call in the format of Ruff, with each outer argument on a separate line."""
     name, _, arguments = expression.replace("'", '"').removesuffix(")").partition("(")
     lines, depth, line = list[str](), 0, ""
     for letter in arguments:
@@ -220,24 +224,24 @@ def _broken(expression: str) -> str:
 
 
 def _special(kind: type[Method]) -> list[Option]:
-    """The options that only this method and few others have."""
+    """Return the options that most other methods do not have."""
     listed = [o for title, options in sections(kind).items() if title != SECTIONS["run"] for o in options]
     return [each for each in listed if each.name not in COMMON]
 
 
 def _changed(kind: type[Method]) -> list[Option]:
-    """The common options whose default differs from that of IFCA."""
+    """Return the common options whose default differs from that of IFCA."""
     own = {option.name: option for options in sections(kind).values() for option in options}
     usual = {option.name: option.default for options in sections(IFCA).values() for option in options}
     return [o for name, o in own.items() if name in COMMON and o.default != usual.get(name)]
 
 
 def _family(family: type[Registered]) -> str:
-    """A section about the members of a family, with their settings."""
+    """Return a section with the members of a family and their settings."""
     lines = [f"### {family.family}\n"]
     for name, member in family.members.items():
         if issubclass(member, Method) and family.family != Method.family:
-            lines.append(f"- `{name}`: {member.summary}; a method (above)")
+            lines.append(f"- `{name}`: {member.summary} (see the page of this method)")
             continue
         settings = ", ".join(f"`{each.name}={each.default}`" for each in member_settings(member))
         lines.append(f"- `{name}`: {first_sentence(member)}" + (f". Settings: {settings}" if settings else ""))
@@ -256,7 +260,7 @@ def command_pages() -> dict[str, str]:
 
 
 def _help(name: str, command: click.Command, parent: click.Context, mark: str) -> list[str]:
-    """The help text of a command, and below it those of its own commands."""
+    """Return the help text of a command, followed by those of its subcommands."""
     context = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH)
     parts = [f"{mark} {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"]
     for inner, subcommand in command.commands.items() if isinstance(command, click.Group) else ():

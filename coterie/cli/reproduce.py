@@ -1,4 +1,4 @@
-"""`coterie reproduce`: a paper's figures beside ours."""
+"""`coterie reproduce`: reproduce figures and tables of papers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ err = Terminal(stderr=True)
 
 @click.command(name="reproduce")
 @click.argument("name", required=False)
-@click.option("--quick", is_flag=True, help="A small version that ends in a minute or two and leaves nothing behind.")
-@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), help="Seeds (trials) of each cell. [default: as listed]")
-@click.option("--only", metavar="TEXT", help="Only cells whose name contains this text.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time. [default: one a core]")
+@click.option("--quick", is_flag=True, help="Run a small version, which takes one or two minutes and stores nothing.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, MOST_SEEDS),
+    help="Number of seeds (trials) of each cell. [default: the number that 'coterie reproduce' lists]",
+)
+@click.option("--only", metavar="TEXT", help="Run only cells whose name contains this text.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel cells. [default: one for each core]")
 @click.option(
     "--out",
     "folder",
     type=click.Path(path_type=Path),
     default=Path("runs/reproduce"),
     show_default=True,
-    help="Folder of the runs; an interrupted cell goes on from there.",
+    help="Folder of the runs, from which interrupted cells are resumed.",
 )
 @click.option(
     "--results",
@@ -43,7 +47,7 @@ err = Terminal(stderr=True)
     help="File to which finished cells are added.",
 )
 @click.option(
-    "--page", "page_file", type=click.Path(path_type=Path), help="Write all that was found so far as Markdown."
+    "--page", "page_file", type=click.Path(path_type=Path), help="Write all results so far as a Markdown page."
 )
 def reproduce_command(
     name: str | None,
@@ -55,10 +59,10 @@ def reproduce_command(
     results: Path,
     page_file: Path | None,
 ) -> None:
-    """Run a figure or table of a paper again: theirs beside ours, and whether each claim holds.
+    """Reproduce a figure or table of a paper, and check its claims.
 
-    Without a name: what there is. A full run takes minutes to hours; it may be interrupted and started again, and cells
-    that are in the results file are not run again.
+    Without NAME all reproductions are listed. A full run takes minutes to hours. It may be interrupted and started
+    again: cells in the results file are not run again.
 
     \b
     coterie reproduce
@@ -95,12 +99,12 @@ def _run(
                 on_cell=on_cell,
             )
         except KeyboardInterrupt:
-            kept = "" if quick else f"; {results} and {folder} keep what is done, the same command continues"
-            err.print(on_one_line(f"interrupted{kept}"), soft_wrap=True)
+            stored = "" if quick else f"; finished work is stored in {results} and {folder}, the same command continues"
+            err.print(on_one_line(f"interrupted{stored}"), soft_wrap=True)
             sys.exit(130)
     out.print(f"{reproduction.title} ({reproduction.paper})", style="bold")
     if quick:
-        out.print("quick: far smaller than the paper's; shows how it works, not what holds")
+        out.print("quick version: much smaller than the experiment of the paper, so that claims need not hold")
     for table in findings.tables:
         plain_table(out, table.title, table.header, table.rows)
     show_claims(out, findings.claims)
@@ -125,5 +129,5 @@ def _list(results: Path) -> None:
                 f"{done} of {len(cells)}",
             ]
         )
-    plain_table(out, "", ["name", "what", "needs", "seeds", "cells done"], rows)
-    out.print("\n'coterie reproduce NAME --quick' shows a small version.")
+    plain_table(out, "", ["name", "content", "data sets", "seeds", "finished cells"], rows)
+    out.print("\n'coterie reproduce NAME --quick' runs a small version.")

@@ -1,4 +1,4 @@
-"""`coterie scoreboard`: every method with its defaults over many scenarios."""
+"""`coterie scoreboard`: rank all methods with their defaults over many scenarios."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ DATA = "COTERIE_SCOREBOARD_DATA"
 
 
 @click.command(name="scoreboard")
-@click.option("--small", is_flag=True, help="A small version that ends in two minutes and leaves nothing behind.")
-@click.option("--show", is_flag=True, help="Run nothing: show the cells that are finished.")
-@click.option("--only", metavar="TEXT", help="Only scenarios whose name contains this text.")
-@click.option("--methods", help="Only these methods, separated by commas.")
-@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), help="Seeds of each cell. [default: 3; 1 with --small]")
-@click.option("--workers", type=click.IntRange(min=1), help="Cells at a time. [default: one a core]")
+@click.option("--small", is_flag=True, help="Run a small version, which takes two minutes and stores nothing.")
+@click.option("--show", is_flag=True, help="Show the finished cells without running any.")
+@click.option("--only", metavar="TEXT", help="Run only scenarios whose name contains this text.")
+@click.option("--methods", help="Run only these methods, separated by commas.")
+@click.option(
+    "--seeds", type=click.IntRange(1, MOST_SEEDS), help="Number of seeds of each cell. [default: 3; 1 with --small]"
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Number of parallel cells. [default: one for each core]")
 @click.option(
     "--data",
     "folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     envvar=DATA,
-    help=f"Folder with files of your own, such as usps.npz; also ${DATA}. Others come from 'coterie data get'.",
+    help=f"Folder with your own data files, such as usps.npz; by default ${DATA}. 'coterie data get' downloads others.",
 )
 @click.option(
     "--results",
@@ -45,7 +47,7 @@ DATA = "COTERIE_SCOREBOARD_DATA"
     "--page",
     "page_file",
     type=click.Path(path_type=Path),
-    help="Write all finished cells as Markdown, and a picture of the ranks beside it, as SVG.",
+    help="Write all finished cells as a Markdown page, and a picture of the ranks next to it, as SVG.",
 )
 def scoreboard_command(
     small: bool,
@@ -58,11 +60,10 @@ def scoreboard_command(
     results: Path | None,
     page_file: Path | None,
 ) -> None:
-    """Run every method with its defaults over many scenarios, and rank them.
+    """Run all methods with their defaults over many scenarios, and rank them.
 
-    It runs in cells of a few seconds, takes an hour or two, and may be interrupted and started again: cells that are in
-    the results file are not run again. It needs a checkout of the repository; scenarios whose data is absent are left
-    out.
+    The command takes one or two hours. It may be interrupted and started again: cells in the results file are not run
+    again. It needs a checkout of the repository; scenarios without their data are left out.
 
     \b
     coterie scoreboard --small
@@ -70,7 +71,7 @@ def scoreboard_command(
     coterie scoreboard --show --page docs/scoreboard.md
     """
     if small and show:
-        raise ConfigError("--small leaves nothing behind that --show could show: give one of the two")
+        raise ConfigError("--small stores nothing that --show could show: give only one of the two")
     board = find_scoreboard()
     drawing = None if page_file is None else page_file.with_suffix(".svg")
     if page_file is not None and drawing is not None:
@@ -98,8 +99,8 @@ def scoreboard_command(
                     on_cell=on_cell,
                 )
             except KeyboardInterrupt:
-                kept = "" if small else f"; {file} keeps what is done, the same command continues"
-                err.print(on_one_line(f"interrupted{kept}"), soft_wrap=True)
+                stored = "" if small else f"; finished cells are stored in {file}, the same command continues"
+                err.print(on_one_line(f"interrupted{stored}"), soft_wrap=True)
                 sys.exit(130)
     table = board.summary(scores.found)
     plain_table(out, table.title, table.header, [[cell.strip("`") for cell in row] for row in table.rows])

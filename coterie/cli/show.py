@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""Output of the commands on the terminal."""
 
 from __future__ import annotations
 
@@ -33,10 +33,17 @@ from coterie.training.records import Metrics
 from coterie.training.result import BASELINES, REGRESSION, Result
 from coterie.training.stopping import SETTLED
 
-SPARED = (("up", "down"), ("rounds",), ("finetuned_worst_tenth",), ("sample_identity",), ("seconds",), ("clusters",))
-"""Columns that a comparison leaves to the report, one after the other, where the terminal has no room for all."""
+OPTIONAL_COLUMNS = (
+    ("up", "down"),
+    ("rounds",),
+    ("finetuned_worst_tenth",),
+    ("sample_identity",),
+    ("seconds",),
+    ("clusters",),
+)
+"""Columns of a comparison that are left out, in this order, while the table is too wide for the terminal."""
 ANY_WIDTH = 1000
-"""Letters in a line, more than any table needs."""
+"""Line width that is enough for every table."""
 
 
 def _table(*columns: str) -> Table:
@@ -48,7 +55,7 @@ def _table(*columns: str) -> Table:
 
 
 def result(console: Console, found: Result) -> None:
-    """The figures of one run."""
+    """Print the figures of one run."""
     m = found.metrics
     if m.diverged:
         console.print(f"DIVERGED {m.why_diverged}", style="bold red", highlight=False, markup=False, soft_wrap=True)
@@ -58,32 +65,32 @@ def result(console: Console, found: Result) -> None:
     lines |= {
         "clusters": f"{m.clusters} of {len(found.parameters)} in use, {m.clients} clients",
     }
-    if not _asked_nobody(found):
+    if not _scores_withheld(found):
         lines["loss"] = f"{_figure(m.loss)} on the training data"
-    if told := rate.answer(m):
-        lines["lr"] = told
+    if sentence := rate.answer(m):
+        lines["lr"] = sentence
     lines |= _measures(found) | _certainty(found)
     if "moment_descent" in m:
         lines["anchors"] = _anchors(m["moment_descent"])
     if "one_shot" in m:
         lines |= _one_shot(m["one_shot"])
-    if told := one_shot.grouped(m):
-        lines["grouped"] = told
+    if sentence := one_shot.grouped(m):
+        lines["grouped"] = sentence
     if descent.changes_clusters(found.records):
         lines["K"] = descent.answer(found.records)
     if "chosen" in m:
         lines["chosen"] = choosing.answer(m["chosen"])
-    if told := privacy.guarantee(found.config, m):
-        lines["privacy"] = told
+    if sentence := privacy.guarantee(found.config, m):
+        lines["privacy"] = sentence
     up, down = m.bytes_up / 1e6, m.bytes_down / 1e6
     lines["cost"] = f"{_rounds(m)}, {up:.2f} MB up, {down:.2f} MB down, {m.seconds:.1f} s"
     lines |= _ending(found)
     if m.evaluated_on == "validation samples":
-        lines["note"] = "no test data was given: figures are on the validation samples"
+        lines["note"] = "there is no test data: figures are on the validation samples"
     if m.evaluated_on == "training data":
-        lines["note"] = "no held-out data was given: figures are on the training data and flatter the models"
-    if told := could_fit_better(m):
-        lines["fit"] = told
+        lines["note"] = "there is no held-out data: figures are on the training data, and therefore too optimistic"
+    if sentence := could_fit_better(m):
+        lines["fit"] = sentence
     width = max(map(len, lines)) + 1
     for name, text in lines.items():
         console.print(f"{name:<{width}}{text}", highlight=False, soft_wrap=True)
@@ -94,7 +101,7 @@ def result(console: Console, found: Result) -> None:
 
 
 def _measures(found: Result) -> dict[str, str]:
-    """The line of each measure that has one and whose value is known."""
+    """Return the lines of all measures with a sentence and a known value."""
     m = found.metrics
     texts = {name: str(value) for name, value in found.config.items()}
     texts |= {"clients": str(m.clients), "honest": str(m.clients - m.get("liars", 0))}
@@ -102,40 +109,40 @@ def _measures(found: Result) -> dict[str, str]:
     return {
         measure.label: measure.sentence.format_map(texts)
         for name, measure in MEASURES.items()
-        if measure.sentence and name in m and _is_told(measure, found)
+        if measure.sentence and name in m and _has_value(measure, found)
     }
 
 
 def _certainty(found: Result) -> dict[str, str]:
-    """How certain the assignment is, and a warning if clusters may hide several groups."""
+    """Return lines about the certainty of the assignment, and a warning if clusters may contain several groups."""
     parts = [certainty.sure_clients([found.clients]), certainty.unsure_clients(found.clients)]
-    told = "; ".join(part for part in parts if part)
+    sentence = "; ".join(part for part in parts if part)
     warning = certainty.hidden_groups(found.metrics)
-    return ({"certainty": told} if told else {}) | ({"warning": warning} if warning else {})
+    return ({"certainty": sentence} if sentence else {}) | ({"warning": warning} if warning else {})
 
 
-def _is_told(measure: Measure, found: Result) -> bool:
-    """Whether there is a value to tell: a score that is None is infinite, unless nobody was asked for it."""
+def _has_value(measure: Measure, found: Result) -> bool:
+    """Return whether a measure has a value; a score of None is infinite, unless clients do not report scores."""
     if measure.unit == "score":
-        return found.metrics[measure.name] is not None or not _asked_nobody(found)
+        return found.metrics[measure.name] is not None or not _scores_withheld(found)
     return found.metrics[measure.name] is not None
 
 
 def _text(value: Any, unit: Unit) -> str:
-    """A value in the unit of its measure."""
+    """Return a value in the unit of its measure."""
     if value is None or unit in ("score", "number"):
         return _figure(value)
     forms = {"share": "{:.1%}", "index": "{:.3f}", "small number": "{:.2e}"}
     return forms.get(unit, "{}").format(value).replace("%", " %")
 
 
-def _asked_nobody(found: Result) -> bool:
-    """Whether no client may be asked for its score, as in a run with local differential privacy."""
+def _scores_withheld(found: Result) -> bool:
+    """Return whether clients do not report scores, as in a run with local differential privacy."""
     return "epsilon" in found.metrics and all(client.score is None for client in found.clients)
 
 
 def _rounds(m: Metrics) -> str:
-    """Rounds of training, and exchanges before them."""
+    """Return the number of rounds, and of exchanges before them."""
     before = m.get("exchanges", m.rounds) - m.rounds
     first = f"{before} exchange{'s' * (before != 1)}"
     trained = f"{m.rounds} rounds"
@@ -143,7 +150,7 @@ def _rounds(m: Metrics) -> str:
 
 
 def _anchors(found: Mapping[str, Any]) -> str:
-    """What moment descent chose and found, in a line."""
+    """Return one line about the anchors and groups of moment descent."""
     sizes = Counter(found["anchors"].values())
     groups = " + ".join(str(sizes[g]) for g in sorted(sizes))
     apart = f", about {found['delta']:.3g} apart" if found["clusters"] > 1 else ""
@@ -154,9 +161,9 @@ def _anchors(found: Mapping[str, Any]) -> str:
 
 
 def _one_shot(found: Mapping[str, Any]) -> dict[str, str]:
-    """What the clients' own solutions showed, in a line or two."""
+    """Return one or two lines about the clustering of the clients' own solutions."""
     without = found["without_solution"]
-    missing = f", {without} without one joined by their loss" if without else ""
+    missing = f", {without} clients without a solution were assigned by their loss" if without else ""
     lines = {
         "one shot": f"{found['solved']} solutions ({found['solver']}){missing}; {found['bytes_up'] / 1e6:.2f} MB up"
     }
@@ -169,7 +176,7 @@ def _one_shot(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _choice(console: Console, found: Mapping[str, Any] | None) -> None:
-    """The numbers of clusters that were tried, and how they did."""
+    """Print the numbers of clusters that were tried, with their results."""
     if not found:
         return
     console.print("\nNumbers of clusters tried", style="bold", highlight=False)
@@ -181,7 +188,7 @@ def _choice(console: Console, found: Mapping[str, Any] | None) -> None:
 
 
 def _alternatives(console: Console, found: Mapping[str, Any] | None) -> None:
-    """The held-out error beside that of models that one would use otherwise, and whether the difference matters."""
+    """Print the held-out error next to those of simpler alternatives, and whether the difference matters."""
     if found is None:
         return
     baselines = Baselines.from_json(found)
@@ -198,23 +205,23 @@ def _alternatives(console: Console, found: Mapping[str, Any] | None) -> None:
 
 
 def _groups(console: Console, found: Result) -> None:
-    """In which coefficients each group differs most from the others."""
-    told = group_sentences(found.metrics)
-    if not told:
+    """Print the coefficients in which each group differs most from the others."""
+    sentence = group_sentences(found.metrics)
+    if not sentence:
         return
     console.print("\nWhat distinguishes the groups", style="bold", highlight=False)
     sizes = Counter(found.assignments.values())
-    for cluster, words in told.items():
+    for cluster, words in sentence.items():
         line = f"cluster {cluster} ({plural(sizes[cluster], 'client')}): {visible(words)}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 MOST_COEFFICIENTS, MOST_CLUSTERS = 8, 5
-"""A table of coefficients for the terminal; the report has larger ones."""
+"""Largest table of coefficients on the terminal; the report also has larger ones."""
 
 
 def _coefficients(console: Console, found: Mapping[str, Any] | None) -> None:
-    """Estimate and interval of each coefficient in each cluster in use, where they fit on a screen."""
+    """Print estimates and intervals of the coefficients of all clusters in use, if they fit on a screen."""
     used = [row["cluster"] for row in found["clusters"] if row["clients"]] if found else []
     if not found or len(found["names"]) > MOST_COEFFICIENTS or len(used) > MOST_CLUSTERS:
         return
@@ -228,7 +235,7 @@ def _coefficients(console: Console, found: Mapping[str, Any] | None) -> None:
 
 
 def _ending(found: Result) -> dict[str, str]:
-    """The validation figures, why the run stopped early, and which models were kept."""
+    """Return lines about the validation figures, the reason of an early stop, and the chosen models."""
     m, config, lines = found.metrics, found.config, {}
     for score in {"validation_accuracy", "validation_rmse"} & m.keys():
         text = f"{score.removeprefix('validation_')} {_figure(m[score])}, loss {_figure(m['validation_loss'])}"
@@ -237,20 +244,20 @@ def _ending(found: Result) -> dict[str, str]:
         what = "validation loss in {} evaluations" if "validation" in config else "training loss in {} rounds"
         whys = {
             "patience": f"no better {what.format(config.get('patience'))}",
-            "privacy": "one more would have given away more than privacy_epsilon",
+            "privacy": "one more round would have exceeded the budget privacy_epsilon",
             DIVERGED: "no client had a finite update any more",
-            EXPLODED: "the training loss was far too high and did not fall",
+            EXPLODED: "the training loss was far too high and did not decrease",
             SETTLED: "the training loss had settled",
         }
-        why = whys.get(m.stopped, "its caller said so")
+        why = whys.get(m.stopped, "a callback stopped it")
         lines["stopped"] = f"after {m.rounds} of {most_of(config['rounds'])} rounds: {why}"
     if "best_rounds" in m:
-        lines["models"] = f"those after {m['best_rounds']} rounds, which had the least validation loss"
+        lines["models"] = f"those after {m['best_rounds']} rounds, with the lowest validation loss"
     return lines
 
 
 MOST_PLAIN = 1e9
-"""Greater figures are written with an exponent."""
+"""Larger figures are written with an exponent."""
 
 
 def _figure(value: float | None) -> str:
@@ -260,10 +267,10 @@ def _figure(value: float | None) -> str:
 
 
 def comparison(console: Console, runs: Sequence[RunData]) -> None:
-    """One row a method, mean ± standard deviation over seeds."""
+    """Print a table with one row for each method: mean ± standard deviation over seeds."""
     found = compare(runs)
     columns = method_columns(found)
-    table, spared = _comparison(found, columns), iter(SPARED)
+    table, spared = _comparison(found, columns), iter(OPTIONAL_COLUMNS)
     while _width(console, table) > console.width and (left_out := next(spared, None)):
         columns = [column for column in columns if column.key not in left_out]
         table = _comparison(found, columns)
@@ -273,7 +280,7 @@ def comparison(console: Console, runs: Sequence[RunData]) -> None:
 
 
 def _comparison(found: Comparison, columns: Sequence[MethodColumn]) -> Table:
-    """These columns of a comparison; the unit of scores is in the title."""
+    """Return a table with these columns of a comparison; the unit of scores is in the title."""
     percent = {"score": " %"} if found.higher_is_better else {}
     table = _table("method", *(column.title + percent.get(column.key, "") for column in columns))
     for row in method_rows(found, columns):
@@ -285,12 +292,12 @@ def _comparison(found: Comparison, columns: Sequence[MethodColumn]) -> Table:
 
 
 def _width(console: Console, table: Table) -> int:
-    """Letters in a line of the table if nothing is folded or cut."""
+    """Return the width of the table if no cell is wrapped or cut."""
     return console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum
 
 
 def plain_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Texts in columns, the first one at the left."""
+    """Print texts as a table with left-aligned columns."""
     if title:
         console.print(f"\n{title}", style="bold", highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -302,7 +309,7 @@ def plain_table(console: Console, title: str, header: Sequence[str], rows: Seque
 
 
 def claims(console: Console, made: Sequence[Claim]) -> None:
-    """One line a claim, its verdict first."""
+    """Print one line for each claim, with its verdict first."""
     words = {True: ("holds", "green"), False: ("fails", "red"), None: ("not run", "yellow")}
     console.print()
     for claim in made:
@@ -311,7 +318,7 @@ def claims(console: Console, made: Sequence[Claim]) -> None:
 
 
 def sweep(console: Console, found: Sweep) -> None:
-    """One row a combination, the best first, and how to run it."""
+    """Print one row for each combination, the best first, and the command for the best one."""
     percent = " %" if found.score_name == "accuracy" else ""
     table = _table(*found.best, f"validation {found.score_name}{percent}", "validation loss", "seconds")
     for each in found.cells:
@@ -322,7 +329,7 @@ def sweep(console: Console, found: Sweep) -> None:
     seeds = len(found.seeds)
     console.print(f"mean ± standard deviation over {seeds} seeds\n" if seeds > 1 else "one seed\n", highlight=False)
     lines = [("failed", f"{_assigned(each.options)}: {each.failed}") for each in found.cells if each.failed]
-    lines += [("best", _assigned(found.best)), *(("note", note) for note in found.notes), ("run it", "")]
+    lines += [("best", _assigned(found.best)), *(("note", note) for note in found.notes), ("command", "")]
     for name, text in lines:
         console.print(f"{name:<8}{text}".rstrip(), highlight=False, markup=False, soft_wrap=True)
     console.print(found.command + "\n", highlight=False, markup=False, soft_wrap=True)
@@ -333,23 +340,24 @@ def _value(value: object) -> str:
 
 
 def _assigned(options: Mapping[str, object]) -> str:
-    """`lr=0.1, local_steps=10`."""
+    """Return options as text, such as `lr=0.1, local_steps=10`."""
     return ", ".join(f"{name}={_value(value)}" for name, value in options.items())
 
 
 def methods(console: Console) -> None:
-    """All methods, one line each."""
+    """Print all methods, one line each."""
     table = _table("method", "")
     for kind in listed_methods():
         table.add_row(kind.name, kind.summary)
     console.print(table)
     console.print(
-        "\n'coterie describe NAME' tells more, 'coterie methods --for PURPOSE' what to try first.", highlight=False
+        "\n'coterie describe NAME' describes a method, 'coterie methods --for PURPOSE' recommends methods.",
+        highlight=False,
     )
 
 
 def purpose(console: Console, purpose: Purpose) -> None:
-    """The methods to try first for a purpose, each with a command."""
+    """Print the recommended methods for a purpose, each with a command."""
     console.print(purpose.situation, highlight=False)
     for choice in purpose.choices:
         console.print(f"\n{choice.method}", style="bold", highlight=False)
@@ -359,11 +367,13 @@ def purpose(console: Console, purpose: Purpose) -> None:
 
 
 def scenarios(console: Console) -> None:
-    """All scenarios, one line each."""
+    """Print all scenarios, one line each."""
     table = _table("name", "")
     for entry in SCENARIOS.values():
         table.add_row(entry.name, entry.summary)
     console.print(table)
     console.print(
-        "\n'coterie describe NAME' tells more. Your own data: coterie.from_arrays in Python.", highlight=False
+        "\n'coterie describe NAME' describes a scenario. For your own data use 'coterie run --table FILE', or "
+        "coterie.from_arrays in Python.",
+        highlight=False,
     )

@@ -1,4 +1,4 @@
-"""`coterie sweep`: try every combination of some options, choose by validation samples."""
+"""`coterie sweep`: try every combination of some options, and rank them by validation samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from coterie.cli import show
-from coterie.cli.folders import complete, free_folder, kept
+from coterie.cli.folders import free_folder, resumable, runs_complete
 from coterie.cli.json_output import check_json, write_json_output
 from coterie.cli.options import RunCommand, all_options, is_member, split_options
 from coterie.cli.progress import comparison_progress
@@ -20,7 +20,7 @@ from coterie.data import find_scenario
 from coterie.data import scenario as build_scenario
 from coterie.errors import ConfigError, unknown_name
 from coterie.experiments.compare import MOST_SEEDS, seed_list
-from coterie.experiments.sweep import SHARE, Asked, conclude, plan_sweep, read_asked, run_sweep
+from coterie.experiments.sweep import SHARE, SweepPlan, plan_sweep, rank_runs, read_plan, run_sweep
 from coterie.options import Option
 from coterie.training.planning import method_class
 
@@ -31,16 +31,25 @@ err = Terminal(stderr=True)
 @click.command(name="sweep", cls=RunCommand)
 @click.argument("scenario", required=False)
 @click.option("--method", default="ifca", show_default=True, help="Method to run (see 'coterie methods').")
-@click.option("--over", multiple=True, metavar="NAME=V1,V2,...", help="An option and the values to try; repeatable.")
 @click.option(
-    "--seeds", type=click.IntRange(1, MOST_SEEDS), default=1, show_default=True, help="Runs of each combination."
+    "--over",
+    multiple=True,
+    metavar="NAME=V1,V2,...",
+    help="Option to vary, and the values to try; may be given several times.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time. [default: one a core]")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, MOST_SEEDS),
+    default=1,
+    show_default=True,
+    help="Number of seeds; every combination is run once for each seed.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs. [default: one for each core]")
 @click.option(
     "--out",
     "folder",
     type=click.Path(path_type=Path),
-    help="Folder; the same sweep in the same folder goes on where it stopped. [default: a new one, runs/sweep-...]",
+    help="Folder for the runs; an interrupted sweep in it is resumed. [default: new folder runs/sweep-...]",
 )
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Also write the ranking as JSON; - prints it."
@@ -55,11 +64,11 @@ def sweep_command(
     json_file: Path | None,
     **flags: Any,
 ) -> None:
-    """Try every combination of some options and rank them by validation samples.
+    """Try every combination of some options, and rank them by validation samples.
 
-    The samples to judge by are cut from each client's training samples (--validation, a share of 0.2 unless given);
-    test data is not touched. Prints a ranking and the command that trains the best combination. --seed is the first
-    seed; all other options are the same for every run.
+    The validation samples are a part of each client's training samples (--validation, by default a share of 0.2); test
+    data is not used. The command prints a ranking, and the command that trains the best combination. --seed is the
+    first seed; all other options are the same for every run.
 
     \b
     coterie sweep rotated-digits --method ifca --over lr=0.03,0.1,0.3 --over local_steps=1,10 --seeds 2
@@ -73,15 +82,15 @@ def sweep_command(
     of_scenario, of_run = split_options(scenario, [method], given)
     folder = folder or free_folder(f"sweep-{scenario}-{method}")
     chosen = seed_list(seeds, first)
-    plan_sweep(Asked(scenario, method, swept, chosen, share, of_scenario | of_run), folder)
+    plan_sweep(SweepPlan(scenario, method, swept, chosen, share, of_scenario | of_run), folder)
     if scenario == "table":
         print_columns(err, build_scenario(scenario, seed=first, **of_scenario).column_notes)
-    go_on_with_sweep(folder, jobs, json_file)
+    continue_sweep(folder, jobs, json_file)
 
 
 def read_over(texts: Sequence[str], method: str, scenario: str) -> dict[str, list[object]]:
-    """The values of each option named in `--over NAME=V1,V2`, in their own types."""
-    # those of the scenario and those that the method does not take are refused later, with the reason
+    """Return the values of each option in `--over NAME=V1,V2`, in the type of the option."""
+    # options of the scenario, and options that the method does not have, are refused later, with the reason
     of_method = {option.name: option for option in method_class(method).options()}
     known = all_options() | of_method | {option.name: option for option in find_scenario(scenario).options}
     found: dict[str, list[object]] = {}
@@ -93,24 +102,24 @@ def read_over(texts: Sequence[str], method: str, scenario: str) -> dict[str, lis
         if name not in known:
             raise unknown_name(f"option of method {method}", name, known)
         if name in found:
-            raise ConfigError(f"--over {name} is given twice: list all of its values in one")
+            raise ConfigError(f"--over {name} is given twice: list all values of the option in one --over")
         found[name] = _read_values(known[name], values)
     return found
 
 
 def _read_values(option: Option, text: str) -> list[object]:
-    """The values in a list such as `0.1,1` or `adam,sgd:momentum=0.9,nesterov=true`, in the option's type."""
+    """Return the values of a text such as `0.1,1` or `adam,sgd:momentum=0.9,nesterov=true`, in the option's type."""
     if is_member(option):  # a comma before `setting=` belongs to the value before it
         return [value.strip() for value in re.split(r",(?!\s*\w+=)", text) if value.strip()]
     return [option.read(value.strip()) for value in text.split(",") if value.strip()]
 
 
-def go_on_with_sweep(folder: Path, workers: int | None, json_file: Path | None = None) -> None:
-    """Run what is left of a planned sweep, print the ranking."""
-    with kept(folder, err), comparison_progress(err, read_asked(folder).all_jobs(folder)) as progress:
+def continue_sweep(folder: Path, workers: int | None, json_file: Path | None = None) -> None:
+    """Run the unfinished runs of a planned sweep, and print the ranking."""
+    with resumable(folder, err), comparison_progress(err, read_plan(folder).all_jobs(folder)) as progress:
         failed = run_sweep(folder, workers, progress)
-    with complete(folder):
-        found = conclude(folder, failed)
+    with runs_complete(folder):
+        found = rank_runs(folder, failed)
         if not write_json_output(json_file, found.summary()):
             show.sweep(out, found)
             out.print(f"runs    {on_one_line(folder / 'jobs')}", soft_wrap=True)

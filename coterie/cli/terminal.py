@@ -1,4 +1,4 @@
-"""The terminal: text is printed as it is, whatever it holds."""
+"""Safe output of arbitrary texts on the terminal."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rich.text import Text
 
 from coterie.errors import StorageError
 
-_TURNING = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-"""Characters that change the direction of what follows, so that a text shows other than it is."""
+_BIDIRECTIONAL = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""Characters that change the direction of the following text, so that a text may look different from its content."""
 
 
-UNPRINTED = "the output could not be printed to its end ({})"
-"""What is said when standard output fails."""
+OUTPUT_FAILED = "the output could not be printed completely ({})"
+"""Error message if standard output fails."""
 
 
 class Terminal(Console):
-    """A console for text that users and files bring.
+    """A console for texts of users and files.
 
-    Square brackets and :names: are no markup, control characters (escape sequences among them) and undecodable bytes
-    of file names are shown as escapes, and a reader that stops reading is an error like any other.
+    Square brackets and :names: are not markup. Control characters, including escape sequences, and undecodable bytes of
+    file names are printed as escapes. A closed pipe is an error like any other.
     """
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
@@ -35,22 +35,22 @@ class Terminal(Console):
         return super().render_str(visible(text), **options)
 
     def on_broken_pipe(self) -> None:
-        give_up_output()
-        raise StorageError(UNPRINTED.format(os.strerror(errno.EPIPE)))
+        discard_output()
+        raise StorageError(OUTPUT_FAILED.format(os.strerror(errno.EPIPE)))
 
 
 def visible(text: str) -> str:
-    """Return the text with everything escaped that a terminal would act upon or cannot show; lines and tabs stay."""
-    return "".join(c if c in "\n\t" or not _acts(c) else c.encode("unicode_escape").decode() for c in text)
+    """Return the text with control characters and unprintable characters escaped, except line breaks and tabs."""
+    return "".join(c if c in "\n\t" or not _is_control(c) else c.encode("unicode_escape").decode() for c in text)
 
 
 def on_one_line(text: object) -> str:
-    """Return the text as `visible` does, with line breaks and tabs escaped, too: for paths and messages."""
-    return "".join(c if not _acts(c) else c.encode("unicode_escape").decode() for c in str(text))
+    """Return the text on one line, with all control characters escaped, for paths and messages."""
+    return "".join(c if not _is_control(c) else c.encode("unicode_escape").decode() for c in str(text))
 
 
-def _acts(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cs") or character in _TURNING
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cs") or character in _BIDIRECTIONAL
 
 
 def make_streams_tolerant() -> None:
@@ -61,23 +61,23 @@ def make_streams_tolerant() -> None:
 
 
 def print_exactly(text: str) -> None:
-    """Print text for other programs: no width, no styles.
+    """Print text for other programs, without line wrapping and styles.
 
     Raises:
-        StorageError: if standard output is closed early or full.
+        StorageError: if standard output is closed or full.
     """
     try:
         print(text, flush=True)
     except OSError as error:
-        give_up_output()
-        raise StorageError(UNPRINTED.format(error.strerror or error)) from None
+        discard_output()
+        raise StorageError(OUTPUT_FAILED.format(error.strerror or error)) from None
 
 
-def give_up_output() -> None:
-    """Send what is still to be printed nowhere: standard output has failed, and Python would try again at its end."""
+def discard_output() -> None:
+    """Discard the remaining output after standard output has failed, since Python would try to print it at exit."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-    except (OSError, ValueError, AttributeError):  # closed, or not a file at all
+    except (OSError, ValueError, AttributeError):  # closed, or not a file
         pass

@@ -16,7 +16,7 @@ out = Terminal()
 
 @click.command(name="tiers", cls=PluginCommand)
 def tiers_command() -> None:
-    """List the members of the four tiers, of which methods are made, and which method uses which.
+    """List the members of the four tiers, and the methods that use them.
 
     \b
     coterie tiers
@@ -28,8 +28,8 @@ def tiers_command() -> None:
         out.print(_table(tier, family, users))
         out.print()
     out.print(
-        "'coterie describe NAME' describes a member, 'coterie describe tiered' how to put them together; methods are "
-        "listed as they are by default.",
+        "'coterie describe NAME' describes a member, 'coterie describe tiered' how to compose members. Methods are "
+        "listed with their default members.",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,1 +1,1 @@
-"""Many runs: comparisons, sweeps, reproductions and the processes they run in."""
+"""Experiments of many runs: comparisons, sweeps and reproductions, in worker processes."""

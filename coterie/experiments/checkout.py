@@ -1,4 +1,4 @@
-"""Code that belongs to a checkout of the repository and is no part of the installed package."""
+"""Import of code that is in a checkout of the repository, but not in the installed package."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from types import ModuleType
 from coterie.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-"""The root of the checkout, if the package runs from one."""
+"""Root of the checkout, if the package runs from one."""
 
 
 def import_from_checkout(module: str, what: str) -> ModuleType:
-    """Return a package that stands beside `coterie` in a checkout.
+    """Return a package that is next to `coterie` in a checkout.
 
     Args:
         module: Name of the package.
-        what: Beginning of the error message: what it holds, with a verb ("the reproductions are").
+        what: Start of the error message: the content of the package with a verb, such as "the reproductions are".
 
     Raises:
         ConfigError: if `coterie` does not run from a checkout of the repository.

@@ -1,9 +1,9 @@
-"""Several methods on the same data over several seeds: one run folder for each, side by side.
+"""Comparison of several methods on the same data over several seeds, with one run folder for each method and seed.
 
 ::
 
-    compare.toml              what was asked; enough to go on after an interruption
-    jobs/ifca-seed0/          a run folder, as `coterie run` writes it
+    compare.toml              the plan, which is enough to resume after an interruption
+    jobs/ifca-seed0/          a run folder like those of `coterie run`
     report.html
 """
 
@@ -47,32 +47,36 @@ class Job:
     seed: int
     options: Mapping[str, Any]
     tested: bool = True
-    """Whether it gets to see the test data."""
+    """Whether the run has the test data."""
 
     @property
     def name(self) -> str:
+        """Name of the run's folder."""
         return self.folder.name
 
     @property
     def finished(self) -> bool:
+        """Whether the run has a result."""
         return (self.folder / "result.json").is_file()
 
     def data(self) -> FederatedDataset:
+        """Return the data of the run."""
         whole = scenario(self.scenario, seed=self.seed, **self.scenario_options)
         return whole if self.tested else replace(whole, test=None, newcomers=None)
 
     def rounds(self) -> int:
-        """Number of rounds that it will take at most; from the options, without the data."""
+        """Return the largest number of rounds of the run, from its options only."""
         if not self.variant.kind.trains:
             return 0
         suggested = find_scenario(self.scenario).recommended.get("rounds", RunSettings().rounds)
         return most_of(self.options.get("rounds", suggested))
 
     def run_options(self) -> dict[str, Any]:
+        """Return the options of the run, including the seed."""
         return {**self.options, "seed": self.seed}
 
     def done(self) -> int:
-        """Rounds finished so far, as far as the folder tells; all of them for a run that stopped early."""
+        """Return the number of finished rounds; for a finished run the number of planned rounds."""
         if self.finished:
             return self.rounds()
         records = self.folder / "records.jsonl"
@@ -80,21 +84,21 @@ class Job:
 
 
 Progress = Callable[[Job, int], None]
-"""Called now and then with a job and the rounds it has done."""
+"""Function that is called repeatedly with a job and its number of finished rounds."""
 
 
 def plan_comparison(name: str, methods: Methods, seeds: Sequence[int], options: Mapping[str, Any], out: Path) -> None:
-    """Check everything, then write compare.toml into a new folder. Nothing runs yet.
+    """Check all settings of a comparison, and write compare.toml into a new folder, without running anything.
 
     Args:
         name: Name of the scenario.
-        methods: Names or typed values, in a list, or in a mapping by label.
+        methods: Names or typed methods in a list, or in a mapping by label.
         seeds: Seeds of the runs of each method.
-        options: Options of the scenario and of the runs; each goes to the methods that take it.
+        options: Options of the scenario and of the runs; each applies to the methods that have it.
         out: The new folder.
 
     Raises:
-        ConfigError: if a method, an option or a combination of them cannot work; nothing has been written then.
+        ConfigError: if a method, an option or a combination of them is not allowed; then nothing is written.
     """
     options = plain_options(options)
     variants = variants_of(methods)
@@ -103,9 +107,9 @@ def plan_comparison(name: str, methods: Methods, seeds: Sequence[int], options: 
     entry = find_scenario(name)
     scenario_names = {option.name for option in entry.options}
     listed = ", ".join(variant.label for variant in variants)
-    _check_taken(options, scenario_names | _names_of(variants), f"scenario {name} nor of {listed}")
+    _check_taken(options, scenario_names | _names_of(variants), f"scenario {name} or of {listed}")
     _check_effect({each: value for each, value in options.items() if each not in scenario_names}, variants)
-    asked: dict[str, Any] = {
+    plan: dict[str, Any] = {
         "scenario": name,
         "methods": [variant.label for variant in variants],
         "seeds": list(seeds),
@@ -113,27 +117,27 @@ def plan_comparison(name: str, methods: Methods, seeds: Sequence[int], options: 
     }
     typed = {variant.label: variant.to_plain() for variant in variants if not variant.is_plain}
     if typed:
-        asked["typed"] = typed
-    first = [job for job in _jobs(out, asked) if job.seed == seeds[0]]
+        plan["typed"] = typed
+    first = [job for job in _jobs(out, plan) if job.seed == seeds[0]]
     data = first[0].data()
     for job in first:
-        prepare(data, job.variant.choice(), None, job.run_options())  # a mistake shows before anything is written
-    create_for_jobs(out, FILE, asked)
+        prepare(data, job.variant.choice(), None, job.run_options())  # finds mistakes before anything is written
+    create_for_jobs(out, FILE, plan)
 
 
 def _names_of(variants: Sequence[Variant]) -> set[str]:
-    """The names of all options of these methods."""
+    """Return the names of all options of these methods."""
     return {option.name for variant in variants for option in variant.kind.options()}
 
 
 def _check_taken(options: Mapping[str, Any], known: Collection[str], by: str) -> None:
     for option in options:
         if option not in known:
-            raise ConfigError(f"{option} is no option of {by}: leave it out")
+            raise ConfigError(f"{option} is not an option of {by}: leave it out")
 
 
 def _check_effect(options: Mapping[str, Any], variants: Sequence[Variant]) -> None:
-    """Refuse options that have an effect on none of the methods; each goes to those on which it has one."""
+    """Raise ConfigError for an option that affects none of the methods."""
     used = {name for variant in variants for name in variant.takes(options)}
     for option in options:
         if option not in used:
@@ -142,65 +146,75 @@ def _check_effect(options: Mapping[str, Any], variants: Sequence[Variant]) -> No
 
 
 def check_data(data: object) -> None:
-    """Refuse what is neither a scenario's name nor a dataset."""
+    """Raise ConfigError unless the data is the name of a scenario or a dataset."""
     if not isinstance(data, str | FederatedDataset):
         raise ConfigError(
-            f"expected a scenario's name or the result of from_arrays or scenario, got {type(data).__name__}"
+            "data must be the name of a scenario or the result of from_arrays, from_table or scenario, got "
+            f"{type(data).__name__}"
         )
 
 
 def check_no_seed(options: Mapping[str, Any]) -> None:
-    """Refuse the option `seed`, which would have no effect beside `seeds`."""
+    """Raise ConfigError for the option `seed`, since `seeds` sets the seeds."""
     if "seed" in options:
-        raise ConfigError(f"seed={shown(options['seed'])} has no effect here: list the seeds, seeds=[...]")
+        raise ConfigError(f"seed={shown(options['seed'])} has no effect here: give a list of seeds, seeds=[...]")
 
 
 def folder_path(out: object) -> Path:
-    """Return the folder that a user names as a path."""
+    """Return the folder that the argument `out` names."""
     if not isinstance(out, str | os.PathLike) or "\0" in str(out):
         raise ConfigError(f"out must be the path of a folder, got {shown(out)}")
     return Path(out)
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether this folder was made by `plan_comparison`."""
+    """Return whether a folder was created by `plan_comparison`."""
     return (folder / FILE).is_file()
 
 
 def jobs_of(folder: Path) -> list[Job]:
-    """The runs of a comparison, seed by seed."""
+    """Return the runs of a comparison, seed by seed."""
     return _jobs(folder, read_toml(folder / FILE))
 
 
-def _jobs(folder: Path, asked: Mapping[str, Any]) -> list[Job]:
-    scenario_names = {option.name for option in find_scenario(asked["scenario"]).options}
-    options = asked["options"]
+def _jobs(folder: Path, plan: Mapping[str, Any]) -> list[Job]:
+    scenario_names = {option.name for option in find_scenario(plan["scenario"]).options}
+    options = plan["options"]
     of_scenario = {name: value for name, value in options.items() if name in scenario_names}
     of_runs = {name: value for name, value in options.items() if name not in scenario_names}
-    variants = [Variant.from_plain(label, asked.get("typed", {})) for label in asked["methods"]]
+    variants = [Variant.from_plain(label, plan.get("typed", {})) for label in plan["methods"]]
     return [
         Job(
             folder / "jobs" / f"{variant.label}-seed{seed}",
-            asked["scenario"],
+            plan["scenario"],
             of_scenario,
             variant,
             seed,
             variant.takes(of_runs),
         )
-        for seed in asked["seeds"]
+        for seed in plan["seeds"]
         for variant in variants
     ]
 
 
 def run_comparison(folder: Path, workers: int | None = None, progress: Progress = lambda job, done: None) -> list[str]:
-    """Run, or go on with, every job that is not finished; returns what failed, one line each."""
+    """Run or resume all unfinished jobs of a comparison; return one line for each job that failed."""
     return [f"{name}: {why}" for name, why in run_jobs(jobs_of(folder), workers, progress).items()]
 
 
 def run_jobs(
     jobs: Sequence[Job], workers: int | None = None, progress: Progress = lambda job, done: None
 ) -> dict[str, str]:
-    """Every job that is not finished, in processes of their own; the names of those that failed, and why."""
+    """Run or resume all unfinished jobs in worker processes.
+
+    Args:
+        jobs: The jobs.
+        workers: Number of worker processes; by default one for each core.
+        progress: Function that is called repeatedly with a job and its number of finished rounds.
+
+    Returns:
+        The reasons of failures, by name of the job.
+    """
     for job in jobs:
         progress(job, job.done())
 
@@ -217,49 +231,57 @@ def run_jobs(
 
 
 def run_job(job: Job) -> None:
-    """One job, in a worker process; that its training diverged is in its result."""
+    """Run one job in a worker process; its result shows whether training diverged."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
-        go_on(job.folder, job.data(), job.variant.choice(), None, job.run_options())
+        run_or_resume(job.folder, job.data(), job.variant.choice(), None, job.run_options())
 
 
-def go_on(
+def run_or_resume(
     folder: Path,
     data: FederatedDataset,
     method: MethodChoice,
     learner: LearnerChoice | None,
     options: Mapping[str, Any],
 ) -> None:
-    """Bring the run in this folder to its end, whether or not it has begun."""
+    """Resume the run in a folder, or start it if there is none, and finish it."""
     if (folder / "config.toml").is_file():
         resume(folder, data, learner=learner, warn=lambda text: None)
     else:
-        chosen = {} if learner is None else {"learner": learner}  # a name is among the options
+        chosen = {} if learner is None else {"learner": learner}  # the name of a learner is among the options
         fit(data, method, out=folder, **{**options, **chosen})
 
 
 MOST_SEEDS = 10_000
-"""The most seeds of a comparison or a sweep."""
+"""Largest number of seeds of a comparison or a sweep."""
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    """Whether this is a list of values: a sequence that is no text, or an array with one axis."""
+    """Return whether a value is a sequence other than a text, or an array with one axis."""
     if isinstance(value, np.ndarray):
         return value.ndim == 1
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def seed_list(seeds: int | Sequence[int], first: int = 0) -> list[int]:
-    """Return the seeds: so many from `first` on, or those that are listed, checked and each one once."""
+    """Return a list of different seeds.
+
+    Args:
+        seeds: Number of consecutive seeds, or a list of seeds.
+        first: First of the consecutive seeds.
+
+    Raises:
+        ConfigError: if a seed or the number of seeds is not allowed, or a seed is listed twice.
+    """
     if is_list(seeds):
         listed = [check_seed(seed) for seed in seeds]
     else:
         count = Option("seeds", int, "", low=1, high=MOST_SEEDS).check(seeds)
         if not isinstance(count, int):
-            raise ConfigError("seeds must be a number of seeds or a list of them, got None")
+            raise ConfigError("seeds must be a number of seeds or a list of seeds, got None")
         listed = [check_seed(first + number) for number in range(count)]
     if len(set(listed)) < len(listed):
-        raise ConfigError("seeds lists a seed twice: name every seed once")
+        raise ConfigError("seeds lists a seed twice: list every seed once")
     return listed
 
 
@@ -272,25 +294,27 @@ def compare(
     learner: LearnerChoice | None = None,
     **options: Any,
 ) -> Comparison:
-    """Run several methods over several seeds and return their figures side by side.
+    """Run several methods over several seeds, and return their figures for a comparison.
 
     Args:
-        data: Name of a scenario (runs are carried out in parallel worker processes, and every seed draws its own data),
-            or a dataset (one run after the other in this process; seeds change the first models and the sampling).
-        methods: Names or typed methods such as `IFCA(clusters=4)`. A mapping gives each a label, so that several
+        data: Name of a scenario, whose runs are carried out in parallel worker processes, with other data for every
+            seed; or a dataset, whose runs are carried out one after the other in this process, with other initial
+            models and client sampling for every seed.
+        methods: Names or typed methods such as `IFCA(clusters=4)`. A mapping gives each method a label, so that several
             variants of one method can be compared: `{"ifca-2": IFCA(clusters=2), "ifca-4": IFCA(clusters=4)}`.
-        seeds: Number of seeds, or a list of them.
+        seeds: Number of seeds, or a list of seeds.
         out: New folder for the runs.
-        learner: As in `fit`; a function only with a dataset.
-        **options: As in `fit`. Each goes to the methods that take it, and replaces the field of a typed method.
+        learner: As in `fit`; a function is only allowed with a dataset.
+        **options: As in `fit`. Each option applies to the methods that have it, and overrides the field of a typed
+            method.
 
     Returns:
         The comparison: `to_frame`, `to_csv`, `to_latex`, `figure`, `differences(against=...)`, and the `folder` of the
         runs.
 
     Raises:
-        ConfigError: if a method or an option is unknown or does not fit; nothing has been written then.
-        RunError: if runs failed; `coterie resume` continues the others.
+        ConfigError: if a method or an option is unknown or not allowed; then nothing is written.
+        RunError: if runs failed; `coterie resume` resumes the comparison.
 
     Example:
         >>> import tempfile
@@ -311,11 +335,11 @@ def compare(
         raise ConfigError(f"methods must be a list of names or typed methods, got {shown(methods)}")
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
-            raise ConfigError("a learner of your own needs a dataset instead of a scenario's name: pass scenario(...)")
+            raise ConfigError("a user-defined learner needs a dataset, not the name of a scenario: pass scenario(...)")
         plan_comparison(data, methods, seeds, options | ({} if learner is None else {"learner": learner}), folder)
         failed = run_comparison(folder)
         if failed:
-            raise RunError(f"{len(failed)} of {len(jobs_of(folder))} runs failed; the first: {failed[0]}")
+            raise RunError(f"{len(failed)} of {len(jobs_of(folder))} runs failed; the first failure: {failed[0]}")
         for job in jobs_of(folder):
             run = read_run(job.folder)
             if run.diverged:

@@ -1,4 +1,4 @@
-"""The typed result of a comparison: figures of every run, means over seeds, paired differences, tables and figures."""
+"""Result of a comparison: figures of every run, means over seeds, paired differences, tables and plots."""
 
 from __future__ import annotations
 
@@ -24,42 +24,45 @@ from coterie.training.predicting import data_frame
 from coterie.training.runs.outputs import check_output, write_binary_output, write_output
 
 LEVEL = 0.95
-"""Level of the intervals of differences."""
+"""Confidence level of the intervals of differences."""
 FEW_SEEDS = 6
-"""With fewer pairs the two-sided Wilcoxon test cannot reach p = 0.05, since its least value is 2 / 2^n."""
+"""Smallest number of pairs with which the two-sided Wilcoxon test can reach p = 0.05; its least value is 2 / 2^n."""
 FIGURES = (".svg", ".pdf")
-"""Formats of figures."""
+"""File formats of plots."""
 LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
 LATEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much one method differs from another in a figure, over the seeds that both have."""
+    """Difference between two methods in one figure, over the seeds of both methods."""
 
     method: str
+    """Name of the method."""
     against: str
+    """Name of the method that it is compared with."""
     measure: str
+    """Name of the figure."""
     seeds: int
-    """Number of pairs of runs with the same seed and a finite figure."""
+    """Number of pairs of runs with the same seed and finite figures."""
     mean: float | None
     """Mean of (method - against); None without a pair."""
     low: float | None
-    """Lower end of the paired t interval at 95 %; None with fewer than two seeds."""
+    """Lower end of the paired 95 % t interval; None with fewer than two seeds."""
     high: float | None
-    """Upper end of the interval."""
+    """Upper end of the interval; None with fewer than two seeds."""
     t_p_value: float | None
     """Two-sided p-value of the paired t test; None with fewer than two seeds."""
     wilcoxon_p_value: float | None
     """Two-sided p-value of the Wilcoxon signed-rank test; None with fewer than two seeds."""
     better: bool | None
-    """Whether the interval lies on the better side (True) or the worse side (False) of zero; None if it holds zero."""
+    """Whether the interval lies on the better (True) or the worse side (False) of zero; None if it contains zero."""
     note: str = ""
-    """What limits the answer, such as too few seeds."""
+    """Limitation of the comparison, such as too few seeds."""
 
     def __str__(self) -> str:
         if self.mean is None:
-            return f"{self.method} against {self.against}: no common seed with a {self.measure}"
+            return f"{self.method} against {self.against}: no common seed with a finite {self.measure}"
         interval = "" if self.low is None else f", 95 % interval {self.low:.4g} to {self.high:.4g}"
         p = "" if self.t_p_value is None else f", t test p = {self.t_p_value:.3g}"
         rank = "" if self.wilcoxon_p_value is None else f", Wilcoxon p = {self.wilcoxon_p_value:.3g}"
@@ -69,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences(Sequence[Difference]):
-    """Differences of all other methods from one."""
+    """Differences of all other methods from one method."""
 
     rows: tuple[Difference, ...]
 
@@ -89,44 +92,59 @@ class Differences(Sequence[Difference]):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The finished runs of several methods over several seeds."""
+    """Finished runs of several methods over several seeds.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie
+        >>> data = coterie.scenario("mixed-regression", clients=6)
+        >>> out = tempfile.mkdtemp() + "/comparison"
+        >>> comparison = coterie.compare(data, ["fedavg", "ifca"], seeds=2, out=out, rounds=2)
+        >>> [method.name for method in comparison.methods]
+        ['fedavg', 'ifca']
+    """
 
     folder: Path
-    """Folder with the runs; `coterie report FOLDER` shows them."""
+    """Folder of the runs; `coterie report FOLDER` writes their report."""
     runs: tuple[RunData, ...]
+    """All finished runs."""
 
     @classmethod
     def read(cls, folder: str | Path) -> Comparison:
         """Return the comparison in a folder that `compare` has written.
 
         Args:
-            folder: Folder of a comparison; runs that are not finished are left out.
+            folder: Folder of a comparison; unfinished runs are left out.
 
         Raises:
-            RunError: if the folder holds no finished run.
+            RunError: if the folder has no finished run.
         """
         return cls(Path(folder), tuple(read_runs(Path(folder))))
 
     @cached_property
     def methods(self) -> tuple[MethodRuns, ...]:
-        """The runs of each method: local models first, then one model, found groups, and known groups."""
+        """Runs of each method: local models, one global model, methods that find groups, and known groups."""
         return by_method(self.runs).methods
 
     @property
     def score_name(self) -> str:
-        """`accuracy` or `rmse`."""
+        """Name of the score: `accuracy` or `rmse`."""
         return by_method(self.runs).score_name
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Names of all figures that are numbers in some run, the score first."""
+        """Names of all numeric figures, the score first."""
         found = [name for run in self.runs for name, value in run.metrics.items() if _is_number(value)]
         return tuple(dict.fromkeys([self.score_name, *found]))
 
     # ---- tables ----------------------------------------------------------------------------------------------
 
     def columns(self, each_seed: bool = False) -> dict[str, list[Any]]:
-        """Return the figures as columns; arguments as in `to_frame`."""
+        """Return the figures as a dict of columns.
+
+        Args:
+            each_seed: As in `to_frame`.
+        """
         if each_seed:
             rows = [run for method in self.methods for run in method.runs]
             return {
@@ -149,11 +167,11 @@ class Comparison:
         """Return the figures as a pandas DataFrame.
 
         Args:
-            each_seed: One row for each run. By default one row for each method, with the mean over seeds and the sample
-                standard deviation ("NAME sd"), and the number of runs that diverged.
+            each_seed: Whether the frame has one row for each run. By default it has one row for each method, with means
+                over seeds, sample standard deviations ("NAME sd"), and the number of runs that diverged.
 
         Returns:
-            The frame.
+            A pandas DataFrame.
 
         Raises:
             InputError: if pandas is not installed.
@@ -161,7 +179,12 @@ class Comparison:
         return data_frame(self.columns(each_seed))
 
     def to_csv(self, path: str | Path | None = None, each_seed: bool = False) -> str:
-        """Return the figures as CSV, and write them to a file if one is named; see `to_frame`."""
+        """Return the figures as CSV.
+
+        Args:
+            path: File to write as well; by default none.
+            each_seed: As in `to_frame`.
+        """
         table = self.columns(each_seed)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -172,10 +195,10 @@ class Comparison:
     def to_latex(self, path: str | Path | None = None) -> str:
         """Return a LaTeX table (package booktabs) of the means and standard deviations over seeds.
 
-        The best mean of the score is bold, as far as a method neither diverged nor knew the groups.
+        The best mean score is bold, among methods that neither diverged nor know the true groups.
 
         Args:
-            path: File to write as well.
+            path: File to write as well; by default none.
         """
         found = by_method(self.runs)
         columns = [column for column in method_columns(found) if any(column.figures(m) for m in self.methods)]
@@ -201,18 +224,19 @@ class Comparison:
     # ---- differences -----------------------------------------------------------------------------------------
 
     def differences(self, against: str = "fedavg", measure: str | None = None) -> Differences:
-        """Return how much every other method differs from one of them, over seeds that both have.
+        """Return the differences of all other methods from one method, over common seeds.
 
-        Runs with the same seed saw the same data, so that they are compared in pairs. The intervals describe the
-        variation over seeds: seeds of one table or data set share its rows, so that they say nothing about other rows.
+        Runs with the same seed have the same data, so that they are compared in pairs. The intervals describe the
+        variation over seeds. All seeds of one table or data set share its rows, so that the intervals do not describe
+        the variation over other rows.
 
         Args:
             against: Name of the method that the others are compared with.
             measure: Name of a figure; by default the score (accuracy or RMSE).
 
         Returns:
-            Mean difference, paired t interval at 95 %, p-values of the paired t test and of the Wilcoxon signed-rank
-            test for each method; with few seeds a note says what they cannot tell.
+            Mean difference, paired 95 % t interval, and p-values of the paired t test and the Wilcoxon signed-rank test
+            for each method; with few seeds a note explains their limits.
 
         Raises:
             ConfigError: if there is no such method or figure.
@@ -229,10 +253,10 @@ class Comparison:
     # ---- figures ---------------------------------------------------------------------------------------------
 
     def figure(self, path: str | Path, measure: str | None = None) -> Path:
-        """Draw a figure of every method: one dot for each seed, and the mean with its 95 % t interval.
+        """Plot a figure for every method: one dot for each seed, and the mean with its 95 % t interval.
 
         Args:
-            path: File to write; its ending, .svg or .pdf, is the format.
+            path: File to write; its suffix, .svg or .pdf, determines the format.
             measure: Name of a figure of the runs; by default the score (accuracy or RMSE).
 
         Returns:
@@ -260,14 +284,14 @@ class Comparison:
 
 
 def check_figure(path: Path) -> None:
-    """Refuse a figure that cannot be drawn or written, before anything runs.
+    """Check before anything runs that a plot can be drawn and written.
 
     Raises:
-        ConfigError: if the ending is unknown, or matplotlib is not installed.
+        ConfigError: if the suffix is unknown, or matplotlib is not installed.
         StorageError: if the file cannot be written.
     """
     if path.suffix.lower() not in FIGURES:
-        raise ConfigError(f"a figure must end in {' or '.join(FIGURES)}, got {path.name!r}")
+        raise ConfigError(f"the file name of a figure must end in {' or '.join(FIGURES)}, got {path.name!r}")
     _matplotlib()
     check_output(path)
 
@@ -299,7 +323,7 @@ def _drawn(methods: Sequence[MethodRuns], name: str, form: str) -> bytes:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     file = io.BytesIO()
-    undated = {"Date": None} if form == "svg" else {"CreationDate": None}  # the same runs give the same file
+    undated = {"Date": None} if form == "svg" else {"CreationDate": None}  # so that the same runs give the same file
     figure.savefig(file, format=form, metadata=undated)
     return file.getvalue()
 
@@ -310,7 +334,7 @@ def _difference(method: MethodRuns, base: MethodRuns, name: str) -> Difference:
     values = np.array([mine - other for mine, other in pairs if mine is not None and other is not None])
     n, mean = len(values), float(values.mean()) if len(values) else None
     if mean is None or n < 2:
-        note = "" if mean is None else "one seed tells nothing about the variation"
+        note = "" if mean is None else "a single seed does not show the variation over seeds"
         return Difference(method.name, base.name, name, n, mean, None, None, None, None, None, note)
     half = _half_width(values)
     assert half is not None, "there are two values or more"
@@ -326,15 +350,15 @@ def _difference(method: MethodRuns, base: MethodRuns, name: str) -> Difference:
         _t_test(values),
         _wilcoxon(values),
         _better(name, low, high),
-        _few(n),
+        _small_sample_note(n),
     )
 
 
-def _few(seeds: int) -> str:
+def _small_sample_note(seeds: int) -> str:
     if seeds >= FEW_SEEDS:
         return ""
     least = 2 / 2**seeds
-    return f"with {seeds} seeds the Wilcoxon test cannot give less than p = {least:.3g}, and the t interval is wide"
+    return f"with {seeds} seeds the Wilcoxon test gives at least p = {least:.3g}, and the t interval is wide"
 
 
 def _half_width(values: Iterable[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Tables and verdicts as text: for the terminal and for docs/reproductions.md."""
+"""The page docs/reproductions.md with the tables and claims of all reproductions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SUMMARY = "How many of the claims of each figure or table hold; the sections bel
 
 
 def page(reproductions: Iterable[Reproduction], results: Path) -> str:
-    """docs/reproductions.md: every reproduction with what has been run of it."""
+    """Return docs/reproductions.md: all reproductions with their results so far."""
     parts = [
         NOTE,
         "# Reproductions\n",
-        "The figures of the papers beside ours. `coterie reproduce NAME` runs the cells that are not in "
-        "`papers/reproductions.jsonl` yet and adds them; `coterie reproduce NAME --quick` shows a small version in a "
-        "minute or two; `make reproductions` writes this page. In brackets: the number of seeds.\n",
+        "Results of the papers next to those of their reproductions. `coterie reproduce NAME` runs the cells that are "
+        "not in `papers/reproductions.jsonl` yet, and adds them; `coterie reproduce NAME --quick` runs a small version "
+        "in one or two minutes; `make reproductions` writes this page. Numbers of seeds are in brackets.\n",
     ]
     sections, rows = list[str](), list[list[str]]()
     for reproduction in reproductions:

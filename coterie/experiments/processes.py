@@ -1,6 +1,6 @@
-"""Run jobs in worker processes, one for each core, each with one-thread linear algebra.
+"""Run jobs in worker processes, one for each core, each with single-threaded linear algebra.
 
-Several small products at once beat one product cut in pieces, and do not collapse when the machine is shared.
+Several small matrix products in parallel are faster than one product on several threads, also on a shared machine.
 """
 
 from __future__ import annotations
@@ -28,31 +28,35 @@ Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 
 POLL_SECONDS = 1.0
-"""Longest time between two calls of `watch`."""
+"""Longest time between two calls of `watch`, in seconds."""
 RESTARTS = 2
-"""A job whose process was killed is run again at most this many times."""
+"""Largest number of times that a job is run again after its process was killed."""
 WORKER = "COTERIE_WORKER"
 """Environment variable that marks worker processes."""
 UNGUARDED = 97
-"""Exit code of a worker that was asked to start workers itself while it imported the user's script."""
+"""Exit code of a worker whose import of the user's script would start further workers."""
 GUARD = 'put the calls of your script under `if __name__ == "__main__":`, because every worker process imports it again'
+"""Advice for scripts without a main guard."""
 
 
 def in_processes(
     work: Callable[[Job], Outcome], jobs: Sequence[Job], workers: int | None, watch: Callable[[Sequence[Job]], None]
 ) -> Iterator[tuple[Job, Outcome | CoterieError]]:
-    """Yield each job with the value of `work(job)`, as they finish.
+    """Yield each job with the value of `work(job)`, in the order in which jobs finish.
 
-    A CoterieError is an outcome like any other; an unexpected error is raised. A job whose process was killed is run
-    again, at most `RESTARTS` times; after that its outcome is a RunError. The processes end with the caller, also when
-    the caller is killed.
+    A CoterieError is yielded as the outcome of its job, an unexpected error is raised. A job whose process was killed
+    is run again, at most `RESTARTS` times; then its outcome is a RunError. The worker processes end with the caller,
+    even if the caller is killed.
 
     Args:
-        work: A function that can be pickled; it is called in a worker process.
-        jobs: Its arguments, which can be pickled.
-        workers: Number of processes; without it one for each core.
-        watch: Called at the start with all jobs, since an earlier process may have run a part of them, and then about
-            once a second with those that are running.
+        work: Function that is called in a worker process; it must be picklable.
+        jobs: Arguments of the calls, which must be picklable.
+        workers: Number of processes; None: one for each core.
+        watch: Function that is called at the start with all jobs, since an earlier process may have run a part of them,
+            and then about once a second with the running jobs.
+
+    Yields:
+        A job and its outcome.
     """
     leave_if_importing_main()
     watch(jobs)
@@ -75,7 +79,7 @@ def in_processes(
                     pool.remove(worker)
                 else:
                     worker.task = waiting.popleft()
-                    worker.give()
+                    worker.send_task()
                 if answer.killed and task.killed < RESTARTS:
                     waiting.append(_Task(task.job, task.killed + 1))
                 else:
@@ -88,8 +92,8 @@ def in_processes(
 def leave_if_importing_main() -> None:
     """End this process if it is a worker that is still importing the user's script.
 
-    A script without a main guard calls `compare` again in each of its workers. The parent sees the exit code and says
-    what to do; everything else here would be a second error message, or a second run.
+    A script without a main guard calls `compare` again in each of its workers. The parent recognises the exit code and
+    explains what to do, so that the worker must not print a second error or start a second run.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -102,7 +106,7 @@ def leave_if_importing_main() -> None:
 
 @dataclass(frozen=True)
 class _Task(Generic[Job]):
-    """A job, and how often its process was killed."""
+    """A job, and the number of times that its process was killed."""
 
     job: Job
     killed: int = 0
@@ -110,23 +114,23 @@ class _Task(Generic[Job]):
 
 @dataclass(frozen=True)
 class _Answer(Generic[Outcome]):
-    """What a worker sends: the value of its job, or the error."""
+    """Answer of a worker: the value of its job, or the error."""
 
     value: Outcome | None = None
     error: Exception | None = None
     killed: bool = False
-    """Whether the process has ended without an answer; the error says how."""
+    """Whether the process has ended without an answer; the error has the reason."""
 
     def outcome(self) -> Outcome | CoterieError:
         if self.error is None:
-            return self.value  # type: ignore[return-value]  # which may be None only where Outcome may
+            return self.value  # type: ignore[return-value]  # None only if Outcome allows None
         if isinstance(self.error, CoterieError):
             return self.error
         raise self.error
 
 
 class _Worker(Generic[Job, Outcome]):
-    """A worker process and the task that it has, or gets as soon as it is ready."""
+    """A worker process and its current task, which it receives as soon as it is ready."""
 
     def __init__(self, work: Callable[[Job], Outcome], task: _Task[Job]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -135,50 +139,50 @@ class _Worker(Generic[Job, Outcome]):
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, work))
         try:
-            with _quiet_start():
+            with _worker_environment():
                 self._process.start()
         except OSError as error:
             raise RunError(
-                f"no worker process could be started ({error.strerror or error}): end other programs or use fewer jobs "
-                "at a time"
+                f"no worker process could be started ({error.strerror or error}): end other programs or run fewer jobs "
+                "in parallel"
             ) from error
         finally:
             theirs.close()
 
     @property
     def handles(self) -> tuple[Connection, int]:
-        """What becomes ready when there is an answer or the process has ended."""
+        """Objects to wait for: one of them becomes ready when there is an answer or the process has ended."""
         return self._pipe, self._process.sentinel
 
     def answer(self) -> _Answer[Outcome] | None:
         """Return the answer to the task, or None while there is none."""
-        ended = not self._process.is_alive()  # before the pipe is read: what was sent before the end counts
+        ended = not self._process.is_alive()  # before the pipe is read: an answer may precede the end
         try:
             while self._pipe.poll():
                 message: _Answer[Outcome] | None = self._pipe.recv()
                 if message is not None:
                     return message
                 self._ready = True
-                self.give()
+                self.send_task()
         except (EOFError, OSError):
             ended = True
-        return self._death() if ended else None
+        return self._answer_of_ended_process() if ended else None
 
-    def give(self) -> None:
-        """Send the task; whether the process has ended in the meantime shows in `answer`."""
+    def send_task(self) -> None:
+        """Send the task; `answer` notices if the process has ended meanwhile."""
         try:
             self._pipe.send(self.task.job)
         except OSError:
             self._process.kill()
 
     def end(self) -> None:
-        """Kill the process: it is idle, or nobody waits for its answer. Run folders survive that at any moment."""
+        """Kill the process, which is idle or whose answer is not needed; run folders survive a kill at any moment."""
         self._process.kill()
         self._process.join()
         self._process.close()
         self._pipe.close()
 
-    def _death(self) -> _Answer[Outcome]:
+    def _answer_of_ended_process(self) -> _Answer[Outcome]:
         self._process.join()
         code = self._process.exitcode or 0
         if code == UNGUARDED:
@@ -189,18 +193,18 @@ class _Worker(Generic[Job, Outcome]):
         times = f" {self.task.killed + 1} times" if self.task.killed else ""
         return _Answer(
             error=RunError(
-                f"its process {how}{times}, perhaps because memory ran out: run fewer jobs at a time, then resume it"
+                f"its process {how}{times}, perhaps because memory ran out: run fewer jobs in parallel, then resume it"
             ),
             killed=True,
         )
 
 
 @contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Processes started here use one thread for linear algebra and leave Ctrl-C to their parent, which ends them."""
+def _worker_environment() -> Iterator[None]:
+    """Start processes that use one thread for linear algebra and ignore Ctrl-C, since their parent ends them."""
     settings = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKER: "1"}
     before = {name: os.environ.get(name) for name in settings}
-    resource_tracker.ensure_running()  # or else it would be started below, and unblock the signal
+    resource_tracker.ensure_running()  # otherwise it would start below, and unblock the signal
     masked = None if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.update(settings)
     try:
@@ -219,9 +223,9 @@ def _quiet_start() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, work: Callable[[Job], Outcome]) -> None:
-    """Answer one job after the other until the parent ends this process."""
+    """Run one job after the other until the parent ends this process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with suppress(CoterieError):  # which is raised again when a name of the plugin is looked up
+    with suppress(CoterieError):  # raised again when a name of the plugin is looked up
         load_installed()
     pipe.send(None)  # ready
     while True:
@@ -236,7 +240,7 @@ def _answered(work: Callable[[Job], Outcome], job: Job) -> _Answer[Outcome]:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error if it can be sent to another process, else one with the same text; with its traceback as a note."""
+    """Return an error that can be sent to another process, with the traceback as a note."""
     error.add_note(f"in a worker process:\n{_traceback(error)}")
     try:
         ForkingPickler.loads(ForkingPickler.dumps(error))
@@ -250,7 +254,7 @@ def _traceback(error: Exception) -> str:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot stop its processes, and nobody reads what they would find."""
+    """End this process with its parent, which cannot do that itself if it is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

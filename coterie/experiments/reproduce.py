@@ -1,4 +1,4 @@
-"""Reproductions of the papers' figures and tables, which live beside the package in the folder `papers`."""
+"""Reproductions of figures and tables of papers, which are in the folder `papers` of the repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie.experiments.results import read
 
 FOLDER = "papers"
 RESULTS = CHECKOUT / FOLDER / "reproductions.jsonl"
-"""The file of finished cells, which belongs to the checkout whatever the current folder is."""
+"""File of finished cells, which is in the checkout and independent of the current folder."""
 
 
 def reproductions() -> Mapping[str, Reproduction]:
@@ -30,7 +30,11 @@ def reproductions() -> Mapping[str, Reproduction]:
 
 
 def find_reproduction(name: str) -> Reproduction:
-    """Return the reproduction of this name; the error for an unknown name suggests the nearest one."""
+    """Return the reproduction of this name.
+
+    Raises:
+        ConfigError: if the name is unknown; the message suggests the nearest one.
+    """
     known = reproductions()
     if name not in known:
         raise unknown_name("reproduction", name, known)
@@ -39,12 +43,14 @@ def find_reproduction(name: str) -> Reproduction:
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of a reproduction, as far as it has been run."""
+    """Results of a reproduction so far."""
 
     tables: Sequence[Table]
+    """Tables of the results next to those of the paper."""
     claims: Sequence[Claim]
+    """Claims with their verdicts."""
     failed: Sequence[str]
-    """Cells that could not be run, one line each."""
+    """One line for each cell that failed."""
 
 
 def reproduce(
@@ -60,34 +66,39 @@ def reproduce(
     on_progress: OnProgress = lambda cell, done: None,
     on_cell: OnCell = lambda cell, figures, seconds: None,
 ) -> Findings:
-    """Run the missing cells of one of the papers' figures or tables, and judge its claims.
+    """Run the unfinished cells of the reproduction of a figure or table, and check its claims.
 
     Args:
         name: Name of the reproduction, as `coterie reproduce` lists it.
-        quick: Run a small version that ends in a minute or two and leaves nothing behind.
-        seeds: Number of seeds (trials) of each cell; by default as listed.
+        quick: Whether to run a small version, which takes one or two minutes and stores nothing.
+        seeds: Number of seeds (trials) of each cell; by default the number that `coterie reproduce` lists.
         only: Run only cells whose name contains this text.
         jobs: Number of worker processes; by default one for each core.
-        out: Folder of the runs, from which an interrupted cell resumes.
+        out: Folder of the runs, from which interrupted cells are resumed.
         results: File to which finished cells are added; by default papers/reproductions.jsonl of the checkout.
-        on_start: Called with the cells that will be run.
-        on_progress: Called with a cell and the rounds it has done.
-        on_cell: Called with each finished cell, its figures and its seconds.
+        on_start: Function that is called with the cells that will be run.
+        on_progress: Function that is called repeatedly with a cell and its finished work.
+        on_cell: Function that is called with each finished cell, its figures and its duration in seconds.
 
     Returns:
         The tables, the claims and the cells that failed.
 
     Raises:
         ConfigError: if the name is unknown, or the package does not run from a checkout of the repository.
+
+    Example:
+        >>> import coterie
+        >>> findings = coterie.reproduce("ifca-figure3", quick=True)  # doctest: +SKIP
+        >>> [claim.text for claim in findings.claims if claim.holds is False]  # doctest: +SKIP
     """
     leave_if_importing_main()
     reproduction = find_reproduction(name)
-    kept = reproduction.kept_as
+    key = reproduction.kept_as
     seeds = seeds or (reproduction.quick_seeds if quick else reproduction.seeds)
     with tempfile.TemporaryDirectory() as scratch:
-        folder, file = (Path(scratch), Path(scratch) / "results.jsonl") if quick else (Path(out) / kept, Path(results))
-        cells = open_cells(reproduction, read(file, kept), seeds, quick, only)
+        folder, file = (Path(scratch), Path(scratch) / "results.jsonl") if quick else (Path(out) / key, Path(results))
+        cells = open_cells(reproduction, read(file, key), seeds, quick, only)
         on_start(cells)
-        failed = run_cells(kept, cells, folder, file, jobs, on_progress, on_cell)
-        found = read(file, kept)
+        failed = run_cells(key, cells, folder, file, jobs, on_progress, on_cell)
+        found = read(file, key)
     return Findings(reproduction.tables(found, quick), reproduction.claims(found, quick), failed)

@@ -1,4 +1,4 @@
-"""Running the cells of a reproduction: in processes side by side, each finished one written down at once."""
+"""Runs the cells of a reproduction in parallel processes, and stores each finished cell at once."""
 
 from __future__ import annotations
 
@@ -16,33 +16,39 @@ from coterie.experiments.results import append
 
 @dataclass(frozen=True)
 class _Measure:
-    """What a worker process does with a cell."""
+    """Function that measures a cell in a worker process and returns its figures and its duration in seconds."""
 
     out: Path
 
     def __call__(self, cell: Cell) -> tuple[Figures, float]:
-        begun = time.perf_counter()
-        return cell.measure(folder_of(self.out, cell)), time.perf_counter() - begun
+        started = time.perf_counter()
+        return cell.measure(folder_of(self.out, cell)), time.perf_counter() - started
 
 
 OnProgress = Callable[[Cell, int], None]
-"""Called now and then with a cell and how much of its work is done."""
+"""Function that is called repeatedly with a cell and its finished work."""
 OnCell = Callable[[Cell, Figures, float], None]
-"""Called with a finished cell, its figures and its seconds."""
+"""Function that is called with a finished cell, its figures and its duration in seconds."""
 
 
 def folder_of(out: Path, cell: Cell) -> Path:
-    """Where a cell keeps its run: its name as a path, and its seed."""
+    """Return the folder for the run of a cell, named by the cell and its seed."""
     return out / f"{re.sub('[^a-z0-9.=]+', '-', cell.name.lower()).strip('-')}-seed{cell.seed}"
 
 
 def open_cells(reproduction: Reproduction, found: Found, seeds: int, quick: bool, only: str | None) -> list[Cell]:
-    """The cells that have no result yet, of those whose name contains `only`."""
+    """Return the cells without a result whose name contains `only`.
+
+    Raises:
+        ConfigError: if no name of a cell contains `only`.
+    """
     cells = reproduction.cells(seeds, quick)
     chosen = [cell for cell in cells if only is None or only.lower() in cell.name.lower()]
     if not chosen:
         names = sorted({cell.name for cell in cells})
-        raise ConfigError(f"no cell of {reproduction.name} contains {only!r}; there are: {'; '.join(names)}")
+        raise ConfigError(
+            f"no cell of {reproduction.name} contains {only!r} in its name: choose from {'; '.join(names)}"
+        )
     return [cell for cell in chosen if cell.seed not in found.get(cell.name, {})]
 
 
@@ -55,7 +61,7 @@ def run_cells(
     on_progress: OnProgress = lambda cell, done: None,
     on_cell: OnCell = lambda cell, figures, seconds: None,
 ) -> list[str]:
-    """Run cells, or go on with them, and append each to the results file; return one line for each that failed."""
+    """Run or resume cells, append each finished cell to the results file, and return one line for each failure."""
     failed: list[str] = []
 
     def watch(unfinished: Sequence[Cell]) -> None:

@@ -1,4 +1,4 @@
-"""What a reproduction is made of: cells that are measured, tables beside the paper's, claims that hold or do not."""
+"""Parts of a reproduction: cells, which are measured, tables of the results, and claims, which hold or fail."""
 
 from __future__ import annotations
 
@@ -17,51 +17,56 @@ from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder
 
 Figures = dict[str, Any]
-"""What one cell found, ready for JSON."""
+"""Results of one cell as JSON values."""
 
 
 class Cell(Protocol):
-    """One measurement with one seed, small enough to be repeated when it was interrupted. Must survive pickling."""
+    """One measurement with one seed, small enough to be repeated after an interruption. Cells must be picklable."""
 
     @property
     def name(self) -> str:
-        """What is measured, the same for all seeds."""
+        """Name of the measurement, which is the same for all seeds."""
         ...
 
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """Seed of the measurement."""
+        ...
 
     @property
     def work(self) -> int:
-        """How long it takes, in units that are alike within one reproduction."""
+        """Amount of work, in a unit that all cells of a reproduction share."""
         ...
 
     def done(self, folder: Path) -> int:
-        """How much of `work` a folder shows as done."""
+        """Return the finished part of `work`, from the files in a folder."""
         ...
 
     def measure(self, folder: Path) -> Figures:
-        """Do it, or go on with it; `folder` is its own and may not exist yet."""
+        """Start or resume the measurement in a folder, which may not exist yet, and return its results."""
         ...
 
 
 class AtOnce:
-    """A cell that is done at once or not at all, and takes about as long as the others."""
+    """Base class of cells that store no partial results, and take about as long as each other."""
 
     @property
     def work(self) -> int:
+        """One unit of work."""
         return 1
 
     def done(self, folder: Path) -> int:
+        """Return 0: there are no partial results."""
         return 0
 
 
 Measure = Callable[["RunCell", FederatedDataset, Result], Figures]
+"""Function that returns the figures of a cell from its data and its result."""
 
 
 @dataclass(frozen=True)
 class RunCell:
-    """A cell that is one run of one method on one scenario, and figures taken from its result."""
+    """A cell that is one run of a method on a scenario, and returns figures of its result."""
 
     name: str
     seed: int
@@ -70,18 +75,20 @@ class RunCell:
     method: str
     options: Mapping[str, Any]
     take: Measure
-    """From the result to the figures; a function at the top of a module."""
+    """Function that returns the figures; it must be defined at the top level of a module."""
 
     @property
     def work(self) -> int:
+        """Number of rounds."""
         return int(self.options["rounds"])
 
     def done(self, folder: Path) -> int:
+        """Return the number of finished rounds."""
         records = folder / "records.jsonl"
         return records.read_bytes().count(b"\n") if records.is_file() else 0
 
     def measure(self, folder: Path) -> Figures:
-        """Run, or go on with the run in `folder`, or take a run that is finished there."""
+        """Run, resume or load the run in `folder`, and return its figures."""
         data = scenario(self.scenario, seed=self.seed, **self.scenario_options)
         return self.take(self, data, self._result(data, folder))
 
@@ -90,18 +97,18 @@ class RunCell:
         if not (folder / "config.toml").is_file():
             return carry_out(plan, folder)
         run = RunFolder.open(folder)
-        # an option that is younger than the run had its default there
+        # an option that was added after the run was started had its default value
         defaults = {option.name: option.default for option in plan.method.options()} | type(plan.method)().to_options()
         before = plain_options(defaults) | run.asked_config
         other = [name for name, value in plan.config.items() if before.get(name) != value]
         if other:
-            raise RunError(f"{folder} holds another run ({', '.join(other)} differ): move it away")
+            raise RunError(f"{folder} has a run with other options ({', '.join(other)}): move or delete the folder")
         return load(folder) if run.finished else resume(folder, data, warn=lambda text: None)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Text cells, the first column names the row."""
+    """A table of texts, whose first column has the names of the rows."""
 
     title: str
     header: Sequence[str]
@@ -110,12 +117,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something the paper says, or that should hold, and what was found."""
+    """A claim of a paper or an expected property, and whether the results confirm it."""
 
     text: str
+    """The claim."""
     holds: bool | None
-    """None: not enough has been run to tell."""
+    """Whether the claim holds; None if too few cells have been run."""
     evidence: str
+    """Figures that the verdict is based on."""
 
 
 Found = Mapping[str, Mapping[int, Figures]]
@@ -124,28 +133,31 @@ Found = Mapping[str, Mapping[int, Figures]]
 
 @dataclass(frozen=True)
 class Reproduction:
-    """One figure or table of a paper."""
+    """Reproduction of one figure or table of a paper."""
 
     name: str
     title: str
     paper: str
     notes: str
-    """How the paper was read, and what differs from it."""
+    """Interpretation of the paper, and differences from it."""
     needs: Sequence[str]
-    """Data sets that must be at hand."""
+    """Data sets that must be stored on this machine."""
     cells: Callable[[int, bool], Sequence[Cell]]
-    """The cells for so many seeds; the flag asks for the quick version."""
+    """Function of the number of seeds, and whether the version is quick, that returns the cells."""
     seeds: int
-    """How many seeds by default."""
+    """Default number of seeds."""
     quick_seeds: int
+    """Number of seeds of the quick version."""
     tables: Callable[[Found, bool], Sequence[Table]]
+    """Function of the results, and whether the version is quick, that returns the tables."""
     claims: Callable[[Found, bool], Sequence[Claim]]
+    """Function of the results, and whether the version is quick, that returns the claims."""
     family: str = ""
-    """Reproductions of one family have cells in common: what one of them has run, the others need not run."""
+    """Name of a family of reproductions that share cells, so that each cell is run only once for all of them."""
 
     @property
     def kept_as(self) -> str:
-        """The name under which cells and runs are kept."""
+        """Name under which cells and runs are stored."""
         return self.family or self.name
 
 
@@ -153,7 +165,7 @@ NOT_RUN = "not run"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """`95.12 ± 0.03 (2)`: mean, standard deviation (n - 1) and the number of seeds."""
+    """Return mean, standard deviation (n - 1) and number of values as text, such as `95.12 ± 0.03 (2)`."""
     if not values:
         return NOT_RUN
     mean = sum(values) / len(values)
@@ -164,11 +176,11 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def values_of(found: Found, cell: str, figure: str) -> list[float]:
-    """One figure of a cell over its seeds, in their order; empty if it was not run."""
+    """Return a figure of a cell for all its seeds, in their order; empty if the cell was not run."""
     return [figures[figure] for _, figures in sorted(found.get(cell, {}).items()) if figure in figures]
 
 
 def mean_of(found: Found, cell: str, figure: str) -> float | None:
-    """The mean over seeds, None if it was not run."""
+    """Return the mean of a figure over seeds; None if the cell was not run."""
     values = values_of(found, cell, figure)
     return sum(values) / len(values) if values else None

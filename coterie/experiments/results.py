@@ -1,4 +1,4 @@
-"""The file of finished cells: one JSON object a line, appended and never rewritten."""
+"""File of finished cells: one JSON object per line, to which lines are only appended."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from coterie.experiments.reproduction import Cell, Figures, Found
 
 @dataclass(frozen=True)
 class Finished:
-    """One line of the file: a cell that was run."""
+    """A finished cell, that is one line of the file."""
 
     reproduction: str
-    """Name under which the reproduction keeps its cells."""
+    """Name under which the reproduction stores its cells."""
     cell: str
     seed: int
     figures: Figures
     seconds: float
-    """Duration of the run, or of its last part if it was resumed."""
+    """Duration of the run in seconds, or of its last part if it was resumed."""
 
 
 FIELDS = {field.name for field in fields(Finished)}
 
 
 def append(file: Path, reproduction: str, cell: Cell, figures: Figures, seconds: float) -> None:
-    """Add a finished cell; it is on the disk when this returns."""
+    """Append a finished cell to the file; it is on the disk on return."""
     line = {
         "reproduction": reproduction,
         "cell": cell.name,
@@ -44,7 +44,7 @@ def append(file: Path, reproduction: str, cell: Cell, figures: Figures, seconds:
 
 
 def read(file: Path, reproduction: str) -> Found:
-    """Return the finished cells of one reproduction; of a cell that occurs twice, the last line counts."""
+    """Return the finished cells of one reproduction; if a cell occurs twice, the last line counts."""
     found: dict[str, dict[int, Figures]] = {}
     for line in read_lines(file):
         if line.reproduction == reproduction:
@@ -53,10 +53,10 @@ def read(file: Path, reproduction: str) -> Found:
 
 
 def read_lines(file: Path) -> list[Finished]:
-    """Return every finished cell in the order of the file; none if there is no such file.
+    """Return all finished cells in the order of the file; none if the file does not exist.
 
     Raises:
-        RunError: if a line is not as `append` writes it.
+        RunError: if a line is damaged.
     """
     if not file.is_file():
         return []
@@ -69,7 +69,7 @@ def read_lines(file: Path) -> list[Finished]:
             missing = {"JSON"}
         if missing:
             raise RunError(
-                f"{file}, line {number}: no finished cell, {', '.join(sorted(missing))} missing; remove the line"
+                f"{file}, line {number} is not a finished cell ({', '.join(sorted(missing))} missing): remove the line"
             )
         lines.append(Finished(**{name: line[name] for name in FIELDS}))
     return lines

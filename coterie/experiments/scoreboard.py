@@ -1,4 +1,4 @@
-"""The scoreboard of all methods, which lives beside the package in the folder `benchmarks`."""
+"""Scoreboard of all methods, which is in the folder `benchmarks` of the repository."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from coterie.experiments.reproduction import Cell, Found, Table
 from coterie.experiments.results import read
 
 KEPT_AS = "scoreboard"
-"""Name of its cells in the file of results."""
+"""Name of the scoreboard in the file of finished cells."""
 
 
 class Scoreboard(Protocol):
-    """The scoreboard as the folder `benchmarks` defines it."""
+    """Protocol of the scoreboard that the folder `benchmarks` defines."""
 
     results: Path
-    """File of finished cells, which belongs to the checkout."""
+    """File of finished cells in the checkout."""
 
     def cells(
         self, folder: Path | None, seeds: int | None, only: str | None, methods: str | None, small: bool
     ) -> Sequence[Cell]:
-        """Return the cells of the scenarios whose data is here."""
+        """Return the cells of the scenarios whose data is stored on this machine."""
         ...
 
     def absent(self, folder: Path | None, only: str | None, small: bool) -> Sequence[str]:
-        """Return one line for each source of data that is absent, of the scenarios that are asked for."""
+        """Return one line for each missing source of data of the chosen scenarios."""
         ...
 
     def summary(self, found: Found) -> Table:
@@ -85,27 +85,30 @@ def run_scoreboard(
 
     Args:
         board: The scoreboard.
-        folder: Folder with data files of the user's own.
+        folder: Folder with the user's data files.
         seeds: Number of seeds of each cell.
         only: Run only scenarios whose name contains this text.
-        methods: Names of rows separated by commas; by default all.
-        small: Run a small version that ends in about two minutes and leaves nothing behind.
+        methods: Names of rows, separated by commas; by default all.
+        small: Whether to run a small version, which takes about two minutes and stores nothing.
         workers: Number of worker processes; by default one for each core.
         results: File to which finished cells are added; by default that of the checkout.
-        on_start: Called with the cells that will be run.
-        on_progress: Called with a cell and how much of it is done.
-        on_cell: Called with each finished cell, its figures and its seconds.
+        on_start: Function that is called with the cells that will be run.
+        on_progress: Function that is called repeatedly with a cell and its finished work.
+        on_cell: Function that is called with each finished cell, its figures and its duration in seconds.
 
     Returns:
         All finished cells of the file, and the failures.
 
     Raises:
-        ConfigError: if no cell is asked for.
+        ConfigError: if no cell is left to run.
     """
     leave_if_importing_main()
     cells = board.cells(folder, seeds, only, methods, small)
     if not cells:
-        raise ConfigError("no cell is left: no scenario whose data is here has this text in its name")
+        raise ConfigError(
+            "no cell is left, because no scenario with stored data has this text in its name: change --only, or "
+            "download the data"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "results.jsonl" if small else results or board.results
         before = read(file, KEPT_AS)

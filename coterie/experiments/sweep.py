@@ -1,12 +1,12 @@
-"""Every combination of some options, run and ranked by the clients' validation samples.
+"""Sweep over all combinations of some options, ranked by the clients' validation samples.
 
-The validation samples are cut from the clients' training samples, and the runs get to see no test data at all, so the
-choice cannot depend on it.
+The validation samples are a part of the clients' training samples, and the runs have no test data, so that the choice
+cannot depend on it.
 
 ::
 
-    sweep.toml                what was asked; enough to go on after an interruption
-    jobs/001-lr=0.1-seed0/    a run folder, as `coterie run` writes it
+    sweep.toml                the plan, which is enough to resume after an interruption
+    jobs/001-lr=0.1-seed0/    a run folder like those of `coterie run`
     sweep.json                the ranking
 """
 
@@ -35,9 +35,9 @@ from coterie.experiments.compare import (
     check_data,
     check_no_seed,
     folder_path,
-    go_on,
     is_list,
     run_jobs,
+    run_or_resume,
     seed_list,
 )
 from coterie.experiments.processes import leave_if_importing_main
@@ -54,47 +54,50 @@ from coterie.training.runs.folder import read_toml
 from coterie.training.runs.locking import create_for_jobs
 
 SHARE = 0.2
-"""Of each client's training samples, for validation."""
+"""Default share of each client's training samples that is held out for validation."""
 FILE = "sweep.toml"
 MOST_RUNS = 100_000
-"""The most runs of a sweep."""
+"""Largest number of runs of a sweep."""
 LONGEST = 60
-"""Letters of a job's folder that tell its options."""
+"""Largest number of characters for the options in the name of a job's folder."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a sweep is about: all of sweep.toml."""
+class SweepPlan:
+    """Plan of a sweep, which is stored as sweep.toml."""
 
     scenario: str
-    """Its name, or that of a dataset of one's own."""
+    """Name of the scenario or of the user's dataset."""
     method: str
     """Name of the method."""
     over: Mapping[str, Sequence[Any]]
-    """The values of each swept option, as TOML holds them."""
+    """Values of each swept option, as TOML values."""
     seeds: Sequence[int]
+    """Seeds of each combination."""
     validation: float = SHARE
+    """Share of each client's training samples that is held out for validation."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What is the same in all runs, options of the scenario included."""
+    """Options that are the same in all runs, including those of the scenario."""
     data_sha256: str = ""
-    """Digest of a dataset of one's own: it cannot be made again from a name."""
+    """Digest of the user's dataset, which cannot be created again from a name."""
     settings: Mapping[str, Any] | None = None
     """All settings of a typed method; None: the method was given by name."""
 
     @property
     def variant(self) -> Variant:
+        """The method with its settings."""
         return Variant(self.method, self.method, self.settings)
 
     def combinations(self) -> list[dict[str, Any]]:
-        """The swept options of each cell, the last one varying fastest."""
+        """Return the swept options of each cell; the last option varies fastest."""
         return [dict(zip(self.over, values, strict=True)) for values in product(*self.over.values())]
 
     def jobs(self, folder: Path, number: int, cell: Mapping[str, Any]) -> list[Job]:
-        """The runs of one cell, one a seed."""
+        """Return the runs of one cell, one for each seed."""
         named = SCENARIOS.get(self.scenario)
         of_scenario = {option.name for option in named.options} if named else set()
-        told = ",".join(f"{name}={option_text(value)}" for name, value in cell.items())
-        words = re.sub(r"[^\w.,=+-]+", "_", told)[:LONGEST]
+        text = ",".join(f"{name}={option_text(value)}" for name, value in cell.items())
+        words = re.sub(r"[^\w.,=+-]+", "_", text)[:LONGEST]
         return [
             Job(
                 folder / "jobs" / f"{number:03d}-{words}-seed{seed}",
@@ -110,46 +113,50 @@ class Asked:
         ]
 
     def all_jobs(self, folder: Path) -> list[Job]:
+        """Return the runs of all cells."""
         return [job for number, cell in enumerate(self.combinations()) for job in self.jobs(folder, number, cell)]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of the swept options and how it did."""
+    """One combination of the swept options, and its results."""
 
     options: Mapping[str, Any]
+    """The swept options."""
     score: Spread | None = None
-    """The mean validation score over clients, one value a seed; None if it failed or is not finite in some seed."""
+    """Mean validation score over clients for each seed; None if a run failed or a score is not finite."""
     loss: Spread | None = None
-    """The same of the validation loss, which breaks ties."""
+    """Mean validation loss for each seed, which breaks ties."""
     seconds: float | None = None
-    """Of training, the mean over seeds."""
+    """Mean training time over seeds, in seconds."""
     failed: str = ""
-    """Why a seed has no result, or that its training diverged."""
+    """Reason why a seed has no result, or why its training diverged."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep found."""
+    """Result of a sweep: all combinations, ranked by their validation scores."""
 
     method: str
+    """Name of the method."""
     score_name: str
     """`accuracy` (higher is better) or `rmse` (lower is better)."""
     seeds: tuple[int, ...]
+    """Seeds of each combination."""
     cells: tuple[Cell, ...]
-    """The best first, those without a score last."""
+    """The combinations, the best first, those without a score last."""
     command: str
-    """What trains the best combination, on all training samples unless it needs some to know when to stop."""
+    """Command that trains the best combination, on all training samples unless early stopping needs some of them."""
     notes: tuple[str, ...]
-    """Cautions: a best value at the edge of what was tried."""
+    """Notes, for example that the best value is the largest one that was tried."""
 
     @property
     def best(self) -> dict[str, Any]:
-        """The swept options of the best cell, as keywords for `fit`."""
+        """Swept options of the best cell, as keyword arguments of `fit`."""
         return dict(self.cells[0].options)
 
     def summary(self) -> dict[str, Any]:
-        """What sweep.json holds."""
+        """Return the content of sweep.json."""
         return {
             "method": self.method,
             "score": f"validation {self.score_name}",
@@ -184,27 +191,34 @@ def sweep(
     learner: LearnerChoice | None = None,
     **options: Any,
 ) -> Sweep:
-    """Run every combination of the values in `over` and rank them by the clients' validation samples.
+    """Run all combinations of the values in `over`, and rank them by the clients' validation samples.
 
     Args:
-        data: Name of a scenario (runs are carried out in parallel worker processes, and every seed draws its own data),
-            or a dataset (one run after the other). Its test data is not touched.
+        data: Name of a scenario, whose runs are carried out in parallel worker processes, with other data for every
+            seed; or a dataset, whose runs are carried out one after the other. Its test data is not used.
         method: Name of the method, or a typed method whose other fields are the same in all runs.
-        over: The values of each option to try, such as {"lr": [0.01, 0.1], "local_steps": [1, 10]}. Options such as
+        over: Values to try for each option, such as {"lr": [0.01, 0.1], "local_steps": [1, 10]}. Options such as
             `optimizer` take texts ("adam", "sgd:momentum=0.9") or typed values.
-        seeds: Number of seeds of each combination, or a list of them.
-        validation: Share of each client's training samples that is held out and decides.
-        out: Folder for the runs. The same call with the same folder continues where it stopped. By default nothing is
-            kept.
-        learner: As in `fit`; a function only with a dataset.
+        seeds: Number of seeds of each combination, or a list of seeds.
+        validation: Share of each client's training samples that is held out for validation.
+        out: Folder for the runs. The same call with the same folder resumes an interrupted sweep. By default nothing is
+            stored.
+        learner: As in `fit`; a function is only allowed with a dataset.
         **options: Options that are the same for all runs, as in `fit`.
 
     Returns:
         The combinations, the best first.
 
     Raises:
-        ConfigError: if an option cannot be swept or does not fit; nothing has been written then.
-        RunError: if every combination failed, or the folder holds another sweep.
+        ConfigError: if an option cannot be swept or is not allowed; then nothing is written.
+        RunError: if all combinations failed, or the folder has another sweep.
+
+    Example:
+        >>> import coterie
+        >>> data = coterie.scenario("mixed-regression", clients=6)
+        >>> found = coterie.sweep(data, "ifca", over={"lr": [0.001, 0.1]}, clusters=2, rounds=2)
+        >>> sorted(found.best)
+        ['lr']
     """
     leave_if_importing_main()
     check_data(data)
@@ -218,66 +232,77 @@ def sweep(
     variant = Variant.of(method)
     if isinstance(data, str):
         if learner is not None and not isinstance(learner, str):
-            raise ConfigError("a learner of your own needs a dataset instead of a scenario's name: pass scenario(...)")
+            raise ConfigError("a user-defined learner needs a dataset, not the name of a scenario: pass scenario(...)")
         fixed = options if learner is None else {**options, "learner": learner}
-        plan_sweep(Asked(data, variant.method, over, seeds, validation, fixed, settings=variant.settings), folder)
-        return conclude(folder, run_sweep(folder))
-    asked = Asked(data.name, variant.method, over, seeds, validation, options, data.fingerprint(), variant.settings)
-    plan_sweep(asked, folder, data, learner)
-    return conclude(folder, _run_here(folder, replace(data, test=None, newcomers=None), learner))
+        plan_sweep(SweepPlan(data, variant.method, over, seeds, validation, fixed, settings=variant.settings), folder)
+        return rank_runs(folder, run_sweep(folder))
+    plan = SweepPlan(data.name, variant.method, over, seeds, validation, options, data.fingerprint(), variant.settings)
+    plan_sweep(plan, folder, data, learner)
+    return rank_runs(folder, _run_here(folder, replace(data, test=None, newcomers=None), learner))
 
 
 def plan_sweep(
-    asked: Asked, folder: Path, data: FederatedDataset | None = None, learner: LearnerChoice | None = None
+    plan: SweepPlan, folder: Path, data: FederatedDataset | None = None, learner: LearnerChoice | None = None
 ) -> None:
-    """Check everything, then write sweep.toml into a new folder, or find the same one there. Nothing runs yet.
+    """Check all settings of a sweep, and write sweep.toml into a new folder, without running anything.
 
-    `data` is a dataset of one's own; without it the scenario is built.
+    A folder with the same sweep is left unchanged.
+
+    Args:
+        plan: Plan of the sweep.
+        folder: New folder, or the folder of the same sweep.
+        data: Dataset of the user; by default the data of the scenario.
+        learner: Learner that a name cannot describe.
+
+    Raises:
+        ConfigError: if an option cannot be swept or is not allowed.
+        RunError: if the folder has another sweep.
     """
-    asked = _checked(asked)
+    plan = _checked(plan)
     if (folder / FILE).is_file():
-        if read_asked(folder) != asked:
-            raise RunError(
-                f"{folder} holds another sweep: choose another folder, or ask the same again to go on with it"
-            )
+        if read_plan(folder) != plan:
+            raise RunError(f"{folder} has another sweep: choose another folder, or repeat the same sweep to resume it")
         return
-    first = [job for job in asked.all_jobs(folder) if job.seed == asked.seeds[0]]
+    first = [job for job in plan.all_jobs(folder) if job.seed == plan.seeds[0]]
     seen = first[0].data() if data is None else replace(data, test=None, newcomers=None)
     for job in first:
-        prepare(seen, job.variant.choice(), learner, job.run_options())  # a mistake shows before anything is written
-    create_for_jobs(folder, FILE, {name: value for name, value in asdict(asked).items() if value not in ("", None)})
+        prepare(seen, job.variant.choice(), learner, job.run_options())  # finds mistakes before anything is written
+    create_for_jobs(folder, FILE, {name: value for name, value in asdict(plan).items() if value not in ("", None)})
 
 
-def _checked(asked: Asked) -> Asked:
-    """The same with values in their own types; an error for what cannot be swept."""
-    kind = asked.variant.kind
-    if asked.data_sha256 == "":
-        find_scenario(asked.scenario)
-    if not isinstance(asked.over, Mapping):
-        raise ConfigError(f"over must be a dict of lists, such as {{'lr': [0.1, 1]}}, got {shown(asked.over)}")
-    if not asked.over:
-        raise ConfigError("nothing to sweep: name at least one option with its values, such as over lr=0.01,0.1,1")
-    if not asked.seeds:
+def _checked(plan: SweepPlan) -> SweepPlan:
+    """Return the plan with values in the types of their options; raise ConfigError for options that cannot be swept."""
+    kind = plan.variant.kind
+    if plan.data_sha256 == "":
+        find_scenario(plan.scenario)
+    if not isinstance(plan.over, Mapping):
+        raise ConfigError(f"over must be a dict of lists, such as {{'lr': [0.1, 1]}}, got {shown(plan.over)}")
+    if not plan.over:
+        raise ConfigError("nothing to sweep: give at least one option and its values to try, such as lr=0.01,0.1,1")
+    if not plan.seeds:
         raise ConfigError("a sweep needs at least one seed")
-    of_scenario = SCENARIOS[asked.scenario].options if asked.scenario in SCENARIOS else ()
+    of_scenario = SCENARIOS[plan.scenario].options if plan.scenario in SCENARIOS else ()
     known = {option.name: option for option in kind.options()}
     over = {}
-    for name, values in asked.over.items():
+    for name, values in plan.over.items():
         if name in {option.name for option in of_scenario}:
-            raise ConfigError(f"{name} changes the data of {asked.scenario}, and scores on other data do not compare")
+            raise ConfigError(
+                f"{name} changes the data of {plan.scenario}, and scores on different data are not comparable: give it "
+                "a single value"
+            )
         if name in ("seed", "validation", "finetune"):
-            raise ConfigError(f"{name} is not swept: it is the same for all combinations; set it beside over")
-        if name in asked.options:
+            raise ConfigError(f"{name} cannot be swept, because all combinations must share it: give it a single value")
+        if name in plan.options:
             raise ConfigError(f"{name} is both set and swept: leave one of them out")
         over[name] = _values(name, values, known.get(name))
-    runs = math.prod(len(values) for values in over.values()) * len(asked.seeds)
+    runs = math.prod(len(values) for values in over.values()) * len(plan.seeds)
     if runs > MOST_RUNS:
         raise ConfigError(f"a sweep of {runs:,} runs is too large, at most {MOST_RUNS:,} are allowed: try fewer values")
-    return replace(asked, over=over, seeds=list(asked.seeds), options=plain_options(asked.options))
+    return replace(plan, over=over, seeds=list(plan.seeds), options=plain_options(plan.options))
 
 
 def _values(name: str, given: Sequence[Any], option: Option | None) -> list[Any]:
-    """The values to try; those of an unknown option are refused later, by the method, with the nearest name."""
+    """Return the checked values to try; the method refuses unknown options later, and suggests the nearest name."""
     if not is_list(given):
         raise ConfigError(f"{name} must be swept over a list of values, got {shown(given)}")
     values = [plain_value(value.item() if isinstance(value, np.generic) else value) for value in given]
@@ -287,54 +312,64 @@ def _values(name: str, given: Sequence[Any], option: Option | None) -> list[Any]
         raise ConfigError(f"{name} has no values to try: give at least one")
     twice = [value for value in values if values.count(value) > 1]
     if twice:
-        raise ConfigError(f"{name} lists {shown(twice[0])} twice: name every value once")
+        raise ConfigError(f"{name} lists {shown(twice[0])} twice: list every value once")
     return values
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether this folder was made by `plan_sweep`."""
+    """Return whether a folder was created by `plan_sweep`."""
     return (folder / FILE).is_file()
 
 
-def read_asked(folder: Path) -> Asked:
-    """What the sweep in this folder is about."""
+def read_plan(folder: Path) -> SweepPlan:
+    """Return the plan of the sweep in a folder."""
     try:
-        return Asked(**read_toml(folder / FILE))
+        return SweepPlan(**read_toml(folder / FILE))
     except TypeError:
-        raise RunError(f"{folder / FILE} is not as a sweep writes it: the folder is damaged, run it again") from None
+        raise RunError(f"{folder / FILE} is damaged: run the sweep again in another folder") from None
 
 
 def run_sweep(folder: Path, workers: int | None = None, progress: Progress = lambda job, done: None) -> dict[str, str]:
-    """Run, or go on with, every run of a sweep over a scenario; the names of those that failed, and why."""
-    asked = read_asked(folder)
-    if asked.data_sha256:
-        raise RunError(f"{folder} sweeps over arrays: go on with the same call of coterie.sweep in Python")
-    return run_jobs(asked.all_jobs(folder), workers, progress)
+    """Run or resume all runs of a sweep over a scenario; return the reasons of failures by name of the run."""
+    plan = read_plan(folder)
+    if plan.data_sha256:
+        raise RunError(
+            f"the sweep in {folder} uses a dataset of a Python script: resume it with the same call of coterie.sweep"
+        )
+    return run_jobs(plan.all_jobs(folder), workers, progress)
 
 
 def _run_here(folder: Path, data: FederatedDataset, learner: LearnerChoice | None) -> dict[str, str]:
-    """The same on a dataset of one's own, in this process, one run after the other."""
+    """Run or resume all runs of a sweep on a dataset in this process; return the reasons of failures."""
     failed = {}
-    for job in read_asked(folder).all_jobs(folder):
+    for job in read_plan(folder).all_jobs(folder):
         try:
             if not job.finished:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DivergenceWarning)  # the cell says so
-                    go_on(job.folder, data, job.variant.choice(), learner, job.run_options())
+                    warnings.simplefilter("ignore", DivergenceWarning)  # shown in the cell
+                    run_or_resume(job.folder, data, job.variant.choice(), learner, job.run_options())
         except CoterieError as error:
             failed[job.name] = str(error)
     return failed
 
 
-# ---- what came out -------------------------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------------------
 
 
-def conclude(folder: Path, failed: Mapping[str, str]) -> Sweep:
-    """Rank the cells of a sweep that has run, and write sweep.json; `failed` says why some runs have no result."""
-    asked = read_asked(folder)
+def rank_runs(folder: Path, failed: Mapping[str, str]) -> Sweep:
+    """Rank the cells of a sweep whose runs have ended, and write sweep.json.
+
+    Args:
+        folder: Folder of the sweep.
+        failed: Reasons of failures, by name of the run.
+
+    Raises:
+        RunError: if no combination has a finite validation score.
+    """
+    plan = read_plan(folder)
     cells, runs = [], {}
-    for number, options in enumerate(asked.combinations()):
-        jobs = asked.jobs(folder, number, options)
+    for number, options in enumerate(plan.combinations()):
+        jobs = plan.jobs(folder, number, options)
         found = [read_run(job.folder) for job in jobs if job.finished]
         if len(found) < len(jobs):
             cells.append((number, Cell(options, failed=_reason(jobs, failed))))
@@ -343,19 +378,19 @@ def conclude(folder: Path, failed: Mapping[str, str]) -> Sweep:
             if not cells[-1][1].failed:
                 runs[number] = found[0]
     if not runs:
-        raise RunError(f"every combination failed; the first: {cells[0][1].failed}")
+        raise RunError(f"all combinations failed; the first failure: {cells[0][1].failed}")
     higher = next(iter(runs.values())).higher_is_better
     ranked = sorted(cells, key=lambda numbered: _rank(numbered[1], higher))
     number, best = ranked[0]
     if best.score is None:
         raise RunError("no combination has a finite validation score: lower lr or scale the features")
     result = Sweep(
-        asked.method,
+        plan.method,
         runs[number].score_name,
-        tuple(asked.seeds),
+        tuple(plan.seeds),
         tuple(cell for _, cell in ranked),
-        run_command(_for_good(runs[number]), spelled=asked.over),
-        tuple(_edges(asked, best.options)),
+        run_command(_final_run(runs[number]), spelled=plan.over),
+        tuple(_edge_notes(plan, best.options)),
     )
     with writing(folder):
         write_json(folder / "sweep.json", finite_numbers(result.summary()))
@@ -372,7 +407,7 @@ def _cell(options: Mapping[str, Any], runs: Sequence[RunData]) -> Cell:
 
 
 def _over_seeds(runs: Sequence[RunData], metric: str) -> Spread | None:
-    """One value a seed; None if one is not finite, since a mean over the other seeds would flatter."""
+    """Return the metric of each seed; None if one is not finite, since the mean of the others would be optimistic."""
     values = [run.metrics[metric] for run in runs]
     return None if None in values else Spread(tuple(float(value) for value in values))
 
@@ -382,25 +417,25 @@ def _reason(jobs: Sequence[Job], failed: Mapping[str, str]) -> str:
 
 
 def _rank(cell: Cell, higher_is_better: bool) -> tuple[float, float]:
-    """Sorts the best first: by score, then by loss."""
+    """Return a sorting key that puts the best cell first: by score, then by loss."""
     if cell.score is None:
         return math.inf, math.inf
     return (-1 if higher_is_better else 1) * cell.score.mean, math.inf if cell.loss is None else cell.loss.mean
 
 
-def _for_good(run: RunData) -> RunData:
-    """As it would be run for good: on all training samples, unless patience needs some to watch."""
+def _final_run(run: RunData) -> RunData:
+    """Return the run as it is repeated for the final models: without validation split, unless patience needs one."""
     kept = {name: value for name, value in run.config.items() if name != "validation" or "patience" in run.config}
     return replace(run, config=kept)
 
 
-def _edges(asked: Asked, best: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each number whose best value is the least or the greatest tried, where it could go further."""
-    known = {option.name: option for option in asked.variant.kind.options()}
-    for name, values in asked.over.items():
+def _edge_notes(plan: SweepPlan, best: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note for each numeric option whose best value is the smallest or largest one that was tried."""
+    known = {option.name: option for option in plan.variant.kind.options()}
+    for name, values in plan.over.items():
         if len(values) < 2 or known[name].kind not in (int, float):
             continue
         if best[name] == max(values) and best[name] < known[name].high:
-            yield f"the best {name}, {best[name]:g}, is the greatest that was tried: greater ones may be better"
+            yield f"the best {name}, {best[name]:g}, is the largest value that was tried: larger ones may be better"
         if best[name] == min(values) and best[name] > known[name].low:
-            yield f"the best {name}, {best[name]:g}, is the least that was tried: smaller ones may be better"
+            yield f"the best {name}, {best[name]:g}, is the smallest value that was tried: smaller ones may be better"

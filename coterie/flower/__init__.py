@@ -1,4 +1,4 @@
-"""Clients elsewhere, reached through Flower: the server's half (`FlowerFederation`) and the node's (`make_client_app`).
+"""Federations of remote clients over Flower: the server side (`make_server_app`) and the node side (`make_client_app`).
 
-Nothing is imported here: a node's process begins anew for every message and needs only its own half.
+This module imports nothing: Flower starts a new process at the node for every message, which needs the node side only.
 """

@@ -1,4 +1,4 @@
-"""Who may bring which clients, and what their data must look like: the server's own rules for nodes.
+"""Admission rules of the server: the clients that each node may register, and the form that their data must have.
 
 ::
 
@@ -7,7 +7,7 @@
     clients = ["ward-1", "ward-2"]
 
     [[nodes]]
-    id = 1234567890123456789                         # or the node id that Flower gave it
+    id = 1234567890123456789                         # or the node id that Flower assigned
     clients = ["ward-3"]
 """
 
@@ -28,25 +28,29 @@ from cryptography.hazmat.primitives.serialization import (
 
 from coterie.core.shard import ClientId
 from coterie.errors import ConfigError
-from coterie.flower.schema import Demanded
+from coterie.flower.schema import RequiredSchema
 from coterie.flower.untrusted import check_texts, is_count, shown
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 
 Entries = Mapping[str | int, Iterable[ClientId]]
-"""Client ids by a node's id, or by its public key as text."""
+"""Client ids by node id, or by the text of the node's public key."""
 
 
 @dataclass(frozen=True)
 class AllowList:
-    """The clients that each node may bring. A node that is not listed may bring none."""
+    """The clients that each node may register. A node that is not listed may register none."""
 
     by_id: Mapping[int, frozenset[ClientId]] = field(default_factory=dict)
     by_key: Mapping[bytes, frozenset[ClientId]] = field(default_factory=dict)
-    """By public key, as DER."""
+    """Client ids by public key in DER format."""
 
     @classmethod
     def read(cls, source: str | Path | Entries) -> AllowList:
-        """Return the list in a TOML file, or in a mapping from node ids or public keys to client ids."""
+        """Return the list of a TOML file, or of a mapping from node ids or public keys to client ids.
+
+        Raises:
+            ConfigError: if the file cannot be read, a key is invalid, or a client is listed at two nodes.
+        """
         entries = source.items() if isinstance(source, Mapping) else _from_file(Path(source)).items()
         by_id: dict[int, frozenset[ClientId]] = {}
         by_key: dict[bytes, frozenset[ClientId]] = {}
@@ -59,8 +63,8 @@ class AllowList:
             taken = sorted(ids & owner.keys())
             if taken:
                 raise ConfigError(
-                    f"client {taken[0]!r} is allowed at node {shown(owner[taken[0]])} and at {shown(node)}: a client "
-                    "lives at one node"
+                    f"client {taken[0]!r} is allowed at node {shown(owner[taken[0]])} and at {shown(node)}: list every "
+                    "client at one node only"
                 )
             owner |= dict.fromkeys(ids, node)
             if isinstance(node, int):
@@ -70,37 +74,37 @@ class AllowList:
         return cls(by_id, by_key)
 
     def of(self, node: int, key: bytes) -> frozenset[ClientId]:
-        """Return the clients that this node may bring; `key` is its public key, empty where nobody knows it."""
+        """Return the clients that this node may register; `key` is its public key, empty if it is unknown."""
         found = self.by_id.get(node, frozenset())
         return found | self.by_key.get(_der(key), frozenset()) if key and self.by_key else found
 
 
 @dataclass(frozen=True)
 class Admission:
-    """The rules that a node must keep before its clients take part."""
+    """Rules that a node must meet before its clients take part."""
 
     allowed: AllowList | None = None
-    """None: every node may bring any client that no other node has brought."""
-    demanded: Demanded = field(default_factory=Demanded)
+    """None: every node may register any client that no other node has registered."""
+    required: RequiredSchema = field(default_factory=RequiredSchema)
     most_clients: int = MOST_CLIENTS
-    """Clients of one node."""
+    """Largest number of clients of one node."""
     most_samples: int = MOST_SAMPLES
-    """n_i of one client."""
+    """Largest number of training or test samples of one client."""
 
     def __post_init__(self) -> None:
         for name, value in (("most_clients", self.most_clients), ("most_samples", self.most_samples)):
             if not is_count(value, 1, 2**53):
-                raise ConfigError(f"{name} must be a whole number from 1 on, got {shown(value)}")
+                raise ConfigError(f"{name} must be a whole number of at least 1, got {shown(value)}")
 
     def foreign(self, node: int, key: bytes, clients: Iterable[ClientId]) -> str | None:
-        """Say which of these clients the node may not bring; None: it may bring all."""
+        """Return why the node may not register these clients; None if it may register all of them."""
         if self.allowed is None:
             return None
         known = self.allowed.of(node, key)
         if not known:
             return "is not in the list of allowed nodes"
         odd = next((client for client in clients if client not in known), None)
-        return None if odd is None else f"brings client {odd!r}, which is not allowed there"
+        return None if odd is None else f"registers client {odd!r}, which is not allowed at this node"
 
 
 def _from_file(path: Path) -> dict[str | int, list[ClientId]]:
@@ -113,19 +117,21 @@ def _from_file(path: Path) -> dict[str | int, list[ClientId]]:
         node = table.get("key", table.get("id")) if isinstance(table, dict) else None
         odd = not isinstance(table, dict) or table.keys() not in ({"key", "clients"}, {"id", "clients"})
         if odd or not isinstance(node, str | int) or not isinstance(table["clients"], list) or node in found:
-            raise ConfigError(f"{path}: every [[nodes]] needs key or id, each once, and clients = [...]")
+            raise ConfigError(
+                f"{path}: every [[nodes]] table needs a key or an id that no other table has, and clients = [...]"
+            )
         found[node] = table["clients"]
     if not found:
-        raise ConfigError(f"{path}: no node is listed, write [[nodes]] with key or id and clients")
+        raise ConfigError(f"{path} lists no node: add [[nodes]] tables with key or id, and clients")
     return found
 
 
 def _der(key: bytes) -> bytes:
-    """Return a public key, in OpenSSH's format or as PEM, in one format."""
+    """Return a public key in DER format; it may be given in OpenSSH or PEM format."""
     try:
         load = load_pem_public_key if key.lstrip().startswith(b"-----") else load_ssh_public_key
         return load(key.strip()).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     except (ValueError, UnsupportedAlgorithm, TypeError):
         raise ConfigError(
-            f"{shown(key.decode(errors='replace'))} is no public key: give what is in the node's .pub file"
+            f"{shown(key.decode(errors='replace'))} is not a public key: copy the content of the node's .pub file"
         ) from None

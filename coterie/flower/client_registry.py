@@ -27,16 +27,16 @@ from coterie.flower.agreement import agree
 from coterie.flower.exchange import Exchange
 from coterie.flower.schema import DataSchema, difference
 from coterie.flower.untrusted import one_line
-from coterie.flower.wire import Hello, Hosted, Lengths, hello_content, read_hosted
+from coterie.flower.wire import HostedClients, Lengths, OnboardingRequest, onboarding_content, read_hosted
 
 LOG = logging.getLogger("flwr")
-"""Flower's own, which goes where its users look."""
-FEW = 3
-"""Reasons that one sentence names at most."""
+"""Flower's logger, so that messages appear in the log of the server app."""
+MAX_REASONS = 3
+"""Largest number of reasons in one message."""
 
 
 class ClientRegistry:
-    """The clients by id, with the facts about them that their nodes sent."""
+    """Registered clients of a federation, with the facts that their nodes sent about them."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class ClientRegistry:
         """Create an empty registry.
 
         Args:
-            expected: Ids of clients that may come later.
-            bound: Nodes of clients, from an earlier part of the run.
-            schema: Form of their data, from an earlier part of the run; with it the list of clients is closed.
-            admission: Rules for nodes; None: the default limits and no other rule.
-            table: Schema of their tables, from an earlier part of the run.
+            expected: Ids of clients that may join later.
+            bound: Node of each client, from an earlier part of the run.
+            schema: Form of the data, from an earlier part of the run. If it is given, the list of clients is closed.
+            admission: Rules for nodes. None: the default limits and no other rule.
+            table: Schema of the tables, from an earlier part of the run.
             summaries: Whether nodes may send summaries of their tables.
         """
         self.bound: dict[ClientId, int] = dict(bound or {})
@@ -63,15 +63,15 @@ class ClientRegistry:
         """All ids, sorted; fixed after `collect`."""
         self.hashes: Words = hash_ids(self.clients)
         self.admission = Admission() if admission is None else admission
-        self.table: Schema | None = table or self.admission.demanded.table
-        """The schema that nodes encode their tables by; None before it is agreed on, and where nobody has a table."""
+        self.table: Schema | None = table or self.admission.required.table
+        """Schema that nodes encode their tables by; None before nodes agree on it, and if no node has a table."""
         self.column_notes: tuple[ColumnNote, ...] = ()
-        """What became of the columns of the tables when the schema was fitted."""
+        """How the columns of the tables are used, from the fit of the schema."""
         self.summaries = summaries
         self._schema = schema
-        self._hosted: dict[int, Hosted] = {}
+        self._hosted: dict[int, HostedClients] = {}
         self._refused: set[int] = set()
-        self._untold: list[Note] = []
+        self._unreported: list[Note] = []
 
     @property
     def profile(self) -> Profile:
@@ -80,7 +80,7 @@ class ClientRegistry:
 
     @property
     def schema(self) -> DataSchema:
-        """Form of the data that all nodes agree on; the number of classes is the server's own where it names one."""
+        """Form of the data that all nodes agree on; a number of classes given on the server takes precedence."""
         if self._schema is not None:
             return self._schema
         agreed = next(iter(self._hosted.values())).schema
@@ -88,21 +88,21 @@ class ClientRegistry:
 
     @property
     def _classes(self) -> int | None:
-        return self.admission.demanded.classes or None
+        return self.admission.required.classes or None
 
     @property
     def sizes(self) -> Positions:
-        """n_i before anything is held out, shape (m,); 0 for clients that are not registered yet."""
-        return self._of_each({c: n for h in self._hosted.values() for c, n in zip(h.clients, h.train, strict=True)})
+        """Training samples n_i before the validation split, shape (m,); 0 for clients that are not registered yet."""
+        return self._per_client({c: n for h in self._hosted.values() for c, n in zip(h.clients, h.train, strict=True)})
 
     @property
     def tests(self) -> Positions:
         """Number of test samples, shape (m,); 0 for clients that are not registered yet."""
-        return self._of_each({c: n for h in self._hosted.values() for c, n in zip(h.clients, h.test, strict=True)})
+        return self._per_client({c: n for h in self._hosted.values() for c, n in zip(h.clients, h.test, strict=True)})
 
     @property
     def lengths(self) -> Lengths | None:
-        """Lengths of the encoded rows of all tables; None where no node tells them."""
+        """Lengths of the encoded rows of all tables; None if no node sends them."""
         known = [(h.lengths, sum(h.train)) for h in self._hosted.values() if h.lengths is not None]
         if not known:
             return None
@@ -118,29 +118,30 @@ class ClientRegistry:
     def collect(self, exchange: Exchange, nodes: int = 1, wait: float = 600.0) -> list[Note]:
         """Onboard nodes until enough of them and all expected clients are registered, then close the list of clients.
 
-        If the app fails at every connected node, the registry does not wait any longer.
+        The registry stops waiting if the app fails at every connected node.
 
         Args:
             exchange: Connection to the nodes.
-            nodes: Smallest number of nodes.
+            nodes: Number of nodes to wait for.
             wait: Longest time to wait, in seconds.
 
         Returns:
             Notes about nodes that were refused or failed.
 
         Raises:
-            TrainingError: if too few nodes have connected in time.
+            ConfigError: if `nodes` is less than 1.
+            TrainingError: if too few nodes connect in time, or the app fails at all of them.
             InputError: if the nodes do not agree on their data, or no schema fits their tables.
         """
         if nodes < 1:
-            raise ConfigError(f"nodes must be a number from 1 on, got {nodes}: a run begins with one at least")
+            raise ConfigError(f"nodes must be at least 1, got {nodes}")
         found, end = dict[str, Note](), exchange.clock() + wait
         while True:
             for note in self.onboard(exchange):
-                if found.setdefault(note.reason, note) is note:  # the user should see why the run waits
+                if found.setdefault(note.reason, note) is note:  # so that the log shows why the run waits
                     LOG.warning("%s", note.reason)
             self._refuse_disagreement()
-            self._check_hope(exchange, nodes, found.values())
+            self._check_failed_apps(exchange, nodes, found.values())
             if self._complete(nodes) or exchange.clock() >= end:
                 break
             exchange.sleep(exchange.poll)
@@ -148,12 +149,12 @@ class ClientRegistry:
         if len(self._hosted) < nodes:
             why = f" ({notes[0].reason})" if notes else ""
             raise TrainingError(
-                f"{nodes} nodes were waited for, but {len(self._hosted)} have come within {wait:g} s{why}: start the "
-                "nodes, or wait longer"
+                f"only {len(self._hosted)} of {nodes} nodes registered clients within {wait:g} s{why}: start the "
+                "missing nodes, or increase wait"
             )
         notes += self._agree(exchange)
         self._close()
-        self._untold = notes
+        self._unreported = notes
         return notes
 
     def _close(self) -> None:
@@ -163,7 +164,7 @@ class ClientRegistry:
         self._schema = self.schema
 
     def _agree(self, exchange: Exchange) -> list[Note]:
-        """Fit a schema to the summaries of tables, and send it to the nodes that sent one."""
+        """Fit a schema to the summaries of tables, and send it to the nodes that sent the summaries."""
         offers = {node: hosted.offer for node, hosted in self._hosted.items() if hosted.offer is not None}
         if not offers:
             return []
@@ -183,9 +184,8 @@ class ClientRegistry:
         for note in notes:
             LOG.warning("%s", note.reason)
         if not self._hosted:
-            raise InputError(
-                f"no node can use the schema that was fitted to the tables: {'; '.join(n.reason for n in notes[:FEW])}"
-            )
+            reasons = "; ".join(note.reason for note in notes[:MAX_REASONS])
+            raise InputError(f"no node can use the schema that was fitted to the tables: {reasons}")
         return notes
 
     def _dismiss(self, node: int, why: str) -> Note:
@@ -194,14 +194,15 @@ class ClientRegistry:
         self.bound = {client: home for client, home in self.bound.items() if home != node}
         return self._refuse(node, hosted.clients, why)
 
-    def _check_hope(self, exchange: Exchange, nodes: int, notes: Iterable[Note]) -> None:
-        """Raise an error if enough nodes are connected, and the app of every one of them fails."""
+    def _check_failed_apps(self, exchange: Exchange, nodes: int, notes: Iterable[Note]) -> None:
+        """Raise an error if enough nodes are connected and the app fails at every one of them."""
         if self._hosted or not exchange.failed:
             return
         connected = exchange.nodes()
         if len(connected) >= nodes and connected <= exchange.failed:
             reasons = [note.reason for note in notes if note.node in map(str, connected)]
-            why = "; ".join(reasons[:FEW] + ([f"and {len(reasons) - FEW} more"] if len(reasons) > FEW else []))
+            more = [f"and {len(reasons) - MAX_REASONS} more"] if len(reasons) > MAX_REASONS else []
+            why = "; ".join(reasons[:MAX_REASONS] + more)
             raise TrainingError(
                 f"the app failed at every connected node ({why}): correct 'load' or its data, and start the run again"
             )
@@ -211,70 +212,72 @@ class ClientRegistry:
         return self._schema is not None
 
     def onboard(self, exchange: Exchange) -> list[Note]:
-        """Ask new nodes for their clients, and return notes about what went wrong, including those of `collect`.
+        """Ask new nodes for their clients, and return notes about problems, including those of `collect`.
 
-        A node that does not answer by the deadline delays the others once: it is not asked again until it responds.
+        A node that does not answer by the deadline delays the others only once: it is not asked again until it
+        responds.
         """
-        untold, self._untold = self._untold, []
+        unreported, self._unreported = self._unreported, []
         strangers = exchange.nodes() - self._hosted.keys() - self._refused
         free = exchange.free(strangers) if strangers else set[int]()
         if not free:
-            return untold
-        hello = hello_content(Hello(self.table, self.summaries))
-        heard = exchange.send(dict.fromkeys(sorted(free), hello))
+            return unreported
+        onboarding = onboarding_content(OnboardingRequest(self.table, self.summaries))
+        received = exchange.send(dict.fromkeys(sorted(free), onboarding))
         keys = exchange.keys() if self.admission.allowed is not None else {}
-        notes = untold + [Note(f"node {node} {reason}", node=str(node)) for node, reason in heard.troubles]
-        for node in sorted(heard.contents):
-            notes += self._admit(node, heard.contents[node], keys.get(node, b""))
+        notes = unreported + [Note(f"node {node} {reason}", node=str(node)) for node, reason in received.troubles]
+        for node in sorted(received.contents):
+            notes += self._admit(node, received.contents[node], keys.get(node, b""))
         return notes
 
     def _admit(self, node: int, content: RecordDict, key: bytes) -> list[Note]:
-        """Bind the clients of a node that nobody else has brought, whatever the node has sent."""
+        """Register the clients of a node, or refuse the node, whatever it has sent."""
         try:
             hosted = read_hosted(content, self.admission.most_clients, self.admission.most_samples)
-            why = self._why_not(node, hosted, key)
+            why = self._refusal_reason(node, hosted, key)
         except InputError as error:
             return [self._refuse(node, (), str(error))]
         except Exception as error:  # nothing that one node sends may stop the server
-            return [self._refuse(node, (), f"sent what cannot be checked ({one_line(str(error))})")]
+            return [self._refuse(node, (), f"sent a message that cannot be checked ({one_line(str(error))})")]
         if why is not None:
             return [self._refuse(node, hosted.clients, why)]
         unknown = tuple(c for c in hosted.clients if self._closed and c not in self.clients)
         self._hosted[node] = hosted
         self.bound |= {c: node for c in hosted.clients if c not in unknown}
         if unknown:
-            why = f"node {node} brings clients that the run does not know: they are left out"
+            why = f"node {node} has clients that are not part of the run: they are left out"
             return [Note(why, unknown, str(node))]
         return []
 
-    def _why_not(self, node: int, hosted: Hosted, key: bytes) -> str | None:
-        """Say why the clients of a node cannot take part; None: they can."""
+    def _refusal_reason(self, node: int, hosted: HostedClients, key: bytes) -> str | None:
+        """Return why the clients of a node cannot take part; None if they can."""
         why = self.admission.foreign(node, key, hosted.clients)
         if why is not None:
             return why
         taken = next((c for c in hosted.clients if self.bound.get(c, node) != node), None)
         if taken is not None:
-            return f"brings client {taken!r}, which lives at node {self.bound[taken]}: a client keeps its node"
+            owner = self.bound[taken]
+            return f"registers client {taken!r}, which belongs to node {owner}: a client cannot change its node"
         if hosted.offer is not None:
-            return None if self.table is None and self.summaries else "sent a summary that nobody has asked for"
-        odd = next(self.admission.demanded.differences(hosted.schema), None)
+            return None if self.table is None and self.summaries else "sent a summary that was not requested"
+        odd = next(self.admission.required.differences(hosted.schema), None)
         if odd is None and self._schema is not None:
             odd = difference(self._comparable(hosted.schema), self._schema, "the run")
         if odd is not None:
             return odd
         if self._closed and not set(self.clients) & set(hosted.clients):
-            return "brings nobody that the run knows: announce clients that come later"
+            return "has no client of this run: list clients that may join later under expected"
         return None
 
     def _comparable(self, schema: DataSchema) -> DataSchema:
-        """The schema of a node that may have met fewer classes than the server has named, or than the run knows."""
+        """Return the schema of a node with the run's number of classes, since the node may have seen only some."""
         known = self._classes if self._schema is None else self._schema.classes
         if schema.classes is None or schema.class_names or known is None or schema.classes > known:
             return schema
         return replace(schema, classes=known)
 
     def _refuse_disagreement(self) -> None:
-        """Raise where nodes bring data of different forms: neither of them may choose for all."""
+        """Raise an error if nodes have data of different forms: no node may decide for the others."""
         encoded = [node for node, hosted in self._hosted.items() if hosted.offer is None]
         if self._closed or not encoded:
             return
@@ -284,8 +287,8 @@ class ClientRegistry:
             odd = difference(self._comparable(self._hosted[node].schema), reference, f"node {first}")
             if odd is not None:
                 raise InputError(
-                    f"the nodes do not agree on their data: node {node} {odd}; leave one of them out, or name the "
-                    "expected form on the server (schema), which refuses the others"
+                    f"the nodes do not agree on their data: node {node} {odd}; leave one of them out, or give the "
+                    "server the expected form (option schema), so that it refuses the other"
                 )
 
     def _refuse(self, node: int, clients: tuple[ClientId, ...], why: str) -> Note:
@@ -295,5 +298,5 @@ class ClientRegistry:
     def _complete(self, nodes: int) -> bool:
         return len(self._hosted) >= nodes and all(self.node_of(c) is not None for c in self.clients)
 
-    def _of_each(self, counts: Mapping[ClientId, int]) -> Positions:
+    def _per_client(self, counts: Mapping[ClientId, int]) -> Positions:
         return np.array([counts.get(c, 0) for c in self.clients], dtype=np.int64)

@@ -1,10 +1,10 @@
-"""Clients behind a Flower Grid, as what a run is given instead of data: `fit(clients_of(grid, nodes=3), "ifca")`.
+"""Clients behind a Flower Grid, which a run takes instead of data: `fit(clients_of(grid, nodes=3), "ifca")`.
 
-The server knows ids, sizes and shapes, and no sample. What a resumed run has to know of them is in its folder:
+The server knows ids, sizes and shapes, but no samples. The folder of a run stores what a resumed run needs:
 
 ::
 
-    RUN/federation.json    the run's own name, who lives at which node, shapes
+    RUN/federation.json    name of the run, node of each client, form of the data
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coterie.flower.admission import Admission, AllowList, Entries
 from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.engine import CHANGE_FACTOR, FlowerFederation
 from coterie.flower.exchange import Exchange
-from coterie.flower.schema import DataSchema, Demanded, Expected
+from coterie.flower.schema import DataSchema, RequiredSchema, SchemaSource
 from coterie.flower.terms import Terms
 from coterie.flower.wire import MOST_CLIENTS, MOST_SAMPLES
 from coterie.methods.settings import RunSettings
@@ -41,24 +41,26 @@ from coterie.training.runs.files import read_checked_json, write_checked_json
 FILE = "federation.json"
 NOT_PRIVATE = (
     "the schema of the tables was fitted to summaries of the nodes, to which no noise is added, so that the run is not "
-    "private: give the server the schema beforehand (schema), such as that of a public table"
+    "private: give the server a schema beforehand (option schema), such as that of a public table"
 )
 
 
 @dataclass(frozen=True)
 class FlowerClients(RemoteClients):
-    """The clients of a registry, as a run is given them."""
+    """Clients of a registry, in the form that a run takes."""
 
     exchange: Exchange
     registry: ClientRegistry
     run: str
-    """The run's own name, by which clients keep their states; a resumed run has the same."""
+    """Name of the run, under which clients store their states; a resumed run has the same name."""
     quorum: float = 0.0
-    """See `FlowerFederation`, as the next two."""
+    """See `FlowerFederation`."""
     most_change: float | None = None
+    """See `FlowerFederation`."""
     change_factor: float | None = CHANGE_FACTOR
+    """See `FlowerFederation`."""
     scored: bool = True
-    """Whether test samples count."""
+    """Whether clients evaluate models on their test samples."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -78,7 +80,7 @@ class FlowerClients(RemoteClients):
         return tested if self.scored and bool(tested.any()) else None
 
     def fingerprint(self) -> str:
-        """A digest of ids and shapes: of the samples nothing is known."""
+        """Return a digest of ids and shapes; the server does not know the samples."""
         known = json.dumps([self.clients, self.profile.features, self.profile.classes])
         return hashlib.sha256(known.encode()).hexdigest()
 
@@ -88,7 +90,7 @@ class FlowerClients(RemoteClients):
     def connect(self, settings: RunSettings, tiers: Tiers) -> FlowerFederation:
         if settings.privacy is not None and self.registry.column_notes:
             raise ConfigError(NOT_PRIVATE)
-        # there are many trial runs, and clients keep their states separately for each
+        # there are many trial runs, and clients keep separate states for each
         run = self.run if self.scored else f"{self.run}/{tiers.K}/{settings.seed}"
         terms = replace(terms_of(run, self.profile, settings, tiers, self.scored), table=self.registry.table)
         return FlowerFederation(self.exchange, self.registry, terms, self.quorum, self.most_change, self.change_factor)
@@ -106,14 +108,14 @@ class FlowerClients(RemoteClients):
 
 
 def terms_of(run: str, profile: Profile, settings: RunSettings, tiers: Tiers, tests: bool = True) -> Terms:
-    """Return the terms of a run whose settings are settled.
+    """Return the terms of a run.
 
     Args:
-        run: Name of the run, by which clients keep their states.
-        profile: Kind of the data.
-        settings: Settings of the run.
+        run: Name of the run, under which clients store their states.
+        profile: Shape of a sample and number of classes.
+        settings: Final settings of the run.
         tiers: Composition of the method.
-        tests: Whether clients use their test samples, where they have some.
+        tests: Whether clients evaluate models on their test samples, if they have any.
     """
     return Terms(
         run=run,
@@ -139,53 +141,64 @@ def clients_of(
     change_factor: float | None = CHANGE_FACTOR,
     expected: Iterable[ClientId] = (),
     allowed: str | Path | Entries | None = None,
-    schema: Expected = None,
+    schema: SchemaSource = None,
     summaries: bool = True,
     most_clients: int = MOST_CLIENTS,
     most_samples: int = MOST_SAMPLES,
     again: str | Path | None = None,
 ) -> FlowerClients:
-    """Ask the nodes behind a grid which clients live there; with that the list of clients is closed.
+    """Ask the nodes behind a grid for their clients and close the list of clients.
 
     Args:
-        grid: The grid that Flower hands to a server app.
+        grid: Grid that Flower passes to a server app.
         nodes: Number of nodes to wait for, at most `wait` seconds.
-        wait: Seconds to wait for them.
-        deadline: Seconds that an exchange may take; clients without an answer by then are missing in it.
-        quorum: Share of the asked clients below which a round counts as if nobody had answered.
-        most_change: Answers whose change of a model is longer are refused.
-        change_factor: Answers whose change of a model is more than so many times as long as the median over the nodes
-            are refused, where three nodes or more have answered; None: any length.
-        expected: Ids of clients that may come later; others cannot once the run has begun.
-        allowed: Clients that each node may bring, by its public key or node id: a TOML file (`admission.py` shows one)
-            or a mapping. By default every node may bring clients that no other node has brought.
-        schema: Form of the data that is expected: shape, classes, names, scaling, or some of these; a JSON file, a
-            JSON text or a mapping. Nodes that differ are refused. By default all nodes must agree. The schema of a
-            table (`Result.schema`) is one that nodes encode their tables by.
+        wait: Longest time to wait for the nodes, in seconds.
+        deadline: Longest duration of an exchange, in seconds; clients that have not answered by then are missing.
+        quorum: Smallest share of the asked clients that must answer; with fewer answers a round changes nothing.
+        most_change: Largest norm of a change of a model; answers with a larger one are refused. None: no limit.
+        change_factor: Largest ratio of the norm of a change of a model to the median over the nodes, if at least three
+            nodes have answered; answers with a larger one are refused. None: no limit.
+        expected: Ids of clients that may join later; no other client can join after the start of the run.
+        allowed: Clients that each node may register, by its public key or node id: a TOML file (see
+            `coterie.flower.admission`) or a mapping. By default a node may register every client that no other node
+            has registered.
+        schema: Expected form of the data: shape, classes, names, scaling, or some of these, as a JSON file, a JSON text
+            or a mapping. Nodes that differ are refused. By default all nodes must agree. Nodes with tables encode them
+            by the schema of a table (`Result.schema`).
         summaries: Whether nodes may send summaries of their tables, to which a schema is fitted if none is given. A
             private run needs False, since no noise is added to them.
         most_clients: Largest number of clients of one node.
         most_samples: Largest number of samples of one client.
-        again: Folder of a run to resume, `coterie.resume(folder, clients)`: its clients are waited for, and live
-            where they lived.
+        again: Folder of a run to resume with `coterie.resume(folder, clients)`. All clients of that run are waited for,
+            and each keeps its node.
+
+    Returns:
+        The clients, which `coterie.fit` and `coterie.resume` take instead of data.
 
     Raises:
-        InputError: The nodes do not agree on the form of their data, and `schema` does not say which is right.
-        TrainingError: Fewer nodes than `nodes` came in time.
+        ConfigError: if an argument is not allowed, or a file of `allowed` or `schema` cannot be read.
+        InputError: if the nodes do not agree on the form of their data, and `schema` does not decide.
+        TrainingError: if fewer nodes than `nodes` register clients in time.
+
+    Example:
+        Inside the main function of a server app::
+
+            clients = clients_of(grid, nodes=3)
+            result = coterie.fit(clients, "ifca", clusters=2, out="/srv/runs/first")
     """
     admission = admission_of(allowed, schema, most_clients, most_samples)
     exchange = Exchange(grid, deadline)
     if again is None:
         registry, run = ClientRegistry(expected, admission=admission, summaries=summaries), uuid4().hex
     else:
-        registry, run = _known(Path(again), admission)
+        registry, run = _registry_of_run(Path(again), admission)
     registry.collect(exchange, nodes, wait)
-    known = {} if registry.table is None else _facts_of(registry.table, registry)
+    known = {} if registry.table is None else _table_facts(registry.table, registry)
     return FlowerClients("flower", exchange, registry, run, quorum, most_change, change_factor, **known)
 
 
-def _facts_of(table: Schema, registry: ClientRegistry) -> dict[str, Any]:
-    """What is known of clients whose data is a table, as `from_table` tells it."""
+def _table_facts(table: Schema, registry: ClientRegistry) -> dict[str, Any]:
+    """Return the facts about clients with tables that `from_table` returns about local data."""
     recommended: dict[str, object] = {"learner": "logistic" if table.classes else "linear:bias=true"}
     lengths = registry.lengths
     if lengths is not None:
@@ -196,17 +209,17 @@ def _facts_of(table: Schema, registry: ClientRegistry) -> dict[str, Any]:
 
 def admission_of(
     allowed: str | Path | Entries | None,
-    schema: Expected,
+    schema: SchemaSource,
     most_clients: int = MOST_CLIENTS,
     most_samples: int = MOST_SAMPLES,
 ) -> Admission:
-    """Return the rules for nodes, as `clients_of` takes them; files are read and checked."""
+    """Return the rules for nodes from the arguments of `clients_of`; files are read and checked."""
     entries = None if allowed is None else AllowList.read(allowed)
-    return Admission(entries, Demanded.read(schema), most_clients, most_samples)
+    return Admission(entries, RequiredSchema.read(schema), most_clients, most_samples)
 
 
-def _known(folder: Path, admission: Admission) -> tuple[ClientRegistry, str]:
-    """Return the registry of an earlier part of a run, and the run's own name."""
+def _registry_of_run(folder: Path, admission: Admission) -> tuple[ClientRegistry, str]:
+    """Return the registry and the name of a run that is resumed."""
     try:
         facts = read_checked_json(folder / FILE)
         schema = DataSchema.read(facts["schema"])
@@ -216,5 +229,6 @@ def _known(folder: Path, admission: Admission) -> tuple[ClientRegistry, str]:
         return registry, str(facts["run"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
-            f"{folder / FILE} cannot be read ({error}): the folder is no run with clients elsewhere, or damaged"
+            f"{folder / FILE} cannot be read ({error}): the folder is damaged or not a run with remote clients; name "
+            "another folder"
         ) from None

@@ -1,8 +1,8 @@
-"""What a node demands of every question, whoever asks: a server that need not be trusted does not set its own limits.
+"""Privacy limits that a node enforces on every request, so that its clients need not trust the server.
 
 ::
 
-    FOLDER/answers/CLIENT      by digest; as many bytes as the client has given answers, in all runs
+    FOLDER/answers/CLIENT      named by a digest; one byte for each answer of the client, over all runs
 """
 
 from __future__ import annotations
@@ -20,50 +20,64 @@ from coterie.flower.state import digest
 from coterie.privacy.accountant import Answer, epsilon
 from coterie.privacy.mechanism import Privacy
 
-FAILED = "this node could not answer: its own log says why"
-"""The one text for whatever goes wrong at a guarded node, since the text of an error may show samples or labels."""
+FAILED = "this node could not answer: see its log for the reason"
+"""Text of every unexpected error of a guarded node, since the original text could reveal samples or labels."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """The least privacy that the clients of a node go by, and how often they answer."""
+    """Least privacy that the clients of a node require, and the number of answers that each of them gives.
+
+    Args:
+        noise: Smallest allowed `privacy_noise` of a run.
+        answers: Largest number of answers of one client, over all runs.
+        choice: Largest allowed `privacy_choice`. None: clients answer only methods in which they choose no cluster.
+
+    Raises:
+        ConfigError: if a value is not above 0.
+
+    Example:
+        >>> from coterie.flower.guard import Guard
+        >>> round(Guard(noise=20.0, answers=10).epsilon(delta=1e-5), 2)
+        1.2
+    """
 
     noise: float
-    """The least `privacy_noise`."""
     answers: int
-    """How many answers a client gives at most, in all runs together."""
     choice: float | None = None
-    """The largest `privacy_choice`; None: clients answer only where they have no cluster to choose."""
 
     def __post_init__(self) -> None:
         if not self.noise > 0 or self.answers < 1 or (self.choice is not None and not self.choice > 0):
             raise ConfigError(f"a guard needs noise and choice above 0 and at least one answer, got {self}")
 
     def epsilon(self, delta: float) -> float:
-        """What all answers of a client give away together, whatever the servers do that it answers."""
+        """Return the privacy loss epsilon of all answers of a client together, whatever the servers do.
+
+        Args:
+            delta: Probability with which the bound may fail.
+        """
         return epsilon(Answer(Privacy("local", 1.0, self.noise).ratio, self.choice), self.answers, delta)
 
     def check(self, task: Task) -> None:
-        """Refuse every task whose replies are not private enough."""
+        """Raise RefusedError for a task whose replies are not private enough."""
         privacy = getattr(task, "privacy", None)  # a task that makes its replies private has this field
         if not isinstance(privacy, Privacy) or not privacy.local:
             raise RefusedError(
-                f"the clients of this node answer private questions only, but {task.name!r} is none: run with "
-                "privacy=local"
+                f"this node answers only requests with local differential privacy, but {task.name!r} has none: run "
+                "with privacy=local"
             )
         if privacy.noise < self.noise:
             raise RefusedError(
-                f"the clients of this node answer with privacy_noise of at least {self.noise:g}, but the run has "
-                f"{privacy.noise:g}"
+                f"this node requires privacy_noise of at least {self.noise:g}, but the run has {privacy.noise:g}"
             )
         if privacy.choice is not None and (self.choice is None or privacy.choice > self.choice):
-            most = "say no cluster" if self.choice is None else f"say their cluster with at most {self.choice:g}"
-            raise RefusedError(f"the clients of this node {most}, but the run has privacy_choice={privacy.choice:g}")
+            allowed = "no privacy_choice" if self.choice is None else f"privacy_choice of at most {self.choice:g}"
+            raise RefusedError(f"this node allows {allowed}, but the run has privacy_choice={privacy.choice:g}")
 
     def count(self, folder: Path, clients: Sequence[ClientId]) -> None:
-        """Count an answer of each of these clients before it is given; refuse if it is one too many.
+        """Count one answer of each client before it is given, and raise RefusedError if there are too many.
 
-        A byte is appended first and the length looked at then, so that two questions at a time are both counted.
+        The byte is appended before the file's length is read, so that two simultaneous requests are both counted.
         """
         home = folder / "answers"
         home.mkdir(parents=True, exist_ok=True)
@@ -75,5 +89,5 @@ class Guard:
                 given = os.fstat(file.fileno()).st_size
             if given > self.answers:
                 raise RefusedError(
-                    f"client {client!r} has given the {self.answers} answers that it gives in all runs together"
+                    f"client {client!r} has already given the {self.answers} answers that it gives over all runs"
                 )

@@ -1,4 +1,4 @@
-"""The node's half: one handler for every task, for the one or many clients whose data a user's function loads.
+"""The node side of a federation: one handler for all tasks, for the clients whose data a user's function loads.
 
 ::
 
@@ -37,19 +37,19 @@ from coterie.flower.limits import Limits, RefusedError
 from coterie.flower.plugins import load_plugins
 from coterie.flower.raw_table import RawTable
 from coterie.flower.schema import DataSchema
-from coterie.flower.state import Store
+from coterie.flower.state import ClientStateFolder
 from coterie.flower.terms import Terms
 from coterie.flower.untrusted import MissingPluginError
 from coterie.flower.wire import (
-    HELLO,
+    ONBOARDING,
     Answer,
-    Hello,
-    Hosted,
+    HostedClients,
     Lengths,
+    OnboardingRequest,
     Request,
     answer_content,
     hosted_content,
-    read_hello,
+    read_onboarding,
     read_request,
     task_of,
     unfit_content,
@@ -60,13 +60,13 @@ from coterie.plugins.loading import load_installed
 from coterie.training.runs.files import read_tensors
 
 LOG = logging.getLogger("flwr")
-"""Of the node; it stays there."""
+"""Flower's logger; its messages stay at the node."""
 Load = Callable[[Context], FederatedDataset | RawTable]
-"""The data of the clients that live at a node, as `from_arrays` or `raw_table` makes it."""
+"""Function that returns the data of a node's clients, as `from_arrays` or `raw_table` makes it."""
 STATE_FOLDER = "state-folder"
-"""In a node's config: where its clients keep what they keep for themselves."""
-UNMASKING = ("secagg_mod", "secaggplus_mod")
-"""Mods whose other half, at the server, cannot serve these exchanges."""
+"""Name in the node config of the folder for the states of clients."""
+UNSUPPORTED_MODS = ("secagg_mod", "secaggplus_mod")
+"""Mods whose server side does not work with these exchanges."""
 
 
 def make_client_app(
@@ -79,24 +79,34 @@ def make_client_app(
     limits: Limits | None = None,
     plugins: Sequence[str | Path] = (),
 ) -> ClientApp:
-    """Return the app of a node.
+    """Return the client app of a node.
 
     Args:
-        load: Called with the node's context for every message; returns the data of the clients that live here, as
-            `from_arrays` makes it, or their rows as `raw_table` holds them.
-        learner: Only for learners that a text from the server cannot build here: a function that returns a
-            torch.nn.Module, or a learner that starts from a file of this node.
-        state_folder: Folder for the states of clients, for methods in which clients keep a state; the node's config
-            may name another one (`state-folder`).
-        mods: Flower's mods for every message. SecAgg and SecAgg+ are refused.
-        guard: The least privacy that the clients here require, whatever the server says. They count their answers in
+        load: Function that is called with the node's context for every message and returns the data of the clients at
+            this node, as `from_arrays` makes it, or their rows, as `raw_table` makes them.
+        learner: A learner that the server cannot name by a text: a function that returns a torch.nn.Module, or a
+            learner that starts from a file of this node. By default the server names the learner.
+        state_folder: Folder for the states of clients, which some methods need; `state-folder` in the node config
+            takes precedence.
+        mods: Mods of Flower that wrap every message. SecAgg and SecAgg+ are refused.
+        guard: Least privacy that the clients at this node require, whatever the server asks. Answers are counted in
             the state folder, and no error text that leaves the node depends on data.
-        limits: The largest request that this node serves; by default generous ones.
-        plugins: Python files or modules that register tasks or tier members of your own. A relative path is looked for
-            in the app's folder. Plugins of installed packages and of `COTERIE_PLUGINS` need not be named.
+        limits: Largest request that this node serves; by default `Limits()`.
+        plugins: Python files or modules that register tasks or tier members of your own. A relative path is searched
+            in the app's folder. Plugins of installed packages and of `COTERIE_PLUGINS` need not be listed.
+
+    Returns:
+        The app, which Flower runs at the node.
 
     Raises:
         ConfigError: if a mod cannot be used or a plugin cannot be imported.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.flower.node import make_client_app
+        >>> def load(context):
+        ...     return coterie.from_arrays({"ward-7": ([[0.0], [1.0]], [0.5, 1.5])})
+        >>> app = make_client_app(load)
     """
     _refuse_masks(mods)
     load_plugins(plugins)
@@ -109,16 +119,16 @@ def make_client_app(
 def _refuse_masks(mods: Sequence[Mod]) -> None:
     for mod in mods:
         name = getattr(mod, "__name__", type(mod).__name__)
-        if name in UNMASKING or "secagg" in name.lower():
+        if name in UNSUPPORTED_MODS or "secagg" in name.lower():
             raise ConfigError(
-                f"mod {name}: the server's half of Flower's secure aggregation cannot serve these exchanges, so that "
-                "nothing would be masked: leave it out"
+                f"mod {name}: the server side of Flower's secure aggregation does not support these exchanges, so that "
+                "nothing would be masked: leave the mod out"
             )
 
 
 @dataclass(frozen=True)
 class Node:
-    """Serves the messages that come to one node."""
+    """Handler of the messages to one node. The fields are the arguments of `make_client_app`."""
 
     load: Load
     learner: LearnerChoice | None = None
@@ -127,7 +137,7 @@ class Node:
     limits: Limits = field(default_factory=Limits)
 
     def serve(self, message: Message, context: Context) -> Message:
-        """Do what the message asks; under a guard no error text that leaves the node depends on data."""
+        """Return the answer to a message; with a guard no error text that leaves the node depends on data."""
         try:
             return self._serve(message, context)
         except RefusedError:
@@ -139,53 +149,56 @@ class Node:
         raise TrainingError(FAILED)
 
     def _serve(self, message: Message, context: Context) -> Message:
-        """Do what the message asks, whatever the task, unless nobody waits for the answer any more.
+        """Return the answer to a message, whatever its task, unless the message has expired.
 
-        A busy SuperNode takes messages and starts with them later; Flower drops the answer to one whose time is over.
+        A busy SuperNode accepts messages and processes them later; Flower drops the answer to an expired message.
         """
         if message.metadata.created_at + message.metadata.ttl < time():
-            raise RefusedError(f"the {message.metadata.ttl:g} s of this message were over before it was begun: left")
-        request = None if task_of(message.content) == HELLO else _request(message.content)
+            raise RefusedError(f"this message expired after {message.metadata.ttl:g} s, before it was processed")
+        request = None if task_of(message.content) == ONBOARDING else _request(message.content)
         if request is not None:
             self.limits.check(request)
-        hello = read_hello(message.content) if request is None else None
+        onboarding = read_onboarding(message.content) if request is None else None
         loaded = self.load(context)
         if not isinstance(loaded, FederatedDataset | RawTable):
-            raise ConfigError(f"load must return what from_arrays or raw_table makes, got {type(loaded).__name__}")
-        if hello is not None:
-            return Message(self._introduction(hello, loaded), reply_to=message)
+            raise ConfigError(f"load must return the result of from_arrays or raw_table, got {type(loaded).__name__}")
+        if onboarding is not None:
+            return Message(self._onboarding_answer(onboarding, loaded), reply_to=message)
         assert request is not None
         data = loaded if isinstance(loaded, FederatedDataset) else self._encoded(loaded, request.terms.table)
         with torch.no_grad():
             answer = self._answer(request, data, context)
         return Message(answer_content(request.task.name, answer), reply_to=message)
 
-    def _introduction(self, hello: Hello, loaded: FederatedDataset | RawTable) -> RecordDict:
-        """Say which clients live here; of a table without a schema, its summary."""
+    def _onboarding_answer(self, onboarding: OnboardingRequest, loaded: FederatedDataset | RawTable) -> RecordDict:
+        """Return the clients at this node; for a table without a schema, its summary."""
         if isinstance(loaded, FederatedDataset):
             return hosted_content(_hosted(loaded))
-        if hello.table is not None:
+        if onboarding.table is not None:
             try:
-                data = self._encoded(loaded, hello.table)
-                told = hello.summaries and self.guard is None
-                return hosted_content(replace(_hosted(data), lengths=_lengths(data) if told else None))
+                data = self._encoded(loaded, onboarding.table)
+                with_lengths = onboarding.summaries and self.guard is None
+                return hosted_content(replace(_hosted(data), lengths=_lengths(data) if with_lengths else None))
             except CoterieError as error:
                 if self.guard is not None:
                     LOG.exception("the table does not fit the schema")
                 return unfit_content(str(error) if self.guard is None else FAILED)
-        if self.guard is not None or not hello.summaries:
-            who = "the clients of this node answer" if self.guard else "this run asks"
+        if self.guard is not None or not onboarding.summaries:
+            subject = "this node answers" if self.guard else "this run sends"
             raise RefusedError(
-                f"{who} private questions only, and no noise is added to the summary of a table: give the server the "
-                "schema beforehand"
+                f"{subject} private requests only, and no noise is added to the summary of a table: give the server a "
+                "schema beforehand (option schema)"
             )
         offer = loaded.offer()
-        return hosted_content(Hosted(offer.clients, offer.train, offer.test, offer=offer))
+        return hosted_content(HostedClients(offer.clients, offer.train, offer.test, offer=offer))
 
     def _encoded(self, table: RawTable, schema: Schema | None) -> FederatedDataset:
-        """Return the rows of a table as the schema of the run describes them."""
+        """Return the rows of a table, encoded by the schema of the run."""
         if schema is None:
-            raise ConfigError("this node has a table, but the run has no schema: the other nodes have arrays")
+            raise ConfigError(
+                "this node has a table, but the run has no table schema, since the other nodes have arrays: return "
+                "the same kind of data from load on every node"
+            )
         return table.dataset(schema, self.limits.values)
 
     def _answer(self, request: Request, data: FederatedDataset, context: Context) -> Answer:
@@ -197,8 +210,8 @@ class Node:
         group = _group(data, self._learner(terms), terms).take(positions)
         if not terms.keeps:
             return Answer(group.serve(request.task, request.broadcast))
-        store = Store(self._folder(context), terms.run)
-        store.forget(request.clients, request.keep_from)
+        store = ClientStateFolder(self._folder(context), terms.run)
+        store.delete_older(request.clients, request.keep_from)
         accepted = request.broadcast.each.get("accepted", torch.full((len(positions),), NEVER))
         states, lost = store.load(request.clients, accepted)
         before = states.store.rounds.clone()
@@ -208,12 +221,12 @@ class Node:
         return Answer(reply, lost)
 
     def _learner(self, terms: Terms) -> Learner:
-        """As the server says, unless it has to be made here; then it must be the one that the server means."""
+        """Return the learner that the server names, or the node's own, which must have the same name."""
         read = no_files if self.learner is None else read_tensors  # a server names no files of a node
         made = make_learner(self.learner or terms.learner, terms.profile, read)
         if made.spec != terms.learner:
             raise ConfigError(
-                f"the run has learner {terms.learner}, but this node was set up with {made.spec}: give both the same"
+                f"the run has learner {terms.learner}, but this node has {made.spec}: give both the same learner"
             )
         return made
 
@@ -221,14 +234,14 @@ class Node:
         named = context.node_config.get(STATE_FOLDER, self.state_folder)
         if named is None:
             raise ConfigError(
-                "clients keep something for themselves here, of this method or of a guard: name a folder of the node "
-                f"as state_folder of make_client_app, or {STATE_FOLDER} in the node's config"
+                "the method or the guard stores states of clients at the node, but no folder is given: pass "
+                f"state_folder to make_client_app, or set {STATE_FOLDER} in the node config"
             )
         return Path(str(named)).expanduser()
 
 
 def _request(content: RecordDict) -> Request:
-    """The request, after a look into installed plugins for a name that is not known yet."""
+    """Return the request; installed plugins are loaded if it contains an unknown name."""
     try:
         return read_request(content)
     except MissingPluginError:
@@ -239,9 +252,9 @@ def _request(content: RecordDict) -> Request:
         raise RefusedError(error) from None
 
 
-def _hosted(data: FederatedDataset) -> Hosted:
+def _hosted(data: FederatedDataset) -> HostedClients:
     tests = [0] * len(data.clients) if data.test is None else data.test.sizes.tolist()
-    return Hosted(data.clients, tuple(data.train.sizes.tolist()), tuple(tests), DataSchema.of(data))
+    return HostedClients(data.clients, tuple(data.train.sizes.tolist()), tuple(tests), DataSchema.of(data))
 
 
 def _lengths(data: FederatedDataset) -> Lengths:
@@ -256,20 +269,22 @@ def _positions(clients: Sequence[ClientId], data: FederatedDataset) -> Positions
     place = {client: i for i, client in enumerate(data.clients)}
     foreign = [client for client in clients if client not in place]
     if foreign:
-        raise ConfigError(f"client {foreign[0]!r} does not live at this node: it was there when the run began")
+        raise ConfigError(
+            f"client {foreign[0]!r} is no longer at this node, where it was registered: return it from load again"
+        )
     return np.array([place[client] for client in clients], dtype=np.int64)
 
 
 def _group(data: FederatedDataset, learner: Learner, terms: Terms) -> ClientGroup:
     if data.profile.features != terms.features:
-        raise ConfigError(f"samples here have shape {data.profile.features}, but those of the run {terms.features}")
+        raise ConfigError(f"samples at this node have shape {data.profile.features}, but the run has {terms.features}")
     dtype, cpu = torch_dtype(terms.dtype), torch.device("cpu")
     data = data if terms.tests else data.training_only()
     return ClientGroup.of(data, learner, dtype, cpu, terms.validation, terms.seed, keeps=False)
 
 
 def _without(broadcast: Broadcast, clients: Sequence[ClientId], lost: Sequence[ClientId]) -> Broadcast:
-    """The broadcast as for newcomers where the state is lost."""
+    """Return the broadcast with clients that have lost their state marked as newcomers."""
     if not lost:
         return broadcast
     gone = torch.tensor([client in lost for client in clients])

@@ -1,4 +1,4 @@
-"""What a node with a table sends before a schema is agreed on, and the checks of it: a node may send anything."""
+"""Summary of a node's table, which the node sends before the nodes agree on a schema, and the server's checks of it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from coterie.data.summary import ColumnSummary, Level, Levels, Moments, TableSum
 from coterie.flower.untrusted import check_texts, one_line, shown
 
 MOST_COLUMNS = 2_000
-"""Columns of a table."""
+"""Largest number of columns of a table."""
 LONGEST_COLUMN, LONGEST_LEVEL = 90, 100
-"""Characters of the name of a column and of a level; a feature is named by both."""
+"""Largest number of characters of the name of a column and of a level; names of features contain both."""
 ROUNDING = 1e-6
 """Relative error of a mean or a standard deviation that rounding may cause."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """The clients of a node, and names, counts, means and levels of the columns of its table. No row."""
+    """Clients of a node, with names, counts, means and levels of the columns of its table, but no rows."""
 
     clients: tuple[ClientId, ...]
     train: tuple[int, ...]
@@ -34,14 +34,18 @@ class Offer:
     summary: TableSummary
 
     def plain(self) -> dict[str, Any]:
-        """Return settings and summary as values that JSON can hold."""
+        """Return settings and summary as JSON values."""
         return {"settings": to_plain(self.settings), "summary": self.summary.plain()}
 
     @classmethod
     def read(
         cls, plain: Mapping[str, Any], clients: tuple[ClientId, ...], train: tuple[int, ...], test: tuple[int, ...]
     ) -> Offer:
-        """Return the offer that `plain` described; raise an error for figures that no table has."""
+        """Return the offer that `plain` returned.
+
+        Raises:
+            ValueError: if a value cannot come from a table.
+        """
         if len(plain["summary"]["columns"]) > MOST_COLUMNS:
             raise ValueError(f"a table may have at most {MOST_COLUMNS} columns, got {len(plain['summary']['columns'])}")
         settings = from_plain(TableSettings, plain["settings"], "settings of a table")
@@ -54,7 +58,7 @@ class Offer:
 
 
 def _faults(offer: Offer) -> Iterator[str]:
-    """Name what no table has, in the order of severity."""
+    """Yield the values that cannot come from a table, the most serious first."""
     summary, settings = offer.summary, offer.settings
     names = [column.name for column in summary.columns]
     named = (settings.target, *(settings.features or ()), *settings.drop, *names)
@@ -77,31 +81,36 @@ def _faults(offer: Offer) -> Iterator[str]:
 def _column_faults(column: ColumnSummary) -> Iterator[str]:
     if column.unreadable:  # there is no cell to count
         if one_line(column.unreadable) != column.unreadable:
-            yield "a reason that is no short line"
+            yield "a reason that is not one short line"
         return
-    listed = [levels for levels in (column.texts, column.marks, column.codes) if levels is not None]
-    for levels in listed:
-        yield from _level_faults(levels)
-    cells, unnamed = (column.numbers, column.dates), column.unnamed
-    rows = column.missing + column.infinite + unnamed.rows + sum(kind.rows for kind in cells)
+    for levels in (column.texts, column.marks, column.codes):
+        if levels is not None:
+            yield from _level_faults(levels)
+    yield from _row_faults(column)
+    for kind in (column.numbers, column.dates):
+        if kind.training > min(kind.rows, column.training):
+            yield "more training rows than rows"
+        if len({moments.reading for moments in kind.readings}) != len(kind.readings):
+            yield "a format that is listed twice"
+        for moments in kind.readings:
+            yield from _moment_faults(moments, kind.training)
+
+
+def _row_faults(column: ColumnSummary) -> Iterator[str]:
+    """Yield counts of cells that contradict the number of rows."""
+    unnamed = column.unnamed
+    rows = column.missing + column.infinite + unnamed.rows + column.numbers.rows + column.dates.rows
     rows += _rows_of(column.texts) + _rows_of(column.marks)
     complete = column.texts is not None and column.marks is not None
     # whole numbers among texts may be unnamed, and are counted as numbers as well
     hidden = column.numbers.rows - _rows_of(column.codes) if column.codes is not None else 0
     least, most = column.rows if complete else 0, column.rows + min(hidden, unnamed.rows)
     if not least <= rows <= most:
-        yield f"its cells are {rows}, but it has {column.rows} rows"
+        yield f"it has {rows} cells, but {column.rows} rows"
     if column.training_missing > min(column.missing, column.training) or column.training > column.rows:
         yield "more training rows than rows"
     if not unnamed.levels <= unnamed.rows or unnamed.training > min(unnamed.rows, column.training):
-        yield "unnamed levels that no row holds"
-    for kind in cells:
-        if kind.training > min(kind.rows, column.training):
-            yield "more training rows than rows"
-        if len({moments.reading for moments in kind.readings}) != len(kind.readings):
-            yield "a reading twice"
-        for moments in kind.readings:
-            yield from _moment_faults(moments, kind.training)
+        yield "unnamed levels that no row has"
 
 
 def _rows_of(levels: Levels) -> int:
@@ -111,16 +120,16 @@ def _rows_of(levels: Levels) -> int:
 def _level_faults(levels: tuple[Level, ...]) -> Iterator[str]:
     texts = check_texts((level.text for level in levels), "levels")
     if len(set(texts)) != len(texts):
-        yield "a level twice"
+        yield "a level that is listed twice"
     if any(not level.rows >= 1 or level.training > level.rows for level in levels):
-        yield "levels that no row holds"
+        yield "levels that no row has"
 
 
 def _moment_faults(moments: Moments, training: int) -> Iterator[str]:
     spread = moments.high - moments.low
     if spread < 0 or moments.count != training or not math.isfinite(spread):
-        yield "extremes or a count that no numbers have"
+        yield "an impossible minimum, maximum or count"
     slack = ROUNDING * max(abs(moments.low), abs(moments.high))
     inside = moments.low - slack <= moments.mean <= moments.high + slack
     if moments.count and (not inside or moments.deviation > spread / 2 + slack):
-        yield "a mean or a standard deviation that no numbers between its extremes have"
+        yield "a mean or a standard deviation that is impossible between its minimum and maximum"

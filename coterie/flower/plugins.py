@@ -1,6 +1,6 @@
-"""Plugins on the server and on nodes: how an app names them, and what a node says where one is missing.
+"""Plugins on the server and on nodes, and the error of a node that lacks one.
 
-A request names its task and the tier members in it. Both sides must know them, so a plugin is loaded on both.
+A request names its task and the tier members in it. Both sides must know them, so plugins are loaded on both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from coterie.flower.untrusted import MissingPluginError, shown
 from coterie.plugins.loading import FROM_FILE, load_plugin
 
 HOME = "coterie."
-"""Modules whose members every installation has."""
+"""Prefix of the modules that every installation has."""
 
 
 def load_plugins(plugins: Iterable[str | Path], folders: Iterable[str | Path] | None = None) -> None:
@@ -24,8 +24,8 @@ def load_plugins(plugins: Iterable[str | Path], folders: Iterable[str | Path] | 
 
     Args:
         plugins: Paths of Python files, or names of importable modules.
-        folders: Where files with a relative path and modules are looked for first; by default files are looked for in
-            the folders that Python imports from, which include that of the Flower app.
+        folders: Folders that are searched first for files with a relative path and for modules. By default files are
+            searched in the folders that Python imports from, which include the folder of the Flower app.
 
     Raises:
         ConfigError: if there is no such file or module, or importing it fails.
@@ -40,14 +40,14 @@ def load_plugins(plugins: Iterable[str | Path], folders: Iterable[str | Path] | 
 
 
 def origins_of(task: Task) -> dict[str, str]:
-    """Return the plugins that a task needs: the file or module that registers each name that is not Coterie's own."""
+    """Return the file or module that registers each member of a task which is not part of Coterie, by name."""
     return {
         member.name: _origin(type(member)) for member in _members(task) if not type(member).__module__.startswith(HOME)
     }
 
 
 def _members(value: object) -> Iterator[Registered]:
-    """Every named value in a task, itself included."""
+    """Yield every registered value in a task, including the task."""
     if isinstance(value, Registered):
         yield value
     if is_dataclass(value):
@@ -64,11 +64,11 @@ def _origin(member: type) -> str:
 
 
 def missing_plugin(error: UnknownMemberError, origins: Mapping[str, object]) -> MissingPluginError:
-    """Return the error for a request that names something which is not known here.
+    """Return the error for a request that names a member which is not registered at this node.
 
     Args:
-        error: The name that is unknown.
-        origins: The plugin of each name, as the server says.
+        error: Error with the unknown name.
+        origins: Plugin of each name, as the server sent it.
     """
     plugin = origins.get(error.name)
     if plugin is None:

@@ -1,7 +1,7 @@
-"""Checks of the settings of a run before anybody is asked: a typo must not cost the start of a federation.
+"""Checks of the settings of a run before any client is asked, so that a typo is found before the federation starts.
 
-Nothing is known of the clients yet, so the run is prepared for data of several kinds. Settings that suit none of them
-are refused; what depends on the real data is checked again after the first onboarding.
+The clients are still unknown, so the run is prepared for several kinds of data. Settings that suit none of them are
+refused; settings that depend on the real data are checked again after the first onboarding.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ PROFILES = (
     Profile((1024,), None),
     Profile((3, 64, 64), None),
 )
-"""Data of the kinds that nodes may have."""
+"""Kinds of data that nodes may have."""
 LEARNERS = (None, "mlp", "cnn", "representation")
-"""Learners to try where the run config names none: the server app may bring its own."""
+"""Learners to check with if the run config names none, since the server app may define its own."""
 CLIENTS = 100
 """Number of clients to check with, unless the settings ask for more clusters than that."""
 MOST_CLIENTS = 100_000
+"""Largest number of clients to check with."""
 SAMPLES = 1_000_000
-"""Training samples of each client, enough for any setting."""
+"""Number of training samples of each client, which is enough for any setting."""
 
 
 def check_run_options(method: MethodChoice, options: Mapping[str, Any]) -> None:
-    """Raise the error that a run with these options would end with, whatever data the nodes have.
+    """Raise the error that a run with these options would raise for every kind of data.
 
-    With method="auto" only the names of the options can be checked: the diagnosis needs the clients.
+    With method="auto" only the names of the options are checked, since the diagnosis needs the clients.
     """
     if method == AUTO:
         check_before_diagnosis(options)
@@ -72,7 +73,7 @@ def check_run_options(method: MethodChoice, options: Mapping[str, Any]) -> None:
 
 def _kinds(learner: object) -> Iterator[tuple[Profile, str | None]]:
     """Yield the pairs of data and learner to check with: the data for which the learner can be built, or all."""
-    if learner is None or "weights=" in str(learner):  # stored weights fit one shape of data, which nobody knows yet
+    if learner is None or "weights=" in str(learner):  # stored weights fit one shape of data, which is not known yet
         yield from ((profile, choice) for choice in LEARNERS for profile in PROFILES)
         return
     named, built = str(learner), False
@@ -94,7 +95,7 @@ def _can_be_built(learner: str, profile: Profile) -> bool:
 
 @dataclass(frozen=True)
 class UnseenClients(RemoteClients):
-    """Clients that have not come yet, with data of an assumed kind; they can be counted and not asked."""
+    """Clients that are not known yet, with an assumed kind of data; they cannot be asked."""
 
     kind: Profile = field(default=PROFILES[0])
     count: int = CLIENTS
@@ -121,11 +122,11 @@ class UnseenClients(RemoteClients):
 
     @property
     def store(self) -> None:
-        """Nothing is kept here."""
+        """None: no state is stored."""
         return
 
     def pooled(self, groups: Positions) -> None:
-        """The data of remote clients cannot be put in one place."""
+        """None: the data of remote clients cannot be pooled."""
         return
 
     def fingerprint(self) -> str:
@@ -138,10 +139,10 @@ class UnseenClients(RemoteClients):
         return self
 
     def save(self, folder: Path) -> None:
-        """Nothing is known of them."""
+        """Write nothing: no facts about the clients are known."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        raise NotImplementedError("settings are checked without asking anybody")
+        raise NotImplementedError("settings are checked without asking clients")
 
     def release(self, accepted: Tensor) -> None:
-        """They keep nothing."""
+        """Do nothing: no state is stored."""

@@ -1,4 +1,4 @@
-"""The rows of a node as its table has them, before the nodes have agreed on how to encode them.
+"""The table of a node, before the nodes have agreed on an encoding of its columns.
 
 ::
 
@@ -10,8 +10,8 @@
 
     app = make_client_app(load)
 
-Every node sends names, counts, means and levels of its columns (`offer`), the server fits one schema to those of all
-nodes, and every node encodes its rows by it (`dataset`).
+Every node sends names, counts, means and levels of its columns (`offer`), the server fits one schema to them, and every
+node encodes its rows by this schema (`dataset`).
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from coterie.errors import ConfigError, InputError, unknown_name
 from coterie.flower.offer import LONGEST_LEVEL, Offer
 from coterie.flower.untrusted import MOST_REASON, one_line
 
-if TYPE_CHECKING:  # a node that has no table does not need the code that reads one
+if TYPE_CHECKING:  # a node without a table does not load the code that reads tables
     from coterie.core.dataset import FederatedDataset
     from coterie.data.table import OpenTable
 
 Names = Sequence[str] | str | None
 MIN_LEVEL_ROWS = 3
-"""Smallest number of a node's rows with a text that the node names, if nobody says otherwise."""
+"""Default of the smallest number of rows with a text that a node names to the server."""
 HOLDOUT = 0.25
+"""Default share of each client's rows that is held out as test samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """The table of one node with the decisions of its user; nothing is read yet. See `raw_table`."""
+    """Table of one node with the settings to read it; see `raw_table`. The table is read when it is needed."""
 
     source: object
     client: str
@@ -54,11 +55,11 @@ class RawTable:
     min_level_rows: int = MIN_LEVEL_ROWS
 
     def offer(self) -> Offer:
-        """Return all that the server learns of the table before a schema is agreed on.
+        """Return the summary of the table, which is all that the server sees before the nodes agree on a schema.
 
         Raises:
             InputError: if the table cannot be read.
-            ConfigError: if an argument does not fit.
+            ConfigError: if an argument is not allowed or does not suit the table.
         """
         opened = self._open()
         settings = TableSettings(self.target, opened.asked, opened.left_out, self.task, self.missing, self.standardize)
@@ -78,29 +79,34 @@ class RawTable:
 
         Args:
             schema: The schema.
-            most_values: Largest number of values of all features together.
+            most_values: Largest allowed number of values of the encoded table.
 
         Raises:
             InputError: if the table does not fit the schema.
         """
         if self.target != schema.target:
-            raise InputError(f"it is to predict {self.target!r}, but the schema {schema.target!r}")
+            raise InputError(f"the target of the table is {self.target!r}, but that of the schema is {schema.target!r}")
         names = open_columns(self.source).names
         absent = next((column.name for column in schema.columns if column.name not in names), None)
         if absent is not None:
-            raise InputError(f"it has no column {absent!r}, which the schema reads")
+            raise InputError(f"the table has no column {absent!r}, which the schema needs")
         opened = self._open(schema)
         values = len(opened.rows) * len(schema.feature_names)
         if values > most_values:
-            raise InputError(f"by this schema the table becomes {values} values, but at most {most_values} are allowed")
+            raise InputError(
+                f"encoded by this schema the table has {values} values, but at most {most_values} are allowed"
+            )
         return opened.dataset(schema)
 
     def dealt(self, part: int, parts: int) -> RawTable:
-        """Return the rows of some of the clients, as if the table were split over nodes: for a trial.
+        """Return the rows of one part of the clients, to try a federation on a single table.
 
         Args:
-            part: Number of the part, from 0 on.
-            parts: Number of parts. Clients are dealt to them in turns, in the order of first appearance.
+            part: Index of the part, from 0.
+            parts: Number of parts. Clients are assigned to parts in turns, in the order of first appearance.
+
+        Returns:
+            A table with the rows of these clients.
 
         Raises:
             InputError: if there are fewer clients than parts.
@@ -116,7 +122,7 @@ class RawTable:
         ]
         if not mine:
             raise InputError(
-                f"the table has {len(place)} clients for {parts} nodes, so this node has none: start fewer nodes"
+                f"the table has {len(place)} clients for {parts} nodes, so that this node has none: start fewer nodes"
             )
         return replace(self, source={name: columns.values(name)[mine] for name in columns.names})
 
@@ -151,8 +157,8 @@ def raw_table(
 ) -> RawTable:
     """Return the table of a node, which is encoded by the schema that all nodes agree on.
 
-    The arguments are those of `coterie.from_table`, but the table may hold the rows of a single client. All nodes must
-    give the same target, features, drop, task, missing and standardize.
+    The arguments are those of `coterie.from_table`, but the table may have a single client. All nodes must use the same
+    target, features, drop, task, missing and standardize.
 
     Args:
         source: A DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or a path to .csv, .tsv or
@@ -162,19 +168,26 @@ def raw_table(
         features: Columns to predict from, as a list or separated by commas; by default all others that can be used.
         drop: Columns to leave out; nothing about them leaves the node.
         task: `classification` or `regression`; by default inferred from the target.
-        missing: `impute` or `refuse`.
+        missing: `impute` replaces missing values of features, `refuse` raises an error.
         standardize: Whether features are scaled to mean 0 and standard deviation 1 over the training rows of all nodes.
         holdout: Share of each client's rows that is held out as test samples; 0 or None: no test data.
         seed: Seed of the split into training and test rows.
-        min_level_rows: Smallest number of rows of this node with a text that the node names to the server. Rarer texts
-            are only counted, and become the level `other`. The classes of the target are always named.
+        min_level_rows: Smallest number of this node's rows with a text for the node to name that text to the server.
+            Rarer texts are only counted, and become the level `other`. The classes of the target are always named.
 
     Returns:
-        A value that the `load` of `make_client_app` returns.
+        The table, which the function `load` of `make_client_app` returns.
 
     Raises:
-        ConfigError: if an argument does not fit.
+        ConfigError: if an argument is not allowed.
+
+    Example:
+        >>> from coterie.flower.raw_table import raw_table
+        >>> columns = {"ward": ["a", "a", "b", "b"], "age": [30, 41, 52, 38], "days": [2.0, 3.5, 5.0, 3.0]}
+        >>> table = raw_table(columns, client="ward", target="days", holdout=0)
+        >>> table.offer().clients
+        ('a', 'b')
     """
     if not isinstance(min_level_rows, int) or min_level_rows < 1:
-        raise ConfigError(f"min_level_rows must be a whole number from 1 on, got {min_level_rows!r}")
+        raise ConfigError(f"min_level_rows must be a whole number of at least 1, got {min_level_rows!r}")
     return RawTable(source, client, target, features, drop, task, missing, standardize, holdout, seed, min_level_rows)

@@ -1,4 +1,4 @@
-"""What nodes must agree on before their models can be averaged: shapes, names, classes and scaling of the features."""
+"""Form of the data that nodes must agree on before models can be averaged: shapes, names, classes and scaling."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from coterie.errors import ConfigError, InputError
 from coterie.flower.untrusted import check_texts, is_count, read_json, reading, shown
 
 MOST_CLASSES = 100_000
+"""Largest number of classes."""
 MOST_VALUES = 10**8
-"""Numbers in one sample."""
+"""Largest number of values in one sample."""
 MOST_FILE = 50_000_000
-"""Characters of a schema file."""
+"""Largest number of characters of a schema file."""
 UNSCALED = "none"
-"""The scaling of features that were left as they are."""
+"""Scaling of features that are not scaled."""
 
 
 @dataclass(frozen=True)
 class DataSchema:
-    """The form of a node's data. An empty text or tuple says nothing."""
+    """Form of a node's data. An empty text or tuple means that this part is unknown."""
 
     features: tuple[int, ...] = ()
     """Shape of one sample."""
     classes: int | None = None
     """Number of classes; None for a regression."""
     feature_names: tuple[str, ...] = ()
+    """Names of the features."""
     class_names: tuple[str, ...] = ()
     """Names of class 0, 1, ..."""
     encoding: str = ""
-    """Digest of how the columns of a table became features; names alone do not show which text became 0."""
+    """Digest of the encoding of table columns as features; names alone do not show which text is encoded as 0."""
     scaling: str = ""
-    """Digest of the means and deviations that features were scaled by, or `none`. A digest, since means are data."""
+    """Digest of the means and deviations that features are scaled by, or `none`. Means are data, hence a digest."""
 
     @classmethod
     def of(cls, data: FederatedDataset) -> DataSchema:
@@ -47,14 +49,14 @@ class DataSchema:
 
     @classmethod
     def of_table(cls, schema: Schema) -> DataSchema:
-        """Return the schema of the data that every table becomes which is encoded by `schema`."""
+        """Return the schema of data that is encoded by the schema of a table."""
         return cls._of(schema, Profile((len(schema.feature_names),), len(schema.classes) or None))
 
     @classmethod
     def _of(cls, schema: Schema, profile: Profile) -> DataSchema:
         found = cls(profile.features, profile.classes, schema.feature_names)
         columns = [plain_column(column) for column in schema.columns]
-        # what replaces missing values is a mean, and only matters where there are some
+        # the replacement of missing values is a mean, and only matters if values are missing
         fills = [column.pop("fill", None) for column in columns]
         unscaled = set(schema.scales) == {(0.0, 1.0)} and not any(column.indicator for column in schema.columns)
         return replace(
@@ -66,16 +68,20 @@ class DataSchema:
 
     @property
     def profile(self) -> Profile:
-        """Shape and number of classes."""
+        """Shape of a sample and number of classes."""
         return Profile(self.features, self.classes)
 
     def plain(self) -> dict[str, object]:
-        """Return the schema as values that JSON can hold."""
+        """Return the schema as JSON values."""
         return asdict(self)
 
     @classmethod
     def read(cls, plain: Mapping[str, object]) -> DataSchema:
-        """Return the schema that `plain` described; raise ValueError for values that no data has."""
+        """Return the schema that `plain` returned.
+
+        Raises:
+            ValueError: if no data can have this schema.
+        """
         shape, classes = _lengths(plain["features"]), _class_count(plain["classes"])
         size = math.prod(shape)
         names = check_texts(_items(plain["feature_names"]), "feature names")
@@ -83,27 +89,32 @@ class DataSchema:
         if len(names) not in (0, size) or (labels and len(labels) != classes):
             raise ValueError(f"{len(names)} feature names and {len(labels)} class names do not fit the shape")
         digests = check_texts((plain[name] or UNSCALED for name in ("encoding", "scaling")), "digests")
-        said = (d if plain[name] else "" for name, d in zip(("encoding", "scaling"), digests, strict=True))
-        return cls(shape, classes, names, labels, *said)
+        known = (d if plain[name] else "" for name, d in zip(("encoding", "scaling"), digests, strict=True))
+        return cls(shape, classes, names, labels, *known)
 
 
 @dataclass(frozen=True)
-class Demanded:
-    """What the server demands of every node's data. None: whatever the nodes agree on."""
+class RequiredSchema:
+    """Form that the server requires of every node's data. None: any form that the nodes agree on."""
 
     features: tuple[int, ...] | None = None
+    """Shape of one sample."""
     classes: int | None = None
-    """Number of classes, of which a node may have met some only; 0 for a regression."""
+    """Number of classes, of which a node may have seen only some; 0 for a regression."""
     feature_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     encoding: str | None = None
     scaling: str | None = None
     table: Schema | None = None
-    """The schema that nodes encode their tables by; all other fields follow from it."""
+    """Schema that nodes encode their tables by; all other fields follow from it."""
 
     @classmethod
-    def read(cls, source: Expected) -> Demanded:
-        """Return the demands of a JSON file, a JSON text that begins with `{`, a mapping or a whole schema."""
+    def read(cls, source: SchemaSource) -> RequiredSchema:
+        """Return the required form from a JSON file, a JSON text that starts with `{`, a mapping or a schema.
+
+        Raises:
+            ConfigError: if the file or the text cannot be read, or no data can have this form.
+        """
         if source is None:
             return cls()
         plain = source.plain() if isinstance(source, DataSchema | Schema) else source
@@ -111,15 +122,7 @@ class Demanded:
             plain = _from_text(plain)
         if "columns" in plain:
             return cls._of_table(plain)
-        known = {field.name for field in fields(cls)} - {"table"}
-        odd = [name for name in plain if name not in known]
-        if odd:
-            raise ConfigError(f"schema has no field {odd[0]!r}: choose from {', '.join(sorted(known))}")
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in plain.items()
-            if value is not None and value != "" and value != () and value != []
-        }
+        given = cls._given_fields(plain)
         whole = {**DataSchema((1,)).plain(), **given}
         whole["classes"] = whole["classes"] or None
         if whole["feature_names"] and "features" not in given:
@@ -133,7 +136,20 @@ class Demanded:
         return cls(**given)
 
     @classmethod
-    def _of_table(cls, plain: Mapping[str, object]) -> Demanded:
+    def _given_fields(cls, plain: Mapping[str, object]) -> dict[str, Any]:
+        """Return the fields that are given and not empty, with tuples in place of lists."""
+        known = {field.name for field in fields(cls)} - {"table"}
+        odd = [name for name in plain if name not in known]
+        if odd:
+            raise ConfigError(f"schema has no field {odd[0]!r}: choose from {', '.join(sorted(known))}")
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in plain.items()
+            if value is not None and value != "" and value != () and value != []
+        }
+
+    @classmethod
+    def _of_table(cls, plain: Mapping[str, object]) -> RequiredSchema:
         try:
             table = Schema.of_plain(dict(plain))
             form = DataSchema.of_table(table)
@@ -151,13 +167,13 @@ class Demanded:
         )
 
     def differences(self, schema: DataSchema) -> Iterator[str]:
-        """Name what in the schema of a node is not as demanded."""
+        """Yield how the schema of a node differs from the required form."""
         if self.features is not None and schema.features != self.features:
             yield f"has samples of shape {schema.features}, but {self.features} was expected"
         if self.classes == 0 and schema.classes is not None:
-            yield f"has {schema.classes} classes, but numbers for labels were expected"
+            yield f"has {schema.classes} classes, but a numeric target was expected"
         elif self.classes and schema.classes is None:
-            yield f"has numbers for labels, but {self.classes} classes were expected"
+            yield f"has a numeric target, but {self.classes} classes were expected"
         elif self.classes and (schema.classes or 0) > self.classes:
             yield f"has {schema.classes} classes, but {self.classes} were expected"
         names = {"feature names": "feature_names", "class names": "class_names"}
@@ -166,45 +182,51 @@ class Demanded:
             if wanted is not None and found != wanted:
                 yield _named(what, found, f"{_listed(wanted, found)} was expected")
         if self.encoding is not None and schema.encoding != self.encoding:
-            yield f"encodes its table in another way than was expected: {ALIKE}"
+            yield f"encodes its table differently than expected: {USE_RAW_TABLE}"
         if self.scaling is not None and schema.scaling != self.scaling:
-            yield f"scales its features in another way than was expected: {SCALED}"
+            yield f"scales its features differently than expected: {OWN_SCALES}"
 
 
-ALIKE = "return raw_table(...) from load on every node, so that all tables are encoded by one schema"
-SCALED = f"every node scales by its own means; {ALIKE}"
+USE_RAW_TABLE = "return raw_table(...) from load on every node, so that all tables are encoded by one schema"
+OWN_SCALES = f"every node scales by its own means; {USE_RAW_TABLE}"
 
 
 def difference(one: DataSchema, other: DataSchema, of: str) -> str | None:
-    """Say how the schema of a node differs from that of another, which is named by `of`; None: they agree."""
+    """Return how the schema of a node differs from another one; None if they agree.
+
+    Args:
+        one: Schema of the node.
+        other: Schema to compare with.
+        of: Owner of the other schema, such as "node 2" or "the run".
+    """
     if one.features != other.features:
         return f"has samples of shape {one.features}, but those of {of} have {other.features}"
     if (one.classes is None) != (other.classes is None):
-        return f"has numbers for labels where {of} has classes, or the reverse"
+        return f"has a numeric target where {of} has classes, or the reverse"
     if one.feature_names != other.feature_names:
         expected = f"{of} has {_listed(other.feature_names, one.feature_names)}"
-        return _named("feature names", one.feature_names, f"{expected}: {ALIKE}")
+        return _named("feature names", one.feature_names, f"{expected}: {USE_RAW_TABLE}")
     if one.class_names != other.class_names:
         expected = f"{of} has {_listed(other.class_names, one.class_names)}"
-        return _named("class names", one.class_names, f"{expected}: encode all tables alike, with the same classes")
+        return _named("class names", one.class_names, f"{expected}: encode all tables with the same classes")
     if one.classes != other.classes:
         return (
-            f"has {one.classes} classes, but {of} has {other.classes}: if no node has met all of them, give the number "
-            f"to the server, schema='{{\"classes\": {max(one.classes or 0, other.classes or 0)}}}'"
+            f"has {one.classes} classes, but {of} has {other.classes}: if no node has seen all of them, give the "
+            f"number to the server, schema='{{\"classes\": {max(one.classes or 0, other.classes or 0)}}}'"
         )
     if one.encoding != other.encoding:
-        return f"encodes its table in another way than {of}: {ALIKE}"
+        return f"encodes its table differently than {of}: {USE_RAW_TABLE}"
     if one.scaling != other.scaling:
-        return f"scales its features in another way than {of}: {SCALED}"
+        return f"scales its features differently than {of}: {OWN_SCALES}"
     return None
 
 
 def _named(what: str, found: tuple[str, ...], expected: str) -> str:
-    return f"has {what} {_listed(found, ()) if found else 'nowhere'}, but {expected}"
+    return f"has {what} {_listed(found, ())}, but {expected}" if found else f"has no {what}, but {expected}"
 
 
 def _listed(names: tuple[str, ...], other: tuple[str, ...]) -> str:
-    """A few of the names, from the first on that differs from the other list."""
+    """Return some of the names, starting with the first that differs from the other list."""
     if not names:
         return "none"
     first = next((i for i, pair in enumerate(zip(names, other, strict=False)) if pair[0] != pair[1]), 0)
@@ -214,12 +236,12 @@ def _listed(names: tuple[str, ...], other: tuple[str, ...]) -> str:
 
 
 def _lengths(value: object) -> tuple[int, ...]:
-    """The shape of a sample; its lengths are looked at one by one, since a product of them may be huge."""
+    """Return the shape of a sample; its lengths are checked one by one, since their product may be huge."""
     shape, size = _items(value), 1
     for length in shape:
         size = size * length if isinstance(length, int) and is_count(length, 1, MOST_VALUES) else 0
         if not 1 <= size <= MOST_VALUES:
-            raise ValueError(f"features must be lengths from 1 on with a product of at most {MOST_VALUES}")
+            raise ValueError(f"features must be lengths of at least 1 with a product of at most {MOST_VALUES}")
     return tuple(length for length in shape if isinstance(length, int))
 
 
@@ -255,5 +277,5 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
-Expected = str | Path | Mapping[str, object] | DataSchema | Schema | None
-"""What a user may give as the expected form of the data."""
+SchemaSource = str | Path | Mapping[str, object] | DataSchema | Schema | None
+"""Values that users may give as the expected form of the data."""

@@ -1,4 +1,4 @@
-"""The server's half: an app that reads everything from Flower's run config, and leaves an ordinary run folder.
+"""The server side of a federation: an app that reads its settings from Flower's run config and writes a run folder.
 
 ::
 
@@ -6,7 +6,7 @@
 
     app = make_server_app()
 
-    [tool.flwr.app.config]        # pyproject.toml of the app; `flwr run . --run-config "rounds=5"` overrules it
+    [tool.flwr.app.config]        # pyproject.toml of the app; `flwr run . --run-config "rounds=5"` overrides it
     method = "ifca"
     clusters = 4
     nodes = 3
@@ -44,29 +44,40 @@ from coterie.training.result import Result, load
 from coterie.training.runs.folder import RunFolder
 
 OPTIONS = (
-    Option("method", str, "a name from `coterie methods`", "ifca"),
-    Option("out", str, "folder of the run, from the root; an existing unfinished run is resumed"),
-    Option("nodes", int, "nodes to wait for before the first round", 1, low=1),
-    Option("wait", float, "seconds to wait for them", 600.0, above=0),
+    Option("method", str, "name of the method, see `coterie methods`", "ifca"),
+    Option("out", str, "folder of the run, as an absolute path; an existing unfinished run is resumed"),
+    Option("nodes", int, "number of nodes to wait for before the first round", 1, low=1),
+    Option("wait", float, "longest time to wait for the nodes, in seconds", 600.0, above=0),
     Option(
-        "deadline", float, "seconds that an exchange may take; who has not answered by then is missing", 600.0, above=0
+        "deadline",
+        float,
+        "longest duration of an exchange, in seconds; clients that have not answered by then are missing",
+        600.0,
+        above=0,
     ),
-    Option("quorum", float, "share of the asked clients below which a round is no update", 0.0, low=0, high=1),
-    Option("most_change", float, "answers whose change of a model is longer are refused", above=0),
+    Option(
+        "quorum",
+        float,
+        "smallest share of the asked clients that must answer; with fewer answers a round changes nothing",
+        0.0,
+        low=0,
+        high=1,
+    ),
+    Option("most_change", float, "largest norm of a change of a model; larger ones are refused", above=0),
     Option(
         "change_factor",
         float,
-        "answers whose change of a model is more than so many times as long as the median over the nodes are refused; "
-        "0: any length",
+        "largest ratio of the norm of a change of a model to the median over the nodes; larger ones are refused; "
+        "0: no limit",
         CHANGE_FACTOR,
         low=0,
     ),
-    Option("allowed", str, "TOML file with the clients that each node may bring, from the root"),
+    Option("allowed", str, "TOML file with the clients that each node may register, as an absolute path"),
     Option(
         "schema",
         str,
-        "expected form of the data, or the schema of a table by which nodes encode theirs, a JSON file or a JSON text; "
-        "nodes that differ are refused",
+        "expected form of the data, or the table schema that nodes encode their tables by, as a JSON file or a JSON "
+        "text; nodes that differ are refused",
     ),
     Option("most_clients", int, "largest number of clients of one node", MOST_CLIENTS, low=1),
     Option("most_samples", int, "largest number of samples of one client", MOST_SAMPLES, low=1),
@@ -74,40 +85,43 @@ OPTIONS = (
         "plugins",
         str,
         "Python files or modules that register methods, tier members or tasks, separated by commas; a relative path is "
-        "looked for in the app's folder",
+        "searched in the app's folder",
         "",
     ),
     Option(
         "track",
         Tracker,
-        "trackers that copy the figures of the run, such as mlflow:experiment=wards; several are joined by ' + '",
+        "trackers that also record the run, such as mlflow:experiment=wards; several are joined by ' + '",
         (),
         several=True,
     ),
-    Option("expected", str, "ids of clients that may come later, separated by commas", ""),
+    Option("expected", str, "ids of clients that may join later, separated by commas", ""),
 )
-"""What the run config says besides the options of the method."""
+"""Settings of the run config besides the options of the method."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A run config, read."""
+    """Checked settings of a run config."""
 
     method: MethodChoice
     out: Path | None
+    """Folder of the run; None: nothing is stored."""
     exchange: Mapping[str, Any]
     """Arguments of `clients_of`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the method and of the run."""
     trackers: Sequence[Tracker] = ()
+    """Trackers that record the run."""
 
     @classmethod
     def read(cls, config: Mapping[str, Any], folders: Sequence[str | Path] | None = None) -> Settings:
-        """Return the settings of a run config, whose plugins are loaded first.
+        """Load the plugins of a run config, and return its settings.
 
         Args:
-            config: Names with a hyphen are as good as those with an underscore; an empty text means nothing.
-            folders: Where plugin files with a relative path are looked for; by default where Python imports from.
+            config: The run config. Names may have hyphens or underscores; a setting with an empty text is ignored.
+            folders: Folders that are searched for plugin files with a relative path; by default those that Python
+                imports from.
 
         Raises:
             ConfigError: if a value is not allowed, or a plugin cannot be imported.
@@ -116,17 +130,19 @@ class Settings:
         load_installed()
         load_plugins(_listed(given.get("plugins", "")), folders)
         own = {option.name for option in OPTIONS}
-        said = {option.name: option.default for option in OPTIONS}
-        said |= check_all({name: value for name, value in given.items() if name in own}, OPTIONS, "the run config")
-        method, out, expected, track, _ = (said.pop(name) for name in ("method", "out", "expected", "track", "plugins"))
+        values = {option.name: option.default for option in OPTIONS}
+        values |= check_all({name: value for name, value in given.items() if name in own}, OPTIONS, "the run config")
+        method, out, expected, track, _ = (
+            values.pop(name) for name in ("method", "out", "expected", "track", "plugins")
+        )
         options = {name: value for name, value in given.items() if name not in own}
-        said["change_factor"] = said["change_factor"] or None
-        assert isinstance(track, tuple), "of several trackers"
-        return cls(str(method), _folder(out), {**said, "expected": _listed(expected)}, options, track)
+        values["change_factor"] = values["change_factor"] or None
+        assert isinstance(track, tuple), "the option track takes several trackers"
+        return cls(str(method), _folder(out), {**values, "expected": _listed(expected)}, options, track)
 
 
 def _listed(text: object) -> tuple[str, ...]:
-    """The parts of a text that are separated by commas."""
+    """Return the parts of a text that are separated by commas."""
     return tuple(part.strip() for part in str(text).split(",") if part.strip())
 
 
@@ -136,36 +152,47 @@ def _folder(out: object) -> Path | None:
     folder = Path(str(out)).expanduser()
     if not folder.is_absolute():
         raise ConfigError(
-            f"out={out!r}: the app runs wherever Flower starts it, so name the folder from the root: /srv/runs/a"
+            f"out={out!r} is a relative path, but Flower starts the app in a folder of its choice: give an absolute "
+            "path, such as /srv/runs/a"
         )
     return folder
 
 
 def make_server_app(*, learner: LearnerChoice | None = None, callbacks: Callbacks = ()) -> ServerApp:
-    """Return the app of the server.
+    """Return the server app of a federation.
 
     Args:
-        learner: Only for learners that a text in the run config cannot name, see `make_client_app`.
+        learner: A learner that the run config cannot name by a text; `make_client_app` needs the same one. By default
+            the run config names the learner.
         callbacks: Callbacks, or functions that are called with the record of each round, as in `coterie.fit`. Trackers
             can also be named in the run config (`track`).
+
+    Returns:
+        The app, which Flower runs on the server.
+
+    Example:
+        >>> from coterie.flower.server import make_server_app
+        >>> app = make_server_app()
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        conduct(grid, Settings.read(context.run_config), learner, callbacks)
+        run_federation(grid, Settings.read(context.run_config), learner, callbacks)
 
     return app
 
 
-def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None, callbacks: Callbacks = ()) -> Result:
-    """Start the run, or resume the one in `out`, and write the report.
+def run_federation(
+    grid: Grid, settings: Settings, learner: LearnerChoice | None = None, callbacks: Callbacks = ()
+) -> Result:
+    """Start a run, or resume the run in the folder `out`, and write the report.
 
     Args:
-        grid: The grid that Flower hands to a server app.
-        settings: The run config.
-        learner: A learner that a text cannot name.
-        callbacks: The user's callbacks, besides the trackers of the run config.
+        grid: Grid that Flower passes to a server app.
+        settings: Settings of the run config.
+        learner: A learner that the run config cannot name by a text.
+        callbacks: Callbacks of the user, in addition to the trackers of the run config.
 
     Returns:
         The result of the run.
@@ -181,7 +208,7 @@ def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None
         options = {"learner": learner, **settings.options} if learner is not None else settings.options
         result = fit(clients, settings.method, out=out, callbacks=callbacks, **options)
     elif RunFolder.open(out).finished:
-        LOG.info("%s is finished already", out)
+        LOG.info("the run in %s is already finished", out)
         return load(out, learner=learner)
     else:
         LOG.info("resuming %s with the options of its config.toml", out)
@@ -196,8 +223,8 @@ def conduct(grid: Grid, settings: Settings, learner: LearnerChoice | None = None
 def _log_round(record: RoundRecord) -> None:
     """Log the figures of a round in one line, and each problem with clients in another."""
     figures = {name: record[name] for name in ("loss", "accuracy", "rmse") if record.get(name) is not None}
-    said = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-    heard = f"{record.answered} answered, {len(record.missing)} missing, {len(record.rejected)} refused"
-    LOG.info("round %d: %s  %s  %.1f s", record.round + 1, said, heard, record.seconds)
+    text = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    answers = f"{record.answered} answered, {len(record.missing)} missing, {len(record.rejected)} refused"
+    LOG.info("round %d: %s  %s  %.1f s", record.round + 1, text, answers, record.seconds)
     for note in record.notes:
         LOG.warning("%s", note["reason"])

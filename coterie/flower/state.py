@@ -1,12 +1,12 @@
-"""What clients keep for themselves, on the disk of their node: one small file for each client and round.
+"""States of clients on the disk of their node: one small file for each client and round.
 
 ::
 
-    FOLDER/RUN/CLIENT/000012.safetensors      run and client by digest, the state after round 12
+    FOLDER/RUN/CLIENT/000012.safetensors      run and client are named by digests; the state after round 12
 
-A file is whole or absent. The server names the round of a client's that it accepted last, and the client goes on from
-the file of that round: a lost answer or a server that resumes from an earlier checkpoint finds the right one. Files
-from the oldest checkpoint on that the server may go back to are kept, older ones are deleted.
+Files are written atomically. The server names the last round of each client that it accepted, and the client continues
+from the file of that round. So the state is right after a lost answer, and when the server resumes from an earlier
+checkpoint. Files are deleted once no checkpoint of the server can need them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
-class Store:
-    """The states of a node's clients in one run."""
+class ClientStateFolder:
+    """Folder with the states of a node's clients in one run."""
 
     folder: Path
-    """Of the node; several runs and nodes may share it."""
+    """State folder of the node; several runs and nodes may share it."""
     run: str
+    """Name of the run."""
 
     def load(self, clients: Sequence[ClientId], accepted: Tensor) -> tuple[ClientStates, tuple[ClientId, ...]]:
-        """The states of these clients after the rounds in `accepted` (m,), and who should have one and has none."""
+        """Return the states of clients after the rounds in `accepted` (m,), and the clients whose state is lost."""
         states, lost = ClientStates.of(len(clients)), []
         for i, (client, round_) in enumerate(zip(clients, accepted.tolist(), strict=True)):
             if round_ < 0:
@@ -52,22 +53,22 @@ class Store:
         return states, tuple(lost)
 
     def save(self, clients: Sequence[ClientId], states: ClientStates, before: Tensor) -> None:
-        """Write what clients keep whose round is another than `before` (m,); it is on the disk on return."""
+        """Write the states of clients whose round differs from `before` (m,); they are on the disk on return."""
         store = states.store
         for i in torch.nonzero(store.rounds != before).flatten().tolist():
             path = self._path(clients[i], int(store.rounds[i]))
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, tensor_bytes({name: rows[i] for name, rows in store.arrays.items()}))
 
-    def forget(self, clients: Sequence[ClientId], keep_from: Sequence[int]) -> None:
-        """Delete what each client kept before its round in `keep_from`."""
+    def delete_older(self, clients: Sequence[ClientId], keep_from: Sequence[int]) -> None:
+        """Delete the states of each client from before its round in `keep_from`."""
         for client, first in zip(clients, keep_from, strict=True):
             for path in self._home(client).glob(f"*{SUFFIX}"):
                 if path.stem.isdecimal() and int(path.stem) < first:
                     path.unlink(missing_ok=True)
 
     def _read(self, client: ClientId, round_: int) -> Params | None:
-        """None where there is no file, or one that a disk has damaged: both are lost."""
+        """Return the stored state; None if the file is absent or damaged."""
         path = self._path(client, round_)
         if not path.is_file():
             return None
@@ -84,5 +85,5 @@ class Store:
 
 
 def digest(name: str) -> str:
-    """A name for a folder, whatever is in the text."""
+    """Return a digest of a name that is safe as the name of a file or folder."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]

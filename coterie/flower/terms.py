@@ -1,4 +1,4 @@
-"""Facts about a run that the server sends to every node with every task, so that nodes need no set-up per method."""
+"""Facts about a run that the server sends to nodes with every task, so that nodes need no settings for a method."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ from coterie.learners import make_learner
 
 @dataclass(frozen=True)
 class Terms:
-    """The part of a run's settings that every client needs, whatever it is asked."""
+    """Settings of a run that clients need for every task."""
 
     run: str
-    """The run's own name: clients keep their state by it, whatever Flower calls a run."""
+    """Name of the run, under which clients store their states; it is independent of Flower's run id."""
     learner: str
-    """The text that builds the learner."""
+    """Text that names the learner and its settings."""
     features: tuple[int, ...]
     """Shape of one sample."""
     classes: int | None
-    """C over all clients, who may not have met every class; None for regression."""
+    """Number of classes C over all clients, of which a client may have seen only some; None for a regression."""
     dtype: str
+    """Floating-point type of the models."""
     validation: float | None
-    """Which share of its training samples every client holds out."""
+    """Share of its training samples that every client holds out for validation; None: no validation split."""
     seed: int
+    """Seed of the run."""
     keeps: bool
-    """Whether clients keep something for themselves from round to round."""
+    """Whether clients keep a state from round to round."""
     tests: bool = True
-    """Whether clients look at their test samples, where they have some."""
+    """Whether clients evaluate models on their test samples, if they have any."""
     table: Schema | None = None
-    """How nodes encode their tables; None where they do not have tables, or have encoded them themselves."""
+    """Schema that nodes encode their tables by; None if they have no tables, or have encoded them themselves."""
 
     @property
     def profile(self) -> Profile:
-        """Of all clients together."""
+        """Shape of a sample and number of classes over all clients."""
         return Profile(self.features, self.classes)
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Floating type of the models."""
+        """Floating-point type of the models."""
         return torch_dtype(self.dtype)
 
     @property
     def model_width(self) -> int | None:
-        """Number of parameters of one model; None where only the nodes can build the learner."""
+        """Number of parameters of one model; None if only the nodes can build the learner."""
         try:
             model = make_learner(self.learner, self.profile).start([key_for(0, Purpose.START)], torch.float32)
         except CoterieError:
@@ -59,11 +61,11 @@ class Terms:
         return int(flat(model).shape[1])
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the terms as JSON values."""
         return {**asdict(replace(self, table=None)), "table": None if self.table is None else self.table.plain()}
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> Terms:
-        """The inverse of `plain`."""
+        """Return the terms that `plain` returned."""
         table = None if plain["table"] is None else Schema.of_plain(plain["table"])
         return cls(**{**plain, "features": tuple(plain["features"]), "table": table})

@@ -1,7 +1,7 @@
-"""Decode texts, JSON and arrays that another machine sent.
+"""Decoding of texts, JSON and arrays from another machine.
 
-Nothing is converted before it was checked against the bytes that are present, so that no allocation follows from a
-claim. No expression is evaluated and nothing is unpickled.
+Claimed sizes are checked against the bytes that are present before anything is converted, so that no message can cause
+a large allocation. No expression is evaluated and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor
 from coterie.errors import InputError
 
 MOST_TEXT = 200
-"""Characters of an id or a name."""
+"""Largest number of characters of an id or a name."""
 MOST_REASON = 300
-"""Characters of another machine's text that are repeated in a note."""
+"""Largest number of characters of another machine's text that a note repeats."""
 MOST_DIMENSIONS = 16
-"""Axes of an array."""
+"""Largest number of axes of an array."""
 KINDS: Mapping[str, torch.dtype] = {
     "<f8": torch.float64,
     "<f4": torch.float32,
@@ -32,14 +32,14 @@ KINDS: Mapping[str, torch.dtype] = {
     "|b1": torch.bool,
     "|u1": torch.uint8,
 }
-"""Types of arrays as numpy writes them; bytes hold other arrays."""
+"""Types of arrays by numpy's codes; arrays of bytes contain other arrays."""
 STORED: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
     "I64": torch.int64,
     "BOOL": torch.bool,
 }
-"""Types of arrays as safetensors writes them."""
+"""Types of arrays by the names of safetensors."""
 NAMES = tuple(str(kind).removeprefix("torch.") for kind in STORED.values())
 
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -52,13 +52,18 @@ Read = TypeVar("Read")
 
 
 class MissingPluginError(InputError):
-    """A message that is sound, but names something that only a plugin registers, which is not loaded here."""
+    """Error for a valid message that names a member of a plugin which is not loaded here."""
 
 
 def reading(read: Callable[[], Read], what: str) -> Read:
-    """Return the value of `read`; raise InputError with one sentence for whatever it raises.
+    """Return the value of `read`, and turn every error that it raises into an InputError with one sentence.
 
-    Only MissingPluginError stays as it is.
+    Args:
+        read: Function that decodes a message.
+        what: Kind of the message, for the error.
+
+    Raises:
+        InputError: for every error but MissingPluginError, which is raised unchanged.
     """
     try:
         return read()
@@ -66,20 +71,20 @@ def reading(read: Callable[[], Read], what: str) -> Read:
         raise
     except KeyError as error:
         raise InputError(f"{what} was expected, but {one_line(str(error))} is missing") from None
-    except Exception as error:  # MemoryError and RecursionError included: no message may stop who reads it
+    except Exception as error:  # MemoryError and RecursionError included: no message may stop its reader
         why = one_line(str(error)) or type(error).__name__
-        raise InputError(f"{what} was expected, but what came cannot be read: {why}") from None
+        raise InputError(f"{what} was expected, but the message cannot be read: {why}") from None
 
 
 def one_line(text: str) -> str:
-    """Return the last line of a text, printable and short enough for a note."""
+    """Return the last line of a text, with unprintable characters replaced, cut to a length suitable for a note."""
     lines = text.strip().splitlines()
     line = "".join(c if c.isprintable() else "?" for c in lines[-1].strip()) if lines else ""
     return line if len(line) <= MOST_REASON else f"{line[:MOST_REASON]}..."
 
 
 def check_texts(values: Iterable[object], what: str) -> tuple[str, ...]:
-    """Return the values as a tuple of texts; each must be short, printable and not empty."""
+    """Return the values as a tuple of texts; raise ValueError unless each is short, printable and not empty."""
     found: list[str] = []
     for value in values:
         if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT or not value.isprintable():
@@ -89,7 +94,7 @@ def check_texts(values: Iterable[object], what: str) -> tuple[str, ...]:
 
 
 def shown(value: object) -> str:
-    """Return a short text for any value."""
+    """Return a short printable text for any value."""
     if isinstance(value, int) and abs(value) > 10**30:  # writing it out may take longer than reading the message
         return f"a number of {value.bit_length()} bits"
     text = ascii(value) if isinstance(value, str | int | float | None) else type(value).__name__
@@ -97,32 +102,32 @@ def shown(value: object) -> str:
 
 
 def is_count(value: object, low: int, high: int) -> bool:
-    """Whether a value is a whole number in this range; True and False are none."""
+    """Return whether a value is an int in this range; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def read_json(text: str, most: int, *, constants: bool = False) -> Any:
-    """Return the value of a JSON text of at most `most` characters; NaN and Infinity only with `constants`."""
+    """Return the value of a JSON text of at most `most` characters; `constants` allows NaN and Infinity."""
     if len(text) > most:
         raise ValueError(f"the header has {len(text)} characters, but at most {most} were expected")
     return json.loads(text) if constants else json.loads(text, parse_constant=_no_constant)
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_array(name: str, array: Array) -> Tensor:
-    """Return one array that numpy wrote, of a type that messages hold."""
+    """Return an array in numpy's format, of a type that messages may contain."""
     if array.stype != "numpy.ndarray" or not isinstance(array.data, bytes):
         raise ValueError(f"array {name!r} must be a numpy.ndarray, got {shown(array.stype)}")
     if array.data[: len(_MAGIC)] != _MAGIC:
-        raise ValueError(f"array {name!r} does not begin as numpy's format 1.0 does")
+        raise ValueError(f"array {name!r} does not start like numpy's format 1.0")
     start = 10 + int.from_bytes(array.data[8:10], "little")
     header = array.data[10 : min(start, 10 + _MOST_HEADER)].decode("latin1")
     found = _HEADER.fullmatch(header)
     if found is None or found[2] == "True":
-        raise ValueError(f"array {name!r} must have numpy's header of an array in C order, got {shown(header)}")
+        raise ValueError(f"array {name!r} must have a numpy header and C order, got {shown(header)}")
     if found[1] not in KINDS:
         raise ValueError(f"array {name!r} must be one of {', '.join(NAMES)}, got {found[1]}")
     shape = tuple(int(part) for part in found[3].replace(" ", "").split(",") if part and len(part) <= 18)
@@ -132,7 +137,7 @@ def read_array(name: str, array: Array) -> Tensor:
 
 
 def read_together(name: str, array: Array) -> dict[str, Tensor]:
-    """Return the named arrays of a safetensors file that came as one array of bytes."""
+    """Return the named arrays of a safetensors file that was sent as one array of bytes."""
     held = read_array(name, array)
     if held.dtype != torch.uint8 or held.dim() != 1:
         raise ValueError(f"array {name!r} must be bytes")
@@ -152,21 +157,21 @@ def _stored(name: str, entry: Mapping[str, Any], body: memoryview) -> Tensor:
     if kind not in STORED:
         raise ValueError(f"array {name!r} must be one of {', '.join(NAMES)}, got {shown(kind)}")
     if not is_count(end, 0, len(body)) or not is_count(begin, 0, end):
-        raise ValueError(f"array {name!r} claims bytes that are not there")
+        raise ValueError(f"array {name!r} claims bytes that are not present")
     return _from_bytes(name, body[begin:end], shape, STORED[kind])
 
 
 def _from_bytes(name: str, data: memoryview, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
     """Return a copy of the data as an array of this shape, which must need exactly these bytes."""
     if len(shape) > MOST_DIMENSIONS or not all(is_count(length, 0, 2**40) for length in shape):
-        raise ValueError(f"array {name!r} claims a shape that no array has")
+        raise ValueError(f"array {name!r} claims an impossible shape")
     if math.prod(shape) * kind.itemsize != len(data):
-        raise ValueError(f"array {name!r} claims shape {shape}, which are not the {len(data)} bytes that came")
+        raise ValueError(f"array {name!r} claims shape {shape}, which does not fit its {len(data)} bytes")
     if math.prod(length for length in shape if length) > 2**48:
         raise ValueError(f"array {name!r} is empty, but claims shape {shape}")
     plain = torch.frombuffer(bytearray(data), dtype=torch.uint8) if len(data) else torch.zeros(0, dtype=torch.uint8)
     if kind == torch.bool and len(plain) and int(plain.max()) > 1:
-        raise ValueError(f"array {name!r} holds bytes that are neither true nor false")
+        raise ValueError(f"array {name!r} has bytes that are neither true nor false")
     return plain.view(kind).reshape(shape)
 
 

@@ -1,4 +1,4 @@
-"""Messages as Flower's records: named arrays in one ArrayRecord, the rest in one ConfigRecord; nothing is pickled.
+"""Wire format of messages: named arrays in a Flower ArrayRecord, the rest in a ConfigRecord; nothing is pickled.
 
 ::
 
@@ -7,11 +7,11 @@
                               "small": all arrays of a few kB together, the bytes of a safetensors file
       "config"  ConfigRecord  "format": 6, "task": the task's name, "header": the rest as one JSON text
 
-The names of arrays and the header are those of `core/messages.py`. Every message has the plain type `train`: mods see
-no other, and the task's name is in the config.
+The names of arrays and the header are those of `core/messages.py`. Every message has Flower's type `train`, which is
+the only one that mods see; the name of the task is in the config.
 
-Flower hands every array on by requests of its own, two from each process to the next; ten numbers cost as many as a
-megabyte does. So small arrays travel in one.
+Flower transfers every array by separate requests, two from each process to the next, so that ten numbers cost as much
+as a megabyte. Therefore small arrays are sent together.
 """
 
 from __future__ import annotations
@@ -61,120 +61,122 @@ from coterie.flower.untrusted import (
 )
 
 FORMAT = 6
-"""Of the messages; nodes and server must have the same."""
-HELLO = "hello"
-"""The one task that is no client's: who lives at this node?"""
+"""Version of the message format, which must be the same on nodes and server."""
+ONBOARDING = "hello"
+"""Name of the task that asks a node for its clients; it is the only task that is not for clients."""
 ARRAYS, CONFIG = "arrays", "config"
+"""Names of the two records of a message."""
 SMALL = "small"
-"""The array that holds the small ones."""
+"""Name of the array that contains all small arrays."""
 FEW_BYTES = 16 * 1024
-"""Of an array that travels with others."""
+"""Largest number of bytes of an array that is sent together with others."""
 NAMES = "arrays"
-"""In the header: the names of all arrays, since their order counts."""
+"""Key of the header with the names of all arrays, in their order."""
 HEADER, HEADER_PER_CLIENT = 256 * 1024, 4 * 1024
-"""Characters that the header of an answer may have: a fixed part, and a part for each client asked."""
+"""Largest number of characters of the header of an answer: a fixed part, and a part for each asked client."""
 HEADER_OF_TABLE = 32 * 2**20
-"""Characters that the header of an answer may have more for the summary of a table."""
+"""Additional characters of the header of an answer with the summary of a table."""
 MOST_BYTES = 2**40
-"""Bytes of a request; it holds the models of the run, whatever their size."""
+"""Largest number of bytes of a request, which contains the models of the run."""
 MOST_ARRAYS = 10_000
-"""Arrays in one message."""
+"""Largest number of arrays in one message."""
 MOST_PATHS = 16
-"""Ways of a learner that one answer names."""
+"""Largest number of computation paths of a learner that one answer names."""
 MOST_CLIENTS = 10_000
-"""Clients of one node, if nobody says otherwise."""
+"""Default of the largest number of clients of one node."""
 MOST_SAMPLES = 10**9
-"""Samples of one client, if nobody says otherwise."""
+"""Default of the largest number of samples of one client."""
 MOST_LENGTH = 1e200
-"""Squared length of a sample."""
+"""Largest squared length of a sample."""
 LAST_ROUND = 10**9
 """Largest number of a round."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a node is asked to do for some of its clients."""
+    """Request to a node to run a task for some of its clients."""
 
     terms: Terms
     task: Task
     broadcast: Broadcast
     clients: tuple[ClientId, ...]
-    """Whom it is about, in the order of the broadcast's rows."""
+    """Clients that run the task, in the order of the broadcast's rows."""
     keep_from: tuple[int, ...]
-    """The round of each that its oldest kept state must be of; -1: keep all."""
+    """First round whose state each client must keep; -1: all rounds."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node says when it has done so."""
+    """Answer of a node to a request."""
 
     reply: Reply
+    """Merged reply of the clients."""
     lost: tuple[ClientId, ...] = ()
-    """Who should have kept a state and has none, and so began anew."""
+    """Clients whose state is lost, so that they started anew."""
 
 
 class Lengths(NamedTuple):
     """Mean squared lengths of the training rows of a node."""
 
     largest: float
-    """Mean over the rows of the client where it is largest."""
+    """Largest mean over the rows of one client."""
     overall: float
     """Mean over all rows."""
 
 
 @dataclass(frozen=True)
-class Hosted:
-    """The clients of one node, and what a server may know of their data."""
+class HostedClients:
+    """Clients of one node, and the facts about their data that the server may know."""
 
     clients: tuple[ClientId, ...]
     train: tuple[int, ...]
-    """n_i, before anything is held out."""
+    """Number of training samples n_i of each client, before the validation split."""
     test: tuple[int, ...]
-    """Test samples of each; 0 where there are none."""
+    """Number of test samples of each client."""
     schema: DataSchema = field(default_factory=DataSchema)
-    """Form of their data; unknown as long as there is an offer."""
+    """Form of the data; unknown while there is an offer."""
     offer: Offer | None = None
-    """Summary of a table that is not encoded yet, since no schema was agreed on."""
+    """Summary of a table that is not encoded yet, since the nodes have not agreed on a schema."""
     lengths: Lengths | None = None
-    """Lengths of the encoded rows of a table, from which the step size follows; None where nobody may know them."""
+    """Lengths of the encoded rows of a table, which determine the learning rate; None if they are not sent."""
 
 
 @dataclass(frozen=True)
-class Hello:
-    """The question which clients live at a node."""
+class OnboardingRequest:
+    """Request for the clients of a node."""
 
     table: Schema | None = None
-    """The schema that a table is encoded by; None: none is agreed on yet."""
+    """Schema to encode a table by; None if the nodes have not agreed on one yet."""
     summaries: bool = False
-    """Whether a node with a table is asked for its summary, or for the lengths of its rows; a question that only asks
-    for a sign of life, and one of a private run, does not."""
+    """Whether a node with a table may send its summary, or the lengths of its rows; False in private runs, and if the
+    request only tests whether the node is busy."""
 
 
-def hello_content(hello: Hello | None = None) -> RecordDict:
-    """Return the question which clients live at a node."""
-    asked = Hello() if hello is None else hello
+def onboarding_content(request: OnboardingRequest | None = None) -> RecordDict:
+    """Return the message that asks a node for its clients."""
+    asked = OnboardingRequest() if request is None else request
     header = {"table": None if asked.table is None else asked.table.plain(), "summaries": asked.summaries}
-    return _packed(HELLO, (header, {}))
+    return _packed(ONBOARDING, (header, {}))
 
 
-def read_hello(content: RecordDict) -> Hello:
-    """Return what `hello_content` packed; raise InputError for anything else."""
+def read_onboarding(content: RecordDict) -> OnboardingRequest:
+    """Return what `onboarding_content` packed; raise InputError for anything else."""
 
-    def read() -> Hello:
-        header = _header(content, HELLO, HEADER_OF_TABLE)
+    def read() -> OnboardingRequest:
+        header = _header(content, ONBOARDING, HEADER_OF_TABLE)
         table = header["table"]
-        return Hello(None if table is None else Schema.of_plain(table), header["summaries"] is True)
+        return OnboardingRequest(None if table is None else Schema.of_plain(table), header["summaries"] is True)
 
-    return reading(read, "a question which clients live here")
+    return reading(read, "a request for the clients of this node")
 
 
 def unfit_content(why: str) -> RecordDict:
-    """Return the answer to `hello_content` of a node whose table does not fit the schema."""
-    return _packed(HELLO, ({"unfit": why}, {}))
+    """Return the answer to `onboarding_content` of a node whose table does not fit the schema."""
+    return _packed(ONBOARDING, ({"unfit": why}, {}))
 
 
-def hosted_content(hosted: Hosted) -> RecordDict:
-    """Return the answer to `hello_content`."""
+def hosted_content(hosted: HostedClients) -> RecordDict:
+    """Return the answer to `onboarding_content`."""
     header = {
         "clients": hosted.clients,
         "train": hosted.train,
@@ -183,25 +185,28 @@ def hosted_content(hosted: Hosted) -> RecordDict:
         "offer": None if hosted.offer is None else hosted.offer.plain(),
         "lengths": hosted.lengths,
     }
-    return _packed(HELLO, (header, {}))
+    return _packed(ONBOARDING, (header, {}))
 
 
-def read_hosted(content: RecordDict, most_clients: int = MOST_CLIENTS, most_samples: int = MOST_SAMPLES) -> Hosted:
+def read_hosted(
+    content: RecordDict, most_clients: int = MOST_CLIENTS, most_samples: int = MOST_SAMPLES
+) -> HostedClients:
     """Return what `hosted_content` packed.
 
     Raises:
-        InputError: for anything that no node can host, and for a table that does not fit the schema.
+        InputError: if the answer is invalid, or the node's table does not fit the schema.
     """
     most_text = HEADER + HEADER_PER_CLIENT * most_clients + HEADER_OF_TABLE
-    header = reading(lambda: _header(content, HELLO, most_text), "an answer to the question which clients live there")
+    header = reading(lambda: _header(content, ONBOARDING, most_text), "a list of the clients of a node")
     if "unfit" in header:
-        raise InputError(f"has a table that does not fit: {one_line(str(header['unfit'])) or 'no reason given'}")
+        reason = one_line(str(header["unfit"])) or "no reason given"
+        raise InputError(f"has a table that does not fit the schema: {reason}")
 
-    def read() -> Hosted:
+    def read() -> HostedClients:
         clients, train, test = (_listed(header[name], most_clients, name) for name in ("clients", "train", "test"))
         ids = check_texts(clients, "client ids")
         if not 0 < len(ids) == len(train) == len(test) == len(set(ids)):
-            raise ValueError(f"{len(ids)} ids, {len(train)} and {len(test)} sizes, or an id that comes twice")
+            raise ValueError(f"{len(ids)} ids, but {len(train)} and {len(test)} sizes, or an id occurs twice")
         for what, sizes, low in (("training", train, 1), ("test", test, 0)):
             odd = [size for size in sizes if not is_count(size, low, most_samples)]
             if odd:
@@ -209,8 +214,8 @@ def read_hosted(content: RecordDict, most_clients: int = MOST_CLIENTS, most_samp
                     f"the number of {what} samples must be from {low} to {most_samples}, got {shown(odd[0])}"
                 )
         if header["offer"] is not None:
-            return Hosted(ids, train, test, offer=Offer.read(header["offer"], ids, train, test))
-        return Hosted(ids, train, test, DataSchema.read(header["schema"]), lengths=_lengths(header["lengths"]))
+            return HostedClients(ids, train, test, offer=Offer.read(header["offer"], ids, train, test))
+        return HostedClients(ids, train, test, DataSchema.read(header["schema"]), lengths=_lengths(header["lengths"]))
 
     return reading(read, "ids, sizes and the form of the data of a node's clients")
 
@@ -225,10 +230,12 @@ def _lengths(value: object) -> Lengths | None:
 
 
 def request_content(request: Request, packed: dict[Tensor, Array] | None = None) -> RecordDict:
-    """A request as records.
+    """Return the message of a request.
 
-    packed: the arrays of other messages of the same exchange; it is added to. So models that go to many nodes are held
-        and hashed once.
+    Args:
+        request: The request.
+        packed: Arrays of other messages of the same exchange; new ones are added, so that models for many nodes are
+            stored and hashed only once.
     """
     header, arrays = broadcast_parts(request.broadcast)
     header |= {
@@ -250,8 +257,8 @@ def read_request(content: RecordDict) -> Request:
     """Return what `request_content` packed.
 
     Raises:
-        MissingPluginError: if it names a task or a tier member that is not known here.
-        InputError: for anything else that is no request.
+        MissingPluginError: if it names a task or a tier member that is not registered here.
+        InputError: if the request is invalid.
     """
     name = task_of(content)
 
@@ -273,7 +280,7 @@ def read_request(content: RecordDict) -> Request:
 
 
 def answer_content(task: str, answer: Answer) -> RecordDict:
-    """An answer as records."""
+    """Return the message of an answer."""
     header, arrays = reply_parts(answer.reply)
     return _packed(task, (header | {"lost": answer.lost}, arrays))
 
@@ -307,7 +314,7 @@ def _packed(task: str, parts: Parts, packed: dict[Tensor, Array] | None = None) 
     header, arrays = parts
     packed = {} if packed is None else packed
     small = {name: a.detach().cpu().contiguous().clone() for name, a in arrays.items() if a.nbytes <= FEW_BYTES}
-    record = ArrayRecord()  # which would copy what it is made from, and with that forget its hashes
+    record = ArrayRecord()  # filled below: its constructor would copy arrays and lose their hashes
     for name, a in arrays.items():
         if name not in small:
             record[name] = packed[a] if a in packed else packed.setdefault(a, Array(_contiguous(a)))
@@ -320,11 +327,11 @@ def _packed(task: str, parts: Parts, packed: dict[Tensor, Array] | None = None) 
 
 def _contiguous(array: Tensor) -> npt.NDArray[np.generic]:
     values = array.detach().cpu().numpy()
-    return np.ascontiguousarray(values).reshape(values.shape)  # which makes an array of a number
+    return np.ascontiguousarray(values).reshape(values.shape)  # a scalar would become an array
 
 
 def _unpacked(content: RecordDict, task: str, most_text: int, most_bytes: int, *, constants: bool = False) -> Parts:
-    """Return header and arrays of a message for this task that is no larger than expected."""
+    """Return header and arrays of a message for this task, if the message is not larger than allowed."""
     header = _header(content, task, most_text, constants=constants)
     record = content.get(ARRAYS)
     if not isinstance(record, ArrayRecord):
@@ -337,7 +344,7 @@ def _unpacked(content: RecordDict, task: str, most_text: int, most_bytes: int, *
     if SMALL in record:
         found |= read_together(SMALL, record[SMALL])
     if len(set(names)) != len(names) or len(found) != len(names):
-        raise InputError(f"the header lists {len(names)} arrays, but {len(found)} have come")
+        raise InputError(f"the header lists {len(names)} arrays, but {len(found)} were sent")
     return header, {name: found[name] for name in names}
 
 
@@ -345,7 +352,7 @@ def _header(content: RecordDict, task: str, most_text: int, *, constants: bool =
     """Return the header of a message for this task."""
     config = _config(content)
     if config["task"] != task:
-        raise InputError(f"a message for task {task!r} was expected, but one for {shown(config['task'])} has come")
+        raise InputError(f"a message for task {task!r} was expected, but one for {shown(config['task'])} was sent")
     header = read_json(str(config["header"]), most_text, constants=constants)
     if not isinstance(header, dict):
         raise InputError(f"the header of a message must be a JSON object, got {type(header).__name__}")
@@ -353,7 +360,7 @@ def _header(content: RecordDict, task: str, most_text: int, *, constants: bool =
 
 
 def _config(content: RecordDict) -> ConfigRecord:
-    """Return the record that names task and format of a message."""
+    """Return the record with the task and the format of a message."""
     config = content.get(CONFIG)
     if not isinstance(config, ConfigRecord):
         raise InputError(f"a message must have a ConfigRecord named {CONFIG!r}, but this one has {_names(content)}")

@@ -1,11 +1,11 @@
-"""The check suite that every method passes, whoever wrote it.
+"""The check suite that every built-in and user-defined method must pass.
 
     from coterie.testing.checks import check_method
-    check_method("ifca")                       # all checks, all learners that fit
+    check_method("ifca")                       # all checks with all suitable learners
     check_method("ifca", {"restarts": 3})      # the same with options
 
-Each check is a function of a `Case` and raises AssertionError with a sentence. Results are compared in float64 over
-at most 5 rounds, to 1e-9 relative.
+Each check is a function of a `Case` that raises AssertionError with a sentence if it fails. Results are compared in
+float64 over at most 5 rounds, with a relative tolerance of 1e-9.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ from coterie.training.result import Result
 from coterie.training.runs.folder import RunFolder
 
 ROUNDS = 3
+"""Number of rounds of the runs."""
 RAGGED = (1, 2, 5, 8, 13, 21, 9, 30, 4)
-"""n_i of the clients of the checks: one of them has a single sample."""
+"""Number of training samples n_i of the clients; one client has a single sample."""
 
 
 def small_module() -> nn.Module:
-    """A module of nobody's family, for the generic path."""
+    """Return a user-defined module, which is trained by the generic code path."""
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
@@ -68,15 +69,30 @@ LEARNERS: Mapping[str, LearnerChoice] = {
 
 
 NETWORKS = ("mlp", "cnn", "module")
-"""The learners whose minimum clients cannot compute and come near by gradient steps."""
+"""Learners without a closed-form solution, which clients approximate by gradient steps."""
 NUMBERS = ("linear", "representation")
-"""The learners that predict numbers."""
+"""Learners for regression."""
 
 
 def small_federation(
     learner: str, sizes: Sequence[int] = RAGGED, order: Sequence[int] | None = None
 ) -> FederatedDataset:
-    """Two groups of clients with ragged sizes; 4x4 features; three classes, or numbers for those that predict some."""
+    """Return clients in two groups, with different numbers of samples, 4x4 features and a target for the learner.
+
+    Args:
+        learner: Name of a learner of the checks, which determines the target: three classes, or numbers.
+        sizes: Number of training samples n_i of each client.
+        order: Order in which the clients are listed; by default that of `sizes`.
+
+    Returns:
+        The clients with test samples and their true groups.
+
+    Example:
+        >>> from coterie.testing import small_federation
+        >>> data = small_federation("linear")
+        >>> len(data.clients), data.profile.features
+        (9, (4, 4))
+    """
     random = np.random.default_rng(5)
     clients, tests, truth = {}, {}, {}
     teachers = random.standard_normal((2, 16, 3))
@@ -97,17 +113,26 @@ def small_federation(
 
 @dataclass(frozen=True)
 class Case:
-    """A method with a learner and options, on the suite's small data."""
+    """A method with a learner and options, on the small data of the check suite.
+
+    Example:
+        >>> from coterie.testing import Case
+        >>> from coterie.testing.checks import check_finite
+        >>> check_finite(Case("fedavg", "linear"))
+    """
 
     method: str
+    """Name of a registered method."""
     learner: str
+    """Name of a learner in `LEARNERS`."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the method and of the run."""
     sizes: Sequence[int] = RAGGED
-    """n_i of its nine clients."""
+    """Number of training samples n_i of the nine clients."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options for `fit`, cut down to what the method takes."""
+        """Options for `fit` that the method has."""
         accepted = {option.name for option in find_method(self.method).options()}
         wanted: dict[str, Any] = {
             "clusters": 2,
@@ -126,17 +151,25 @@ class Case:
         if self.learner != "linear":
             wanted["init"] = "random"  # moment descent is for linear models
         if self.learner in NETWORKS:
-            wanted["solve_steps"] = 10  # of clients that train a model of their own first
+            wanted["solve_steps"] = 10  # for methods whose clients train their own models first
         return {k: v for k, v in wanted.items() if k in accepted} | dict(self.options)
 
     def data(self, sizes: Sequence[int] | None = None, order: Sequence[int] | None = None) -> FederatedDataset:
+        """Return the data, optionally with other sizes or another order of the clients."""
         return small_federation(self.learner, sizes or self.sizes, order)
 
     def plan(self, data: ClientDirectory | None = None, **more: Any) -> Plan:
+        """Return the plan of a run, optionally on other data or with further options."""
         settings = self.settings | more
         return prepare(data or self.data(), self.method, LEARNERS[self.learner], settings)
 
     def run(self, plan: Plan | None = None, federation: Callable[[ClientGroup], Federation] | None = None) -> Result:
+        """Carry out a plan and return the result.
+
+        Args:
+            plan: The plan; by default that of the case.
+            federation: Function that returns the federation of the clients; by default the simulation of the plan.
+        """
         plan = plan or self.plan()
         if federation is not None:
             assert isinstance(plan.federation, Simulated)
@@ -158,26 +191,26 @@ def _assert_same(one: Result, other: Result, what: str, tolerance: float = 1e-9)
 
 
 def check_finite(case: Case) -> None:
-    """Every parameter and every figure is finite, with ragged sizes and a client of one sample."""
+    """Check that all parameters and figures are finite, although one client has a single sample."""
     result = case.run()
     assert np.isfinite(_flat(result)).all(), "a parameter is not finite"
     for record in result.records:
         numbers = [v for v in record.values() if isinstance(v, int | float)]
-        assert np.isfinite(numbers).all(), f"round {record['round']} has a figure that is not finite: {record}"
+        assert np.isfinite(numbers).all(), f"a figure of round {record['round']} is not finite: {record}"
 
 
 def check_seed(case: Case) -> None:
-    """Another seed gives other models, where anything is drawn; `check_resume` runs the same seed twice."""
-    if _draws_nothing(case.plan()):
+    """Check that another seed gives other models, if the run is random; `check_resume` runs one seed twice."""
+    if _is_deterministic(case.plan()):
         return
     other = case.run(case.plan(seed=4))
     assert not np.array_equal(_flat(case.run()), _flat(other)), (
-        "another seed gave the same models: randomness is not keyed"
+        "another seed gave the same models: random numbers do not depend on the seed"
     )
 
 
-def _draws_nothing(plan: Plan) -> bool:
-    """Whether the run starts from exact solutions of the clients' own problems and goes on with all of the data."""
+def _is_deterministic(plan: Plan) -> bool:
+    """Return whether the run starts from exact local solutions, and then uses all clients and samples in each step."""
     init = plan.method.initializer
     exact = isinstance(plan.learner, GeneralisedLinear) and isinstance(init, Solving) and init.solver in (None, "exact")
     noisy = getattr(init, "noise", 0.0) > 0
@@ -186,15 +219,15 @@ def _draws_nothing(plan: Plan) -> bool:
 
 
 def _has_anchors(plan: Plan) -> bool:
-    """Whether the run starts with moment descent, which asks a few clients more than others."""
+    """Return whether the run starts with moment descent, which asks some clients more often than others."""
     return plan.method.initializer.name == "moment-descent"
 
 
 def check_client_order(case: Case) -> None:
-    """The order in which clients are listed does not matter."""
+    """Check that the order in which clients are listed does not matter."""
     order = [4, 0, 8, 2, 6, 1, 7, 3, 5]
     plain, shuffled = case.run(), case.run(case.plan(case.data(order=order)))
-    if find_method(case.method).groups.personal:  # one model a client: compare by client
+    if find_method(case.method).groups.personal:  # one model for each client: compare by client
         by_id = dict(zip(shuffled.assignments, shuffled.models, strict=True))
         models = [by_id[c] for c in plain.assignments]
         parameters = [{name: torch.from_numpy(a) for name, a in model.items()} for model in models]
@@ -203,17 +236,17 @@ def check_client_order(case: Case) -> None:
 
 
 def check_shards(case: Case) -> None:
-    """How clients are cut into shards and blocks does not matter; the sequential engine has one client in each."""
+    """Check that the division of clients into shards and blocks does not matter."""
     with patch.object(blocks, "PADDING_BYTES", 0):
         cut = case.run(case.plan(), partial(Simulated, shards=2))
     _assert_same(case.run(), cut, "2 shards, a block for every size")
 
 
 def check_engines(case: Case) -> None:
-    """One client at a time, through bytes, gives the same models and the same number of bytes.
+    """Check that the sequential engine, with serialised messages, gives the same models and numbers of bytes.
 
-    A case with options is run with some of the clients. One without is run with all of them for every other learner,
-    with some of them for the rest, and with both if the method is for one learner only.
+    A case with options is run with partial participation. A case without options is run with full participation for
+    every second learner and with partial participation for the others; with both if the method supports one learner.
     """
     some = case.options or list(LEARNERS).index(case.learner) % 2
     shares: tuple[float | None, ...] = (0.6,) if some else (1.0,)
@@ -229,50 +262,59 @@ def check_engines(case: Case) -> None:
 
 
 def check_twin(case: Case) -> None:
-    """With one cluster the method equals the twin it declares."""
+    """Check that the method with one cluster equals the twin that it declares."""
     entry = find_method(case.method)
     if entry.twin is None:
         assert entry.no_twin, f"{case.method} declares neither a twin nor the reason why it has none"
         return
     data = replace(case.data(), truth=np.zeros(len(RAGGED), dtype=np.int64), group_names=("all",))
-    alone: dict[str, Any] = {"clusters": 1, "init": "random"}
-    if case.plan().tiers.adapts:
-        alone["max_clusters"] = 1
-    taken = {option.name for option in entry.options()}
-    plan = case.plan(data, **{name: value for name, value in alone.items() if name in taken})
-    plan = initialize(plan).plan
-    accepted = {option.name for option in find_method(entry.twin).options()}
-    options = {k: v for k, v in plan.config.items() if k in accepted and k not in ("learner", "init")}
-    if plan.tiers.restarts > 1 or plan.tiers.resample:
-        return  # the best of several starts has no single twin, nor has one that sees other samples in every round
-    work = plan.tiers.local
-    if work.implicit or (work.prox and entry.twin == "fedavg") or work.order == "heads-first":
-        return  # the twin takes other local steps
-    if plan.tiers.assignment.personal:
-        return  # its clients go on from models of their own
-    if plan.tiers.refit:
-        return  # the twin ends with the models of its last round
+    plan = _with_one_cluster(case, data)
+    if not _is_comparable_with_twin(plan, entry.twin):
+        return
     if plan.tiers.averaging.over == "all" and plan.tiers.averaging.divide_by == "federation":
         assert plan.settings.participation == 1.0, "dividing by the federation equals the twin only if all answer"
+    accepted = {option.name for option in find_method(entry.twin).options()}
+    options = {k: v for k, v in plan.config.items() if k in accepted and k not in ("learner", "init")}
     if "init" in accepted:
         options["init"] = "random"
     twin = prepare(data, entry.twin, LEARNERS[case.learner], options)
     _assert_same(case.run(plan), case.run(twin), f"its twin {entry.twin}")
 
 
+def _with_one_cluster(case: Case, data: FederatedDataset) -> Plan:
+    """Return the plan of the case with one cluster, after its initialisation."""
+    wanted: dict[str, Any] = {"clusters": 1, "init": "random"}
+    if case.plan().tiers.adapts:
+        wanted["max_clusters"] = 1
+    taken = {option.name for option in find_method(case.method).options()}
+    plan = case.plan(data, **{name: value for name, value in wanted.items() if name in taken})
+    return initialize(plan).plan
+
+
+def _is_comparable_with_twin(plan: Plan, twin: str) -> bool:
+    """Return whether the plan with one cluster computes the same as the twin."""
+    tiers, work = plan.tiers, plan.tiers.local
+    if tiers.restarts > 1 or tiers.resample:
+        return False  # the twin has one restart, and uses the same samples in every round
+    if work.implicit or (work.prox and twin == "fedavg") or work.order == "heads-first":
+        return False  # the twin takes other local steps
+    # clients of personal methods continue from their own models, and the twin has no refit after the last round
+    return not tiers.assignment.personal and not tiers.refit
+
+
 def check_silent_client(case: Case) -> None:
-    """A client that never answers changes nothing for the others, and gets no cluster."""
+    """Check that a client that never answers has no cluster, and changes nothing for the other clients."""
     silent = "site-3"
     log = dict.fromkeys(range(BEFORE, case.plan().rounds), (silent,))
     with_silent = case.run(federation=partial(Simulated, missing=log))
-    assert silent not in with_silent.assignments, "a client that never answered was given a cluster"
+    assert silent not in with_silent.assignments, "a client that never answered was assigned to a cluster"
     plan = case.plan()
     method = plan.method
-    some = method.race_rounds > 0 or plan.settings.participation < 1  # not everybody takes part in every round
+    some = method.race_rounds > 0 or plan.settings.participation < 1  # not all clients take part in every round
     asked = [record["missing"] for record in with_silent.records if not some or record["missing"]]
     assert asked or not with_silent.records, "the silent client was never asked"
     assert all(missing == [silent] for missing in asked), "records do not name the missing client"
-    # who is asked in a race or is an anchor, what is divided by or pooled, depends on how many clients there are
+    # participants of a race, anchors, divisors and pooled samples depend on the number of clients
     alone = find_method(case.method).groups.personal or plan.method.initializer.name == "cluster-oracle"
     counted = some or plan.tiers.averaging.divide_by == "federation"
     if alone or counted or _has_anchors(plan):
@@ -283,7 +325,7 @@ def check_silent_client(case: Case) -> None:
 
 
 def check_weights(case: Case) -> None:
-    """Weights are (m, K), not negative, and sum to one for every client."""
+    """Check that weights have shape (m, K), are not negative, and sum to one for every client."""
     result = case.run()
     weights = result.weights
     assert weights.shape == (len(RAGGED), len(result.models)), f"weights have shape {weights.shape}"
@@ -292,19 +334,19 @@ def check_weights(case: Case) -> None:
 
 
 @dataclass(frozen=True)
-class _Listening(InProcess):
-    """A simulated federation that keeps what clients sent, by task."""
+class _Recording(InProcess):
+    """A simulated federation that records the replies of all tasks."""
 
-    heard: list[tuple[Task, Reply]] = field(default_factory=list)
+    recorded: list[tuple[Task, Reply]] = field(default_factory=list)
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         replies = Simulated(self.group).ask(task, broadcast, asked)
-        self.heard.append((task, replies.reply))
+        self.recorded.append((task, replies.reply))
         return replies
 
 
 def _shapes(reply: Reply) -> dict[str, tuple[int, ...]]:
-    """The shape of everything in a reply, slot and client axes left out."""
+    """Return the shapes of all arrays in a reply, without the axes of slots and clients."""
     found: dict[str, Tensor] = dict(reply.sums)
     found |= {f"row {name}": value[0] for name, value in reply.rows.items()}
     found |= {f"{group}/{name}": a[0] for group, s in reply.slotted.items() for name, a in s.arrays.items()}
@@ -312,29 +354,29 @@ def _shapes(reply: Reply) -> dict[str, tuple[int, ...]]:
 
 
 def check_replies(case: Case) -> None:
-    """Nothing in a reply grows with the samples, and every row is declared."""
+    """Check that no array of a reply has a sample axis, and that the method declares all rows."""
     shapes, counts = [], set()
     for size in (11, 22):
-        heard: list[tuple[Task, Reply]] = []
-        result = case.run(case.plan(case.data([size] * 6)), partial(_Listening, heard=heard))
-        shapes.append([(task.name, _shapes(reply)) for task, reply in heard])
+        recorded: list[tuple[Task, Reply]] = []
+        result = case.run(case.plan(case.data([size] * 6)), partial(_Recording, recorded=recorded))
+        shapes.append([(task.name, _shapes(reply)) for task, reply in recorded])
         counts.add(len(result.models))
         plan = case.plan()
         declared = set(plan.method.reveals())
-        for task, reply in heard:
-            if plan.method.exchanges and not task.evaluates:  # else the replies only stay in the simulation
+        for task, reply in recorded:
+            if plan.method.exchanges and not task.evaluates:  # otherwise replies are only simulated
                 extra = set(reply.rows) - declared
                 assert not extra, f"clients send rows that {case.method} does not declare: {sorted(extra)}"
         axes = {length for _, found in shapes[-1] for shape in found.values() for length in shape}
-        assert not axes & {size, 6 * size}, "something in a reply has a sample axis: it is as long as n_i"
-    # replies grow with the anchors that are still on their way, and with the clusters that were found
+        assert not axes & {size, 6 * size}, "an array in a reply has a sample axis: its length is n_i"
+    # replies grow with the number of active anchors, and with the number of clusters
     found = "clusters" in case.plan().open or case.plan().tiers.adapts or len(counts) > 1
     if not _has_anchors(case.plan()) and not found:
-        assert shapes[0] == shapes[1], "something in a reply has a sample axis: its shape changed with n_i"
+        assert shapes[0] == shapes[1], "an array in a reply has a sample axis: its shape depends on n_i"
 
 
 def check_config(case: Case) -> None:
-    """The written config settles to the same run again."""
+    """Check that the stored config gives the same run again."""
     with tempfile.TemporaryDirectory() as place:
         plan = case.plan()
         folder = RunFolder.create(Path(place) / "run", plan.config, plan.data.fingerprint())
@@ -343,15 +385,15 @@ def check_config(case: Case) -> None:
         known = {k: v for k, v in read.items() if k in accepted}
         again = prepare(plan.data, case.method, LEARNERS[case.learner], known)
     assert again.config == plan.config, f"options changed: {again.config} from {plan.config}"
-    assert again.tiers == plan.tiers, "the same options composed another method"
+    assert again.tiers == plan.tiers, "the same options gave another method"
 
 
 class _KilledError(Exception):
-    """Stands for a kill."""
+    """Error that simulates a kill."""
 
 
 def check_resume(case: Case) -> None:
-    """Interrupted between checkpoints and resumed, a run with the same seed ends bit-identical, records included."""
+    """Check that a run that is interrupted between checkpoints and resumed ends bit-identical, including records."""
 
     def kill(record: Mapping[str, Any]) -> None:
         if record["round"] == 2:
@@ -367,7 +409,7 @@ def check_resume(case: Case) -> None:
             fit(data, case.method, learner=learner, out=Path(place) / "cut", callbacks=[kill], **settings)
         cut = resume(Path(place) / "cut", data, learner=learner)
     whole = case.run()
-    assert np.array_equal(_flat(whole), _flat(cut)), "the resumed run ended with other models"
+    assert np.array_equal(_flat(whole), _flat(cut)), "the resumed run has other models"
     timeless = [[{k: v for k, v in r.items() if k != "seconds"} for r in run.records] for run in (whole, cut)]
     assert timeless[0] == timeless[1], "the resumed run has other records"
 
@@ -393,16 +435,16 @@ CHECKS: Mapping[str, Callable[[Case], None]] = {
 # ---- kinds of data and layouts of arrays --------------------------------------------------------------------------
 
 TASKS = ("binary", "three classes", "regression")
-"""Kinds of data that every method is checked with; it runs or refuses with a sentence."""
+"""Kinds of data that every method is checked with; a method must run, or refuse the data with one sentence."""
 GAPS = {"binary": (3, 7), "three classes": (-2, 0, 9)}
-"""Labels in the place of 0, 1, 2 for the layout `label gaps`."""
+"""Labels that replace 0, 1, 2 in the check of labels with gaps."""
 
 Array = npt.NDArray[Any]
 Layout = Callable[[Array], Any]
 
 
-def _behind(x: Array) -> Array:
-    """Return equal values with steps between them in memory."""
+def _strided(x: Array) -> Array:
+    """Return the values as a view that is not contiguous in memory."""
     wide = np.full((2 * len(x), *(2 * n for n in x.shape[1:])), 7, dtype=x.dtype)
     view = wide[tuple(slice(None, None, 2) for _ in x.shape)]
     view[...] = x
@@ -420,16 +462,16 @@ LAYOUTS: Mapping[str, Layout] = {
     "float16": lambda a: a.astype(np.float16) if a.dtype.kind == "f" else a.astype(np.int8),
     "Fortran order": np.asfortranarray,
     "read-only": _read_only,
-    "not contiguous": _behind,
+    "not contiguous": _strided,
     "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
     "integers": lambda a: a.astype(np.int32) if a.ndim > 1 else a,
     "lists": lambda a: a.tolist(),
 }
-"""Ways to pass the same numbers; none of them may change a result."""
+"""Memory layouts and types of the same numbers, which must not change a result."""
 
 
 def task_clients(task: str) -> dict[str, tuple[Array, Array]]:
-    """Return {id: (x, y)} of six clients in two groups; all numbers are whole, so that every type can hold them."""
+    """Return {id: (x, y)} for six clients in two groups, with whole numbers, which all types can represent."""
     random = np.random.default_rng(11)
     clients = {}
     for index in range(6):
@@ -442,14 +484,14 @@ def task_clients(task: str) -> dict[str, tuple[Array, Array]]:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A method on small data of one kind."""
+    """A method on small data of one kind of task."""
 
     method: str
     task: str
     options: Mapping[str, Any]
 
     def fit(self, clients: Mapping[str, tuple[Any, Any]]) -> Result:
-        """Fit with the method's defaults; where it refuses those, from random models or with a learner it is for."""
+        """Fit with the method's defaults, or with random initial models and a supported learner if it refuses them."""
         entry = find_method(self.method)
         data = from_arrays(clients, truth=[str(index % 2) for index in range(len(clients))])
         accepted = {option.name for option in entry.options()}
@@ -459,7 +501,7 @@ class _Trial:
         refusals: list[ConfigError] = []
         for instead in ({}, {"init": "random"}, {"learner": learner}, {"learner": learner, "init": "random"}):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about groups that so little data does not show
+                warnings.simplefilter("ignore")  # so little data does not show groups clearly
                 try:
                     return fit(data, self.method, **(settings | instead))
                 except ConfigError as refusal:
@@ -467,19 +509,35 @@ class _Trial:
         raise refusals[0]
 
     def answers(self, result: Result, x: Any, y: Any) -> list[Any]:
-        """Return what a result says of these samples of site-1: predictions, cluster and weights."""
-        said: list[Any] = [result.predict(x, client="site-1"), result.predict(x, cluster=0), result.assign(x, y)]
+        """Return predictions, cluster and weights of a result for these samples of site-1."""
+        answers: list[Any] = [result.predict(x, client="site-1"), result.predict(x, cluster=0), result.assign(x, y)]
         if find_method(self.method).groups.personal:
-            return said
-        return [*said, result.predict(x, support=(x, y)), result.weigh(x, y)]
+            return answers
+        return [*answers, result.predict(x, support=(x, y)), result.weigh(x, y)]
 
 
 def check_task(
     method: str, task: str, options: Mapping[str, Any] | None = None, layouts: Iterable[str] = LAYOUTS
 ) -> str | None:
-    """Check a method on one kind of data: the same result in every layout; return the sentence of a refusal.
+    """Check that a method gives the same result for every memory layout of one kind of data.
 
-    Masked arrays must be refused. Labels with gaps must give the same models, and predictions in those labels.
+    Masked arrays must be refused. Labels with gaps must give the same models, and predictions with these labels.
+
+    Args:
+        method: Name of a registered method.
+        task: Kind of data, one of `TASKS`.
+        options: Options of the method and of the run.
+        layouts: Names of the layouts to check; by default all in `LAYOUTS`.
+
+    Returns:
+        The error message if the method refuses this kind of data, otherwise None.
+
+    Raises:
+        AssertionError: if a check fails.
+
+    Example:
+        >>> from coterie.testing import check_task
+        >>> check_task("fedavg", "binary", layouts=["read-only", "lists"])
     """
     trial, clients = _Trial(method, task, options or {}), task_clients(task)
     try:
@@ -491,30 +549,30 @@ def check_task(
     for name in layouts:
         lay = LAYOUTS[name]
         found = trial.fit({client: (lay(x), lay(y)) for client, (x, y) in clients.items()})
-        said = trial.answers(found, *map(lay, clients["site-1"]))
-        _assert_equal(clean, found, expected, said, f"{task}, {name}")
+        answers = trial.answers(found, *map(lay, clients["site-1"]))
+        _assert_equal(clean, found, expected, answers, f"{task}, {name}")
     if task != "regression":
         _check_labels(trial, clients, clean, expected)
     _check_masks(trial, clients, clean)
     return None
 
 
-def _assert_equal(clean: Result, found: Result, expected: list[Any], said: list[Any], what: str) -> None:
-    assert np.array_equal(_flat(clean), _flat(found)), f"{what}: other models than from a plain array"
+def _assert_equal(clean: Result, found: Result, expected: list[Any], answers: list[Any], what: str) -> None:
+    assert np.array_equal(_flat(clean), _flat(found)), f"{what}: other models than with a plain array"
     assert clean.assignments == found.assignments, f"{what}: clients changed their clusters"
-    same = all(np.array_equal(one, other) for one, other in zip(expected, said, strict=True))
-    assert same, f"{what}: other predictions than for a plain array"
+    same = all(np.array_equal(one, other) for one, other in zip(expected, answers, strict=True))
+    assert same, f"{what}: other predictions than with a plain array"
 
 
 def _check_labels(
     trial: _Trial, clients: Mapping[str, tuple[Array, Array]], clean: Result, expected: list[Any]
 ) -> None:
-    """Labels with gaps give the same models as 0, 1, ..., and predictions in the labels given; so do true and false."""
+    """Check that labels with gaps, and true and false, give the same models, and predictions with these labels."""
     gaps = np.array(GAPS[trial.task])
     named = {client: (x, gaps[y]) for client, (x, y) in clients.items()}
     found = trial.fit(named)
-    said = [gaps[each] if np.asarray(each).dtype.kind == "i" and np.ndim(each) else each for each in expected]
-    _assert_equal(clean, found, said, trial.answers(found, *named["site-1"]), f"{trial.task}, label gaps")
+    answers = [gaps[each] if np.asarray(each).dtype.kind == "i" and np.ndim(each) else each for each in expected]
+    _assert_equal(clean, found, answers, trial.answers(found, *named["site-1"]), f"{trial.task}, label gaps")
     if trial.task == "binary":
         truths = {client: (x, y.astype(bool)) for client, (x, y) in clients.items()}
         found = trial.fit(truths)
@@ -536,19 +594,31 @@ def _check_masks(trial: _Trial, clients: Mapping[str, tuple[Array, Array]], clea
             use()
         except InputError:
             continue
-        raise AssertionError(f"{trial.task}: a masked array was accepted, and its masked values counted")
+        raise AssertionError(f"{trial.task}: a masked array was accepted, so that its masked values are used")
 
 
 def learners_of(method: str) -> tuple[str, ...]:
-    """The learners of the checks that a method is for."""
+    """Return the learners of the checks that a method supports."""
     fits = find_method(method).learners
     return tuple(LEARNERS) if fits is None else fits
 
 
 def check_method(method: str, options: Mapping[str, Any] | None = None, learners: Sequence[str] | None = None) -> None:
-    """Run every check on a registered method with every learner that fits; raises at the first that fails.
+    """Run all checks on a registered method with all learners that it supports.
 
-    The method also meets every kind of data in every layout of arrays (`check_task`) and must run on one kind.
+    The method is also run on every kind of data in every memory layout (`check_task`), and must support one kind.
+
+    Args:
+        method: Name of the method.
+        options: Options of the method and of the run; by default none.
+        learners: Learners of the checks, by name; by default all that the method supports.
+
+    Raises:
+        AssertionError: at the first check that fails.
+
+    Example:
+        >>> from coterie.testing import check_method
+        >>> check_method("fedavg", learners=["linear"])
     """
     for learner in learners or learners_of(method):
         for name, check in CHECKS.items():

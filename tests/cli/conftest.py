@@ -1,4 +1,4 @@
-"""The program as a user runs it."""
+"""Fixture that runs the program like a user."""
 
 import sys
 
@@ -16,9 +16,9 @@ from coterie.cli.terminal import Terminal
 
 @pytest.fixture
 def coterie(capsys, monkeypatch, tmp_path):
-    """Run the program in an empty folder; gives exit code, standard output and standard error."""
+    """Return a function that runs the program in an empty folder: exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(commands.TRACEBACK, "1")  # a bug is never hidden behind a sentence
+    monkeypatch.setenv(commands.TRACEBACK, "1")  # bugs raise their original exceptions
     shown = (commands, data_commands, diagnose_commands, reproduce_commands, scoreboard_commands)
     for module in (*shown, sweep_commands, tiers_commands):
         monkeypatch.setattr(module, "out", Terminal(width=200))

@@ -1,4 +1,4 @@
-"""The commands as a user types them: output, files, exit codes, mistakes."""
+"""Commands on the command line: output, files, exit codes and user errors."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from coterie.experiments.compare import jobs_of, plan_comparison, run_job
 QUICK = ["--clients", "8", "--rounds", "3", "--restarts", "1"]
 
 
-def test_run_writes_a_folder_and_says_where(coterie, tmp_path):
+def test_run_writes_a_folder_and_prints_its_path(coterie, tmp_path):
     code, out, _ = coterie("run", "rotated-digits", "--method", "ifca", *QUICK)
     folder = tmp_path / "runs" / "rotated-digits-ifca-seed0"
     assert code == 0
@@ -32,13 +32,13 @@ def test_run_writes_a_folder_and_says_where(coterie, tmp_path):
     assert re.search(r"certainty +\d of 8 clients belong to their cluster", out)
 
 
-def test_the_default_folder_is_never_taken_twice(coterie, tmp_path):
+def test_the_default_folder_is_always_a_new_one(coterie, tmp_path):
     for _ in range(2):
         assert coterie("run", "rotated-digits", "--method", "fedavg", "--clients", "4", "--rounds", "1")[0] == 0
     assert (tmp_path / "runs" / "rotated-digits-fedavg-seed0-2" / "result.json").is_file()
 
 
-def test_a_written_config_runs_again_to_the_same_result(coterie, tmp_path):
+def test_a_stored_config_gives_the_same_result(coterie, tmp_path):
     coterie(
         "run", "mixed-regression", "--clients", 12, "--dimension", 3, "--rounds", 4, "--out", "one", "--noise", "0.1"
     )
@@ -50,7 +50,7 @@ def test_a_written_config_runs_again_to_the_same_result(coterie, tmp_path):
     ).read_bytes()
 
 
-def test_a_flag_overrules_the_config(coterie, tmp_path):
+def test_a_flag_overrides_the_config(coterie, tmp_path):
     (tmp_path / "run.toml").write_text('scenario = "mixed-regression"\nmethod = "fedavg"\nrounds = 2\nclients = 9\n')
     code, _, _ = coterie("run", "--config", "run.toml", "--rounds", 3, "--out", "run")
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
@@ -85,7 +85,7 @@ def test_compare_prints_a_row_for_each_method_and_writes_one_report(coterie, tmp
     assert f"{50 * (one + two):.1f}" in out
 
 
-def test_a_comparison_goes_on_where_it_stopped(coterie, tmp_path):
+def test_an_interrupted_comparison_is_resumed(coterie, tmp_path):
     options = {"clients": 6, "rounds": 3}
     for name in ("whole", "cut"):
         plan_comparison("mixed-regression", ["fedavg", "local"], [0], options, tmp_path / name)
@@ -102,7 +102,7 @@ def test_a_comparison_goes_on_where_it_stopped(coterie, tmp_path):
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_report_can_be_written_again_elsewhere(coterie, tmp_path):
+def test_report_can_be_written_to_another_file(coterie, tmp_path):
     coterie("run", "rotated-digits", *QUICK, "--out", "run")
     code, out, _ = coterie("report", "run", "--out", "page.html")
     assert code == 0
@@ -113,7 +113,7 @@ def test_report_can_be_written_again_elsewhere(coterie, tmp_path):
 @pytest.mark.parametrize(
     "command", [[], ["run"], ["compare"], ["resume"], ["report"], ["methods"], ["scenarios"], ["describe"]]
 )
-def test_help_is_everywhere(coterie, command):
+def test_every_command_has_help(coterie, command):
     code, out, _ = coterie(*command, "--help")
     assert code == 0
     assert "Usage: coterie" in out
@@ -121,9 +121,9 @@ def test_help_is_everywhere(coterie, command):
         assert f"  coterie {command[0]} " in out, "an example"
 
 
-def test_describe_tells_options_paper_and_what_the_server_sees(coterie):
+def test_describe_prints_options_paper_and_what_the_server_sees(coterie):
     _, out, _ = coterie("describe", "ifca")
-    for text in ("Ghosh", "stable_after", "restarts", "What the server gets to see", "which cluster it chose"):
+    for text in ("Ghosh", "stable_after", "restarts", "What the server sees", "which cluster it chose"):
         assert text in out
     assert "separation" in coterie("describe", "mixed-regression")[1]
     assert "hidden" in coterie("describe", "mlp")[1]
@@ -132,7 +132,7 @@ def test_describe_tells_options_paper_and_what_the_server_sees(coterie):
     assert "standard deviation of every parameter" in coterie("describe", "gaussian")[1]
 
 
-def test_what_the_clients_of_a_scenario_see(coterie, tmp_path, monkeypatch):
+def test_images_of_the_clients_of_a_scenario_are_drawn(coterie, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert coterie("scenarios", "--show", "rotated-digits")[0] == 0
     assert (tmp_path / "rotated-digits.svg").read_text().startswith("<svg")
@@ -155,7 +155,7 @@ def test_what_the_clients_of_a_scenario_see(coterie, tmp_path, monkeypatch):
         ),
         (["run", "rotated-digits", "--clusters", "61"], "there are only 60 clients"),
         (["run", "rotated-digits", "--clients", "10"], "must be a multiple of 4"),
-        (["run", "rotated-digits", "--mu", "1"], "; neither scenario rotated-digits nor ifca takes it"),
+        (["run", "rotated-digits", "--mu", "1"], ", but not of scenario rotated-digits or method ifca: leave it out"),
         (["run", "mixed-regression", "--samples", "lots"], "samples must look like"),
         (["run", "rotated-digits", "--learner", "linear"], "the labels are classes"),
         (["run", "--config", "absent.toml"], "absent.toml cannot be read"),
@@ -170,7 +170,7 @@ def test_what_the_clients_of_a_scenario_see(coterie, tmp_path, monkeypatch):
         (["describe", "ifsa"], "did you mean 'ifca'?"),
     ],
 )
-def test_a_mistake_is_one_line_with_exit_code_2_and_writes_nothing(coterie, tmp_path, arguments, message):
+def test_a_user_error_is_one_line_with_exit_code_2_and_writes_nothing(coterie, tmp_path, arguments, message):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "letter.txt").write_text("dear")
     (tmp_path / "typo.toml").write_text('scenario = "rotated-digits"\nroundz = 3\n')

@@ -1,4 +1,4 @@
-"""TOML files: tables for named values, configs of run folders, mistakes in them."""
+"""TOML files: tables for named values, configs of run folders, and errors in them."""
 
 import tomllib
 
@@ -57,7 +57,7 @@ warmup = 1
     assert models[0] == models[1]
 
 
-def test_the_config_of_a_typed_run_takes_no_recommendations_of_the_scenario(coterie, tmp_path):
+def test_recommendations_of_the_scenario_do_not_change_the_config_of_a_typed_run(coterie, tmp_path):
     """diverse-shift recommends batches of 20 samples; a typed method with full batches must keep them."""
     import coterie as library
     from coterie.methods import IFCA
@@ -86,10 +86,10 @@ def test_the_config_of_a_typed_run_takes_no_recommendations_of_the_scenario(cote
         ('[[optimizer]]\nname = "adam"\n', "optimizer must be"),
         ("optimizer = 3\n", "optimizer must be"),
         ('method = "tiered"\nprocedure = "split-by-gap:rho=a"\n', "rho must be a number"),
-        ("procedure = []\n", "--procedure belongs to tiered"),
+        ("procedure = []\n", "--procedure is an option of tiered, but not of scenario rotated-digits or method ifca"),
     ],
 )
-def test_a_mistake_in_a_file_is_one_sentence_and_leaves_nothing(coterie, tmp_path, text, message):
+def test_an_error_in_a_file_is_one_sentence_and_writes_nothing(coterie, tmp_path, text, message):
     code, out, err = run(coterie, tmp_path, text)
     assert (code, out) == (2, "")
     assert message in err

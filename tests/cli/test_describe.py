@@ -1,4 +1,4 @@
-"""`coterie describe` knows every name there is, and tells what the code says of it."""
+"""`coterie describe` describes every name, with the texts in the code."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_every_name_is_described(coterie, name):
     assert out.startswith(name)
 
 
-def test_names_of_all_kinds_are_among_them():
+def test_names_of_all_kinds_are_described():
     kinds = {"ifca", "odcl", "adam", "cosine", "lowest-loss", "csv", "local-round", "krum", "rotated-digits", "mlp"}
     assert kinds <= set(names())
 
@@ -39,13 +39,13 @@ def test_every_option_of_a_method_is_listed_once_under_its_group(method):
     assert [option.name for option in about.sections(kind)["Run"]] == taken
 
 
-def test_options_are_grouped_by_where_they_come_from():
+def test_options_are_grouped_by_the_part_that_they_belong_to():
     sections = {title: [o.name for o in options] for title, options in about.sections(Method.members["ifca"]).items()}
     assert sections["Options of the method"][0] == "clusters"
     assert {"lr", "local_steps", "optimizer", "schedule"} <= set(sections["Local training"])
     assert sections["Averaging"] == ["averaging", "client_weight", "divide_by", "combine"]
     assert sections["Server"] == ["server_lr", "server_optimizer"]
-    assert sections["First models"] == ["init", "restarts"]
+    assert sections["Initialisation"] == ["init", "restarts"]
 
 
 @pytest.mark.parametrize("method", Method.members)
@@ -58,7 +58,7 @@ def test_the_typed_form_gives_the_default_method(method):
 
 
 def test_what_the_server_sees_follows_from_the_messages():
-    assert about.server_sees(Method.members["local"]) == {"update": "nothing: no model travels"}
+    assert about.server_sees(Method.members["local"]) == {"update": "nothing: no model is sent"}
     assert "change" in about.server_sees(Method.members["cfl"])
     assert "sums over clients" in about.server_sees(Method.members["ifca"])["update"]
     assert about.private_forms(Method.members["ifca"]) == "privacy=local or privacy=central"
@@ -66,7 +66,7 @@ def test_what_the_server_sees_follows_from_the_messages():
     assert "init=odcl asks clients" in about.private_forms(Method.members["one-shot"])
 
 
-def test_a_method_that_initializes_others_says_how(coterie):
+def test_an_initializer_is_described_with_its_flag(coterie):
     _, out, _ = coterie("describe", "odcl")
     assert "As the initializer of another method" in out
     assert "--init odcl:solver=VALUE" in out
@@ -82,7 +82,7 @@ def test_a_name_of_two_families_is_described_twice(coterie):
 
 def test_settings_of_members_have_types_defaults_and_meanings():
     rows = {each.name: each for each in about.member_settings(about.members_called("split-by-norm")[0])}
-    assert (rows["eps1"].default, rows["eps1"].values) == ("needed", "number")
+    assert (rows["eps1"].default, rows["eps1"].values) == ("required", "number")
     assert rows["eps2"].meaning == "The norm of the largest member's update must be above this."
     assert rows["gate"].values == "number or none"
     rows = {each.name: each for each in about.member_settings(MiniBatch)}

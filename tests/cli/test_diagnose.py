@@ -1,4 +1,4 @@
-"""`coterie diagnose` and `coterie run --method auto` as a user types them."""
+"""`coterie diagnose` and `coterie run --method auto` on the command line."""
 
 import json
 import tomllib
@@ -15,7 +15,7 @@ SMALL = ["mixed-regression", "--clients", "9", "--dimension", "2"]
 
 @pytest.fixture
 def found(monkeypatch):
-    """Replace the statistics by a diagnosis made by hand, and count how often they are asked for."""
+    """Replace the statistics by a fixed diagnosis, and record the calls."""
     calls = []
 
     def diagnose(data, *, seed=0):
@@ -45,7 +45,7 @@ def test_the_printed_command_runs(coterie, found):
     assert code == 0
 
 
-def test_json_takes_the_place_of_the_text(coterie, found):
+def test_json_replaces_the_text_output(coterie, found):
     code, out, _ = coterie("diagnose", *SMALL, "--json", "-")
     assert code == 0
     assert Diagnosis.from_json(out) == grouped()
@@ -64,14 +64,14 @@ def test_out_writes_json_and_a_page(coterie, found, tmp_path):
     [
         (["diagnose"], "which scenario?"),
         (["diagnose", "mixed-regresion"], "did you mean"),
-        (["diagnose", *SMALL, "--train-images", "4"], "scenario mixed-regression does not take it"),
+        (["diagnose", *SMALL, "--train-images", "4"], "but not of scenario mixed-regression: leave it out"),
         (["diagnose", *SMALL, "--rounds", "4"], "No such option"),
-        (["diagnose", *SMALL, "--out", "file"], "is a file: give the name of a folder"),
+        (["diagnose", *SMALL, "--out", "file"], "is a file, but --out needs a folder"),
         (["run", *SMALL, "--method", "auto", "--privacy", "central"], "does not support differential privacy"),
         (["compare", *SMALL, "--methods", "auto,fedavg"], "method=auto works only for a single run"),
     ],
 )
-def test_mistakes_are_answered_before_clients_are_asked(coterie, found, tmp_path, arguments, message):
+def test_user_errors_are_found_before_clients_are_asked(coterie, found, tmp_path, arguments, message):
     (tmp_path / "file").write_text("")
     code, _, err = coterie(*arguments)
     assert code == 2
@@ -79,7 +79,7 @@ def test_mistakes_are_answered_before_clients_are_asked(coterie, found, tmp_path
     assert found == []
 
 
-def test_run_auto_says_what_it_follows_and_keeps_the_diagnosis(coterie, found, tmp_path):
+def test_run_auto_prints_the_recommendation_and_stores_the_diagnosis(coterie, found, tmp_path):
     code, out, err = coterie("run", *SMALL, "--method", "auto", "--rounds", "2", "--restarts", "1")
     folder = tmp_path / "runs" / "mixed-regression-ifca-seed0"
     assert code == 0

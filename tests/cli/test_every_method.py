@@ -1,4 +1,4 @@
-"""Every command that reads a run folder works for every method, whether the run is finished or was interrupted."""
+"""Commands that read a run folder work for finished and interrupted runs of all methods."""
 
 import shutil
 
@@ -12,12 +12,12 @@ NUMBERS = ("mixed-regression", "--clients", "6", "--dimension", "2", "--samples"
 SUBSPACE = ("linear-representation", "--clients", "8", "--dimension", "4", "--samples", "12")
 DIGITS = ("rotated-digits", "--clients", "8", "--local-steps", "1")
 CLASSIFIERS = ("fedrc", "hcfl", "hcfl-split", "hcfl+")
-"""Methods that are for classes alone."""
+"""Methods that only support classification."""
 OPTIONS = {"rounds": ("--rounds", "2"), "clusters": ("--clusters", "2")}
 
 
 def arguments(method):
-    """The arguments of a small run of a method; options that it refuses are left out."""
+    """Return the arguments of a small run of a method, with options that the method supports."""
     taken = {option.name for option in Method.members[method].options()}
     subspace = Method.members[method].learners == ("representation",)
     data = DIGITS if method in CLASSIFIERS else SUBSPACE if subspace else NUMBERS
@@ -29,11 +29,11 @@ FINISH = RunFolder.finish
 
 @pytest.mark.filterwarnings("ignore")  # six small clients: nothing is found with certainty, some steps are too long
 @pytest.mark.parametrize("method", Method.members)
-def test_resume_report_and_predict_take_the_folder_of_every_method(coterie, tmp_path, monkeypatch, method):
+def test_resume_report_and_predict_work_with_the_folder_of_every_method(coterie, tmp_path, monkeypatch, method):
     folder, killed = tmp_path / "run", tmp_path / "killed"
 
     def finish(run, *given):
-        """The folder as a kill leaves it that comes before the first file of the result."""
+        """Copy the folder before the first file of the result is written, as a kill would leave it."""
         shutil.copytree(run.path, killed)
         return FINISH(run, *given)
 

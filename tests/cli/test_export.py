@@ -146,7 +146,7 @@ def test_a_comparison_writes_csv_latex_and_differences(coterie, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--figure", "a.png"], "a figure must end in .svg or .pdf"),
+        (["--figure", "a.png"], "the file name of a figure must end in .svg or .pdf"),
         (["--csv", "no/a.csv"], "its folder does not exist"),
         (["--against", "local"], "unknown method of the comparison 'local'"),
     ],

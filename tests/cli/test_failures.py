@@ -1,4 +1,4 @@
-"""Failures of the system and hostile texts: one sentence on standard error, exit code 2, and nothing lost."""
+"""System errors and hostile texts give one sentence on standard error and exit code 2, and lose no result."""
 
 import errno
 import json
@@ -37,7 +37,7 @@ CODES = [errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, err
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
 @pytest.mark.parametrize("path", ["/x/result.json", b"/x/\xff", None, "a\nb"])
-def test_every_error_of_the_system_is_a_sentence_with_the_file_the_reason_and_what_to_do(code, path):
+def test_every_system_error_is_one_sentence_with_the_file_the_reason_and_advice(code, path):
     error = from_system(
         OSError(code, os.strerror(code), path) if path is not None else OSError(code, os.strerror(code))
     )
@@ -59,13 +59,13 @@ RAISED = {
     "disk": (OSError(errno.EFBIG, "File too large", "x/y"), "x/y cannot be read or written (File too large)"),
     "deep": (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
     "text": (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "use UTF-8"),
-    "bug": (KeyError("a\nb"), "this should not happen and is a bug in Coterie (KeyError: "),
+    "bug": (KeyError("a\nb"), "unexpected error, a bug in Coterie (KeyError: "),
     "torch bug": (RuntimeError("shapes do not match"), "COTERIE_TRACEBACK=1"),
 }
 
 
 @pytest.mark.parametrize("name", RAISED)
-def test_whatever_a_command_raises_is_one_sentence(coterie, monkeypatch, name):
+def test_every_exception_of_a_command_is_one_sentence(coterie, monkeypatch, name):
     error, expected = RAISED[name]
 
     def fail(*_):
@@ -78,7 +78,7 @@ def test_whatever_a_command_raises_is_one_sentence(coterie, monkeypatch, name):
     assert expected in one_sentence(err)
 
 
-def test_bugs_show_their_traceback_when_asked_to(coterie, monkeypatch):
+def test_bugs_show_their_traceback_on_request(coterie, monkeypatch):
     def fail(*_):
         raise KeyError("a bug")
 
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(coterie, tmp_p
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_outputs_are_whole_or_unchanged_and_leave_nothing_beside(tmp_path, monkeypatch):
+def test_outputs_are_complete_or_unchanged_and_leave_no_other_file(tmp_path, monkeypatch):
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("old")
     link.symlink_to(file)
@@ -167,13 +167,13 @@ def test_a_result_is_not_lost_when_its_json_or_its_report_cannot_be_written(cote
             patched.setattr(f"{place}.write_output", full)
             code, _, err = coterie("run", *QUICK, "--out", name, "--json", "result.json")
         assert code == 2
-        assert f"nothing is lost: the finished runs are in {name}" in one_sentence(err)
+        assert f"no result is lost: the finished runs are in {name}" in one_sentence(err)
         assert (tmp_path / name / "result.json").is_file()
         assert coterie("report", name)[0] == 0
 
 
 @pytest.mark.filterwarnings("ignore::coterie.errors.DivergenceWarning")
-def test_json_goes_to_standard_output_alone_and_only_if_all_is_well(coterie):
+def test_standard_output_has_only_the_json_and_only_after_success(coterie):
     code, out, err = coterie("run", *QUICK, "--json", "-", "--lr", "1e300")
     assert code == 2 or json.loads(out)
     code, out, err = coterie("run", *QUICK, "--json", "-", "--method", "nothing")
@@ -212,7 +212,7 @@ for name, arguments in cases.items():
     cases[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(json.dumps(cases))
 """
-"""The program in forked processes, each with streams or limits of its own; they end as every Python program does."""
+"""Script that runs the program in forked processes, each with other streams or limits."""
 
 CASES = {
     "limited": ["run", *QUICK, "--out", "limited"],
@@ -224,7 +224,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Gives exit code, output and errors of each case, at a terminal that knows ASCII only and is very narrow."""
+    """Return exit code, output and errors of each case, on a very narrow ASCII terminal."""
     folder = tmp_path_factory.mktemp("streams")
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "1", "NO_COLOR": "1", "LC_ALL": "C"}
     done = subprocess.run(
@@ -236,20 +236,20 @@ def ended(tmp_path_factory):
     return {name: (code, *texts[name]) for name, code in json.loads(done.stdout).items()}
 
 
-def test_a_limit_on_the_size_of_files_is_a_sentence(ended):
+def test_a_limit_on_the_size_of_files_is_an_error_in_one_sentence(ended):
     code, _, err = ended["limited"]
     assert code == 2, err
     assert "File too large" in one_sentence(err.decode())
 
 
 @pytest.mark.parametrize(("case", "reason"), [("unread", "Broken pipe"), ("full", "No space left on device")])
-def test_a_stream_that_takes_no_more_is_a_sentence_and_no_traceback(ended, case, reason):
+def test_a_closed_or_full_stream_is_one_sentence_without_a_traceback(ended, case, reason):
     code, _, err = ended[case]
     assert code == 2
-    assert one_sentence(err.decode()) == f"the output could not be printed to its end ({reason})"
+    assert one_sentence(err.decode()) == f"the output could not be printed completely ({reason})"
 
 
-def test_a_terminal_that_knows_ascii_only_and_is_very_narrow(ended):
+def test_a_very_narrow_ascii_terminal(ended):
     code, out, err = ended["ascii"]
     assert (code, err) == (0, b"")
     assert out
@@ -264,15 +264,15 @@ def test_closed_streams(tmp_path):
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-def test_a_reader_that_stops_reading_json_is_a_sentence(coterie, monkeypatch):
+def test_a_closed_pipe_for_json_is_an_error_in_one_sentence(coterie, monkeypatch):
     def closed(*_, **__):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setattr("builtins.print", closed)
-    monkeypatch.setattr("coterie.cli.terminal.give_up_output", lambda: None)
+    monkeypatch.setattr("coterie.cli.terminal.discard_output", lambda: None)
     code, _, err = coterie("run", *QUICK, "--json", "-", "--out", "made")
     assert code == 2
-    assert one_sentence(err).endswith("(Broken pipe); nothing is lost: the finished runs are in made")
+    assert one_sentence(err).endswith("(Broken pipe); no result is lost: the finished runs are in made")
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 20])
@@ -291,7 +291,7 @@ HOSTILE = ["[/x]", "[bold]x[/bold]", ":smile:", "\x1b[31mred\x1b[0m", "two\nline
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_texts_are_printed_as_they_are_and_never_act(text, capsys):
+def test_texts_are_printed_literally_without_control_characters(text, capsys):
     from rich.table import Table
 
     console = Terminal(width=100)
@@ -346,7 +346,7 @@ def test_interrupted_runs_quote_their_folder(coterie, monkeypatch):
     assert "continue with 'coterie resume 'a [/x] b''" in err
 
 
-def test_failed_runs_of_a_comparison_are_listed_and_the_others_are_shown(coterie, monkeypatch):
+def test_failed_runs_of_a_comparison_are_listed_next_to_the_others(coterie, monkeypatch):
     def some_fail(folder, workers, progress):
         run_job(commands.jobs_of(folder)[0])
         return ["ifca-seed0: its process was killed by SIGKILL 3 times, perhaps because memory ran out: [/x]\nsecond"]

@@ -1,4 +1,4 @@
-"""`coterie flower` as far as it needs no processes: those are in tests/flower and tests/faults."""
+"""`coterie flower` without processes; tests/flower and tests/faults have the tests with processes."""
 
 import os
 import time
@@ -25,7 +25,7 @@ def app(tmp_path):
 
 @pytest.fixture
 def nothing_starts(monkeypatch):
-    """Fail a test in which a process would be started."""
+    """Raise StartedError in place of starting a process."""
     pytest.importorskip("flwr")
     from coterie.flower.local.child import Child
 
@@ -55,12 +55,12 @@ def test_settings_are_read_as_toml_or_text(text, name, value):
 
 
 @pytest.mark.parametrize("text", ["rounds", "=3", "clusters=[1, 2]", "nodes=3", "out=/x", "a=2026-01-01", "a=1\nb=2"])
-def test_settings_that_are_none_are_refused(text):
+def test_invalid_settings_are_refused(text):
     with pytest.raises(ConfigError, match="--set"):
         read_setting(text)
 
 
-def test_init_writes_an_app_that_up_would_take(tmp_path, nothing_starts):
+def test_init_writes_an_app_that_up_accepts(tmp_path, nothing_starts):
     said = call("init", tmp_path / "myfed").output
     assert "client_app.py" in said
     assert "coterie flower up" in said
@@ -69,7 +69,7 @@ def test_init_writes_an_app_that_up_would_take(tmp_path, nothing_starts):
         call("up", tmp_path / "myfed", "--out", tmp_path / "run")
 
 
-def test_init_writes_an_app_about_a_table(tmp_path, nothing_starts):
+def test_init_writes_an_app_for_a_table(tmp_path, nothing_starts):
     file = tmp_path / "visits.csv"
     rows = [f"w{i % 3},{i % 7},{'ill' if i % 2 else 'well'}" for i in range(30)]
     file.write_text("\n".join(["ward,dose,outcome", *rows]))
@@ -113,7 +113,7 @@ def too_long(tmp_path):
 
 
 @pytest.mark.parametrize("folder", [not_empty, a_file, below_a_file, no_folder_at_all, too_long])
-def test_init_refuses_a_folder_that_it_cannot_fill_with_one_sentence(folder, tmp_path, monkeypatch, capsys):
+def test_init_refuses_an_unusable_folder_with_one_sentence(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["coterie", "flower", "init", str(folder(tmp_path))])
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as ended:
@@ -155,16 +155,16 @@ WRONG = {
 
 
 @pytest.mark.parametrize("setting", WRONG)
-def test_up_refuses_a_wrong_setting_before_it_starts_anything(setting, app, tmp_path, nothing_starts):
+def test_up_refuses_a_wrong_setting_before_any_process_starts(setting, app, tmp_path, nothing_starts):
     clock = time.process_time()
     with pytest.raises(ConfigError, match=WRONG[setting]) as refused:
         call("up", app, "--set", "method=ifca", "--set", setting, "--out", tmp_path / "run")
     assert "\n" not in str(refused.value)
-    assert time.process_time() - clock < 3, "a typo must not cost more than a moment"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["myfed"], "nothing is left behind"
+    assert time.process_time() - clock < 3, "a typo is not found at once"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["myfed"], "files are left behind"
 
 
-def test_up_takes_settings_that_suit_some_data(app, tmp_path, nothing_starts):
+def test_up_accepts_settings_that_suit_some_data(app, tmp_path, nothing_starts):
     for settings in (
         {"learner": "linear", "init": "moment-descent"},
         {"learner": "cnn", "clusters": 500},
@@ -178,7 +178,7 @@ def test_up_takes_settings_that_suit_some_data(app, tmp_path, nothing_starts):
 
 
 @pytest.mark.parametrize("nodes", ["0", "-1", "101", "many"])
-def test_up_refuses_a_number_of_nodes_that_makes_no_sense(nodes, app, nothing_starts):
+def test_up_refuses_an_invalid_number_of_nodes(nodes, app, nothing_starts):
     assert CliRunner().invoke(cli, ["flower", "up", str(app), "--nodes", nodes]).exit_code == 2
 
 
@@ -205,9 +205,9 @@ def of_other_options(out):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (finished, "finished already"),
-        (something_else, "no run folder"),
-        (lambda out: out.touch(), "no run folder"),
+        (finished, "already finished"),
+        (something_else, "not a run folder"),
+        (lambda out: out.touch(), "not a run folder"),
         (damaged, "."),
         (of_other_options, "."),
     ],
@@ -227,7 +227,7 @@ def test_up_refuses_a_run_folder_that_cannot_be_written(out, app, tmp_path, noth
 
 
 def test_the_same_command_resumes_a_run(app, tmp_path, nothing_starts):
-    """What was given as text, or left to the data, is stored as something else."""
+    """Settings that were given as text, or that depend on the data, are stored in another form."""
 
     def interrupt(record: object) -> None:
         raise InterruptedError
@@ -246,7 +246,7 @@ def test_the_same_command_resumes_a_run(app, tmp_path, nothing_starts):
             call("up", app, "--out", tmp_path / "run", "--set", other)
 
 
-def test_up_refuses_a_folder_that_is_no_app(tmp_path, nothing_starts):
+def test_up_refuses_a_folder_without_an_app(tmp_path, nothing_starts):
     with pytest.raises(ConfigError, match="coterie flower init"):
         call("up", tmp_path)
 
@@ -257,11 +257,11 @@ def test_up_refuses_a_folder_that_is_no_app(tmp_path, nothing_starts):
         ("client_app.py", None, "client_app.py does not exist"),
         ("client_app.py", "def load(context:\n", "client_app.py, line 1"),
         ("server_app.py", "\0", "server_app.py"),
-        ("pyproject.toml", "[tool", "no valid TOML"),
+        ("pyproject.toml", "[tool", "not valid TOML"),
         ("pyproject.toml", "a = 1", "components"),
     ],
 )
-def test_up_refuses_an_app_whose_files_cannot_work(file, text, match, app, tmp_path, nothing_starts):
+def test_up_refuses_an_app_with_invalid_files(file, text, match, app, tmp_path, nothing_starts):
     (app / file).unlink() if text is None else (app / file).write_text(text)
     with pytest.raises(ConfigError, match=match):
         call("up", app, "--out", tmp_path / "run")

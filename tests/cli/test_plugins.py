@@ -1,4 +1,4 @@
-"""Methods of a user's own file, through every command; worker processes know them, too."""
+"""User-defined methods work with every command, also in worker processes."""
 
 import os
 import sys
@@ -45,7 +45,7 @@ DATA = ("rotated-digits", "--clients", "4", "--rounds", "2", "--learner", "logis
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """A plugin file; what it registers is forgotten after the test."""
+    """Write a plugin file, and unregister its members after the test."""
     monkeypatch.setenv(plugins.VARIABLE, "")
     path = tmp_path / "my_method.py"
     path.write_text(SOURCE)
@@ -125,7 +125,7 @@ def test_a_plugin_is_listed_and_described(coterie, plugin):
     assert "single-cluster" in coterie("tiers", "--plugin", plugin)[1]
 
 
-def test_plugins_of_the_environment_are_known(coterie, plugin, monkeypatch):
+def test_plugins_of_the_environment_are_loaded(coterie, plugin, monkeypatch):
     monkeypatch.setenv(plugins.VARIABLE, os.pathsep.join([str(plugin)]))
     plugins.load_installed.cache_clear()
     code, _, err = coterie("run", *DATA, "--method", "mine", "--boost", "2", "--out", "run")
@@ -141,7 +141,7 @@ def test_plugins_of_the_environment_are_known(coterie, plugin, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_a_bad_plugin_is_one_sentence(coterie, tmp_path, text, message, first):
+def test_a_bad_plugin_is_an_error_in_one_sentence(coterie, tmp_path, text, message, first):
     path = Path(tmp_path / "bad.py")
     if text is not None:
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""The bar of a run: trial runs first, then rounds."""
+"""The progress bar of a run, for trial runs and then for rounds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import io
 import pytest
 from rich.console import Console
 
-from coterie.cli.folders import kept
+from coterie.cli.folders import resumable
 from coterie.cli.progress import RunBar, run_progress
 from coterie.cli.terminal import Terminal
 
 
-def test_trial_runs_then_rounds():
+def test_the_bar_shows_trial_runs_and_then_rounds():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with run_progress(console, 50, "ifca") as bar:
         task = bar.bars.tasks[bar.task]
@@ -31,17 +31,17 @@ def test_an_interruption_names_a_command_that_works(tmp_path, capsys, written):
     folder = tmp_path / "run"
     if written:
         folder.mkdir()
-    with pytest.raises(SystemExit) as ended, kept(folder, Terminal(stderr=True)):
+    with pytest.raises(SystemExit) as ended, resumable(folder, Terminal(stderr=True)):
         raise KeyboardInterrupt
     assert ended.value.code == 130
-    said = capsys.readouterr().err
-    assert ("coterie resume" in said) is written
-    assert ("nothing was written yet" in said) is not written
+    printed = capsys.readouterr().err
+    assert ("coterie resume" in printed) is written
+    assert ("nothing has been written yet" in printed) is not written
 
 
-@pytest.mark.filterwarnings("ignore:clusters=auto")  # six clients cannot tell
+@pytest.mark.filterwarnings("ignore:clusters=auto")  # six clients are too few to decide
 def test_trial_runs_that_were_interrupted_are_continued_by_the_suggested_command(coterie, tmp_path, monkeypatch):
-    """Without --out, too: the command line always has a run folder."""
+    """This also works without --out, since the command line always has a run folder."""
     shown = RunBar.trial
 
     def interrupt(bar: RunBar, done: int, total: int) -> None:

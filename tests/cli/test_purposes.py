@@ -1,4 +1,4 @@
-"""`coterie methods --for`: every method that is recommended suits, and its command runs."""
+"""`coterie methods --for`: recommended methods suit their purposes, and their commands run."""
 
 import shlex
 
@@ -22,15 +22,15 @@ def test_the_method_runs_on_the_scenario_with_these_options(name, choice):
     cli.commands[command].make_context(command, arguments).close()
 
 
-def test_what_is_recommended_for_one_round_trains_in_no_other():
+def test_methods_for_one_round_do_not_train_further():
     assert all(not Method.members[choice.method].trains for choice in PURPOSES["one-round"].choices)
 
 
-def test_what_is_recommended_for_privacy_supports_it():
+def test_methods_for_privacy_support_it():
     assert all(not private_forms(Method.members[c.method]).startswith("none") for c in PURPOSES["private"].choices)
 
 
-def test_what_is_recommended_for_an_unknown_number_is_told_no_number():
+def test_methods_for_an_unknown_number_of_groups_are_given_no_number():
     for choice in PURPOSES["unknown-k"].choices:
         assert choice.options.get("clusters", "auto") == "auto"
         assert default_method(Method.members[choice.method]).groups.kind == "found"

@@ -1,4 +1,4 @@
-"""`coterie reproduce` as a user types it."""
+"""`coterie reproduce` on the command line."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from coterie.experiments import checkout, reproduce
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_without_a_name_it_lists_what_there_is(coterie, tmp_path):
+def test_without_a_name_all_reproductions_are_listed(coterie, tmp_path):
     code, out, _ = coterie("reproduce", "--results", tmp_path / "results.jsonl")
     assert code == 0
     assert "ifca-table1" in out
@@ -24,7 +24,7 @@ def test_the_results_are_those_of_the_checkout_from_any_folder(coterie, tmp_path
     assert "420 of 420" in inside
 
 
-def test_outside_a_checkout_one_sentence_says_what_to_do(coterie, tmp_path, monkeypatch):
+def test_outside_a_checkout_the_error_explains_what_to_do(coterie, tmp_path, monkeypatch):
     monkeypatch.setattr(checkout, "CHECKOUT", tmp_path)
     for arguments in ((), ("ifca-table1",), ("--page", tmp_path / "page.md")):
         code, _, err = coterie("reproduce", *arguments)
@@ -35,7 +35,7 @@ def test_outside_a_checkout_one_sentence_says_what_to_do(coterie, tmp_path, monk
         ]
 
 
-def test_a_quick_run_prints_tables_and_verdicts_and_leaves_nothing(coterie, tmp_path):
+def test_a_quick_run_prints_tables_and_verdicts_and_stores_nothing(coterie, tmp_path):
     code, out, err = coterie("reproduce", "ifca-figure3", "--quick", "--only", "(c)", "--seeds", "1", "--jobs", "1")
     assert code == 0
     assert "holds   (c) n=25: more clients help" in out
@@ -53,10 +53,10 @@ def test_a_wrong_name_gets_a_suggestion(coterie):
 def test_a_wrong_cell_names_the_right_ones(coterie):
     code, _, err = coterie("reproduce", "ifca-table1", "--only", "svhn")
     assert code == 2
-    assert "no cell of ifca-table1 contains 'svhn'" in err
+    assert "no cell of ifca-table1 contains 'svhn' in its name" in err
 
 
-def test_missing_data_ends_with_the_command_that_brings_it(coterie, tmp_path, monkeypatch):
+def test_the_error_for_missing_data_names_the_command_to_download_it(coterie, tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "none"))
     code, _, err = coterie("reproduce", "ifca-figure4", "--only", "single", "--seeds", "1", "--results", "r.jsonl")
     assert code == 2

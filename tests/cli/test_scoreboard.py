@@ -1,4 +1,4 @@
-"""`coterie scoreboard` as a user types it."""
+"""`coterie scoreboard` on the command line."""
 
 from benchmarks.scoreboard.cells import FIRST_SEED, chosen_cells
 from benchmarks.scoreboard.entries import ENTRIES
@@ -7,7 +7,7 @@ from coterie.experiments.results import append, read
 from coterie.experiments.scoreboard import KEPT_AS
 
 
-def test_cells_are_written_down_continued_and_shown(coterie, tmp_path):
+def test_cells_are_stored_resumed_and_shown(coterie, tmp_path):
     names = "oracle-averaging,naive-averaging,hcfl+"
     cells = chosen_cells(None, 1, "linear few", names)
     order = sorted(names.split(","), key=list(ENTRIES).index)
@@ -31,7 +31,7 @@ def test_cells_are_written_down_continued_and_shown(coterie, tmp_path):
     assert out.startswith(shown)
 
 
-def test_absent_data_is_left_out_with_a_line_that_says_how_to_get_it(coterie, tmp_path, monkeypatch):
+def test_scenarios_without_data_are_left_out_with_a_line_that_explains_how_to_get_it(coterie, tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "none"))
     monkeypatch.delenv("COTERIE_SCOREBOARD_DATA", raising=False)
     code, _, err = coterie("scoreboard", "--only", "mnist", "--results", tmp_path / "none.jsonl")
@@ -40,7 +40,7 @@ def test_absent_data_is_left_out_with_a_line_that_says_how_to_get_it(coterie, tm
     assert "error: no cell is left" in err
 
 
-def test_outside_a_checkout_one_sentence_says_what_to_do(coterie, tmp_path, monkeypatch):
+def test_outside_a_checkout_the_error_explains_what_to_do(coterie, tmp_path, monkeypatch):
     monkeypatch.setattr(checkout, "CHECKOUT", tmp_path)
     code, _, err = coterie("scoreboard", "--show")
     assert code == 2

@@ -1,4 +1,4 @@
-"""`coterie sweep` as a user types it, and the same in parallel processes."""
+"""`coterie sweep` on the command line, also in parallel processes."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 
 import coterie as library
 from coterie.experiments.compare import run_job
-from coterie.experiments.sweep import Asked, plan_sweep
+from coterie.experiments.sweep import SweepPlan, plan_sweep
 from coterie.report.formats import score as score_text
 
 QUICK = ["mixed-regression", "--clients", 9, "--dimension", 3, "--rounds", 4, "--restarts", 1]
@@ -18,7 +18,7 @@ SWEPT = ["--over", "lr=0.001,0.1,0.3", "--over", "local_steps=1,5"]
 
 
 def plain_scores(seed):
-    """Validation scores of the same combinations by `fit`, without the test data."""
+    """Return validation scores of the same combinations from `fit`, without test data."""
     data = library.scenario("mixed-regression", clients=9, dimension=3, seed=seed)
     options = {"rounds": 4, "restarts": 1, "validation": 0.2, "seed": seed}
     return {
@@ -56,9 +56,9 @@ def test_a_sweep_ranks_all_combinations_and_prints_a_command_that_trains_the_bes
     assert config == swept
 
 
-def test_an_interrupted_sweep_is_resumed_or_asked_again(coterie, tmp_path):
+def test_an_interrupted_sweep_is_resumed_by_either_command(coterie, tmp_path):
     options = {"clients": 9, "dimension": 3, "rounds": 4, "restarts": 1}
-    asked = Asked("mixed-regression", "ifca", {"lr": [0.05, 0.1]}, [0], 0.2, options)
+    asked = SweepPlan("mixed-regression", "ifca", {"lr": [0.05, 0.1]}, [0], 0.2, options)
     plan_sweep(asked, tmp_path / "cut")
     done, missing = asked.all_jobs(tmp_path / "cut")
     run_job(done)
@@ -79,17 +79,17 @@ def test_an_interrupted_sweep_is_resumed_or_asked_again(coterie, tmp_path):
     assert json.loads(out) == json.loads((tmp_path / "cut" / "sweep.json").read_text()), "JSON alone is printed"
     code, _, err = coterie(*arguments[:-4], "--noise", "0.9", "--out", "cut")
     assert code == 2
-    assert "cut holds another sweep" in err
+    assert "cut has another sweep" in err
 
 
-def test_a_failure_is_told(coterie, tmp_path):
+def test_a_failed_combination_is_reported(coterie, tmp_path):
     swept = ["--over", "lr=0.1,1e30", "--rounds", 40, "--json", "found.json", "--jobs", 1]
     code, out, _ = coterie("sweep", *QUICK, *swept)
     assert code == 0
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["cells"][1]["failed"].endswith("or standardise the columns")
     assert "failed  lr=1e+30: " in out
-    assert "note    the best lr, 0.1, is the least that was tried: smaller ones may be better" in out
+    assert "note    the best lr, 0.1, is the smallest value that was tried: smaller ones may be better" in out
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_a_failure_is_told(coterie, tmp_path):
         (["--over", "noise=0.1"], "noise changes the data of mixed-regression"),
         (["--method", "fedavg", "--over", "clusters=2,3"], "clusters has no meaning for method fedavg"),
         (["--over", "lr=0.1", "--lr", "0.2"], "lr is both set and swept"),
-        (["--over", "lr=0.1", "--mu", "1"], "; neither scenario mixed-regression nor ifca takes it"),
+        (["--over", "lr=0.1", "--mu", "1"], ", but not of scenario mixed-regression or method ifca: leave it out"),
         (["--over", "lr=0.1", "--out", "taken"], "taken exists already"),
     ],
 )
-def test_mistakes_are_one_line_and_write_nothing(coterie, tmp_path, arguments, message):
+def test_user_errors_are_one_line_and_write_nothing(coterie, tmp_path, arguments, message):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "letter.txt").write_text("dear")
     before = sorted(tmp_path.rglob("*"))
@@ -119,7 +119,7 @@ def test_mistakes_are_one_line_and_write_nothing(coterie, tmp_path, arguments, m
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_says_that_it_stopped_and_which_models_it_kept(coterie):
+def test_a_run_prints_why_it_stopped_and_which_models_it_chose(coterie):
     options = ["--lr", "1e-9", "--patience", 2, "--rounds", 50]
     _, out, _ = coterie("run", *QUICK, *options)
     assert re.search(r"stopped +after 3 of 50 rounds: no better training loss in 2 rounds", out)

@@ -15,7 +15,7 @@ from coterie.cli.terminal import Terminal
 from coterie.core.schema import ColumnNote
 from coterie.data.guessing import guess_columns
 from coterie.experiments.compare import run_job
-from coterie.experiments.sweep import Asked, plan_sweep
+from coterie.experiments.sweep import SweepPlan, plan_sweep
 from coterie.training.runs.folder import read_toml
 
 FLAGS = ["--table", "pupils.csv", "--client", "school", "--target", "score"]
@@ -80,7 +80,7 @@ def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
     assert "fedavg" in out
     assert len(list((tmp_path / "both" / "jobs").iterdir())) == 4
     table = {"table": "pupils.csv", "client": "school", "target": "score"}
-    asked = Asked("table", "ifca", {"clusters": [1, 2]}, [0], 0.2, {**table, "rounds": 2})
+    asked = SweepPlan("table", "ifca", {"clusters": [1, 2]}, [0], 0.2, {**table, "rounds": 2})
     plan_sweep(asked, tmp_path / "swept")
     for job in asked.all_jobs(tmp_path / "swept"):
         run_job(job)
@@ -102,7 +102,7 @@ def test_compare_and_sweep_take_a_table_too(coterie, tmp_path):
         (["run", *FLAGS[:2], "--client", "shool", "--target", "score"], "did you mean 'school'?"),
         (["run", *FLAGS, "--holdout", "1.5"], "holdout must be a number at least 0 and at most 0.9"),
         (["run", "--table", "nowhere.csv", "--client", "a", "--target", "b"], "nowhere.csv is no file"),
-        (["run", "rotated-digits", *FLAGS], "--table belongs to table"),
+        (["run", "rotated-digits", *FLAGS], "--table is an option of table, but not of"),
         (["run", "mixed-regression", "--features", "gausian"], "must be one of gaussian, rademacher"),
     ],
 )

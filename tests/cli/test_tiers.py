@@ -1,4 +1,4 @@
-"""The list of members, and mixes of them on the command line."""
+"""The list of tier members, and compositions of them on the command line."""
 
 import io
 import tomllib
@@ -22,10 +22,10 @@ def test_every_member_is_listed_with_its_settings_and_methods(coterie):
         assert set(family.members) <= names
     about = out[out.index("\nem-mixture ") :]
     assert about.index("settings: mu=0.0") < about.index("methods: fedem") < about.index("\nsingle-cluster ")
-    assert "settings: rho=needed, hard=false" in out
+    assert "settings: rho=required, hard=false" in out
 
 
-def test_methods_are_listed_by_what_they_are_made_of():
+def test_methods_are_listed_with_the_members_that_they_use():
     users = users_of_members()
     assert users["distance", "update-cosine"][:1] == ["cfl"]
     assert "fedrc" in users["objective", "ratio"]
@@ -45,7 +45,7 @@ def test_the_default_method_is_the_one_that_a_run_has(method):
     assert listed.procedure.steps == planned.procedure.steps
 
 
-def test_a_mix_is_run_from_the_command_line_and_from_its_config(coterie, tmp_path):
+def test_a_composition_is_run_from_the_command_line_and_from_its_config(coterie, tmp_path):
     procedure = "split-by-norm:eps1=10,eps2=0,warmup=1"
     mix = ["--assignment", "assigned", "--procedure", procedure, "--distance", "update-cosine", "--max-clusters", "3"]
     code, out, _ = coterie(
@@ -60,7 +60,7 @@ def test_a_mix_is_run_from_the_command_line_and_from_its_config(coterie, tmp_pat
     assert models[0] == models[1]
 
 
-def test_a_mix_that_makes_no_sense_is_one_line_and_leaves_nothing(coterie, tmp_path):
+def test_an_invalid_composition_is_one_line_and_writes_nothing(coterie, tmp_path):
     code, _, err = coterie("run", "rotated-digits", "--method", "tiered", "--procedure", "split-by-gap:rho=0.3")
     assert code == 2
     assert "split-by-gap splits clusters by a distance, but none is set" in err
@@ -68,7 +68,7 @@ def test_a_mix_that_makes_no_sense_is_one_line_and_leaves_nothing(coterie, tmp_p
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_changes_are_told_as_they_happen_on_a_terminal(terminal):
+def test_changes_of_clusters_are_printed_at_once_on_a_terminal(terminal):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
     event = {"kind": "split", "reason": "because", "before": 1, "parents": [[0], [0]]}
     with run_progress(console, 3, "cfl") as bar:

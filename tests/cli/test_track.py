@@ -1,4 +1,4 @@
-"""--track: trackers from their texts, on new and on resumed runs."""
+"""The option --track for new and resumed runs."""
 
 import csv
 
@@ -11,7 +11,7 @@ DATA = ("rotated-digits", "--clients", "4", "--method", "fedavg", "--learner", "
 
 
 class KilledError(BaseException):
-    """Stands for a kill: nothing catches it."""
+    """Exception that simulates a kill and that no code catches."""
 
 
 def rounds_in(path):
@@ -68,9 +68,9 @@ def test_a_wrong_tracker_is_refused_before_anything_is_written(coterie, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_comparisons_have_no_tracker_of_their_own(coterie, tmp_path):
+def test_comparisons_do_not_support_trackers(coterie, tmp_path):
     plan_comparison("rotated-digits", ["fedavg"], [0], {"clients": 4, "rounds": 1}, tmp_path / "both")
     run_job(jobs_of(tmp_path / "both")[0])
     code, _, err = coterie("resume", "both", "--track", "csv:path=a.csv")
     assert code == 2
-    assert "--track is for a single run" in err
+    assert "--track is only for a single run" in err

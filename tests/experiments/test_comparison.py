@@ -1,4 +1,4 @@
-"""A comparison as a typed table: means, paired differences by hand, CSV, LaTeX and figures."""
+"""Comparisons: means, paired differences by hand, CSV, LaTeX and figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.methods.test_ifca import population
 
 
 def run(method: str, seed: int, rmse: float | None, **metrics):
-    """One finished run with this RMSE."""
+    """Return a finished run with this RMSE."""
     figures = {"rmse": rmse, "clusters": 1, "rounds": 3, "bytes_up": 1000, "bytes_down": 0, "seconds": 1.0} | metrics
     config = {"method": method, "seed": seed, "scenario": "mixed-regression"}
     return run_from_parts(config, [], {"metrics": figures, "clients": [{"id": "a", "cluster": 0, "score": rmse}]})
@@ -38,9 +38,9 @@ def test_differences_are_paired_by_seed():
     assert (row.low, row.high) == pytest.approx((-2 - half, -2 + half), abs=1e-5)
     # for two degrees of freedom P(|T| > t) = 1 - t / sqrt(2 + t^2) with t = 2 sqrt 3
     assert row.t_p_value == pytest.approx(1 - math.sqrt(12 / 14))
-    assert row.wilcoxon_p_value == pytest.approx(2 / 8)  # all of one sign: the least of 2^3 cases, on both sides
+    assert row.wilcoxon_p_value == pytest.approx(2 / 8)  # all signs equal: 2 of 2^3 cases
     assert row.better is None, "the interval holds zero"
-    assert "with 3 seeds the Wilcoxon test cannot give less than p = 0.25" in row.note
+    assert "with 3 seeds the Wilcoxon test gives at least p = 0.25" in row.note
     assert str(row).startswith("ifca against fedavg: rmse -2, 95 % interval -4.484 to 0.4841")
 
 
@@ -55,17 +55,17 @@ def test_many_seeds_need_no_note_and_agree_with_scipy():
     assert (other.method, other.better, other.mean) == ("fedavg", False, -row.mean)
 
 
-def test_what_cannot_be_told_is_said():
+def test_limits_of_the_comparison_are_noted():
     (row,) = comparison(fedavg=[1.0], ifca=[0.5]).differences()
     assert (row.mean, row.low, row.t_p_value) == (-0.5, None, None)
-    assert "one seed tells nothing" in str(row)
+    assert "a single seed does not show" in str(row)
     (same,) = comparison(fedavg=[1.0, 2.0], ifca=[1.0, 2.0]).differences()
     assert (same.t_p_value, same.wilcoxon_p_value, same.better) == (1.0, 1.0, None)
     (none,) = comparison(fedavg=[None], ifca=[1.0]).differences()
-    assert str(none) == "ifca against fedavg: no common seed with a rmse"
+    assert str(none) == "ifca against fedavg: no common seed with a finite rmse"
 
 
-def test_names_that_do_not_exist_are_refused():
+def test_unknown_names_are_refused():
     found = comparison(fedavg=[1.0], ifca=[0.5])
     with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
         found.differences(against="fedag")
@@ -106,7 +106,7 @@ def test_figures_are_files(tmp_path, name, begin):
 
 
 def test_figures_of_other_formats_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"a figure must end in .svg or .pdf, got 'a.png'"):
+    with pytest.raises(ConfigError, match=r"the file name of a figure must end in .svg or .pdf, got 'a.png'"):
         comparison(fedavg=[1.0]).figure(tmp_path / "a.png")
 
 

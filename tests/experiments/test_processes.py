@@ -1,4 +1,4 @@
-"""Worker processes that are killed, that cannot start, and scripts without a main guard; all with real processes."""
+"""Real worker processes that are killed or cannot start, and scripts without a main guard."""
 
 import os
 import signal
@@ -33,14 +33,14 @@ def test_a_job_whose_process_is_killed_runs_again_and_the_others_are_unaffected(
     assert attempts == {"a": 1, "b": 3, "c": 1, "d": 3, "e": 1}
 
 
-def test_any_death_counts_as_killed(tmp_path):
+def test_every_abnormal_end_counts_as_killed(tmp_path):
     [(_, outcome)] = in_processes(Dies(tmp_path, signal.SIGSEGV), ["a:9"], 1, watch_nothing)
     assert "SIGSEGV" in str(outcome)
     [(_, outcome)] = in_processes(Leaves(), [7], 1, watch_nothing)
     assert "its process ended with exit code 7 3 times" in str(outcome)
 
 
-def test_failures_of_the_system_are_outcomes_of_their_job():
+def test_system_errors_are_outcomes_of_their_job():
     found = dict(in_processes(Raises(), ["memory", "torch", "full"], 1, watch_nothing))
     assert isinstance(found["memory"], TrainingError)
     assert isinstance(found["torch"], TrainingError)
@@ -57,7 +57,7 @@ def test_a_bug_is_raised_with_its_traceback_even_if_it_cannot_be_pickled():
     assert "in __call__" in raised.value.__notes__[0]
 
 
-def test_processes_are_used_again_and_end_when_the_caller_stops(monkeypatch):
+def test_processes_are_reused_and_end_with_the_caller(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     outcomes = in_processes(Pid(), range(4), 1, watch_nothing)
     _, (first, threads, marked) = next(outcomes)
@@ -70,7 +70,7 @@ def test_processes_are_used_again_and_end_when_the_caller_stops(monkeypatch):
         os.kill(first, 0)
 
 
-def test_a_comparison_whose_worker_is_killed_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
+def test_a_comparison_with_a_killed_worker_gives_the_same_result(tmp_path, monkeypatch):
     options = {"clients": 12, "rounds": 200, "checkpoint_every": 20}
     for name in ("whole", "killed"):
         plan_comparison("mixed-regression", ["fedavg"], [0], options, tmp_path / name)
@@ -124,7 +124,7 @@ def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_script_without_a_main_guard_is_told_what_to_do(name, tmp_path):
+def test_the_error_for_a_script_without_a_main_guard_explains_what_to_do(name, tmp_path):
     ended = script(tmp_path, HEAD + CALLS[name])
     assert ended.returncode == 1
     assert ended.stderr.strip().splitlines()[-1] == (
@@ -143,7 +143,7 @@ def test_a_script_without_a_main_guard_is_told_what_to_do(name, tmp_path):
         ("reproduce", lambda: coterie.reproduce("ifca-figure3")),
     ],
 )
-def test_whatever_starts_workers_first_looks_for_a_main_guard(module, call, monkeypatch):
+def test_functions_that_start_workers_check_for_a_main_guard_first(module, call, monkeypatch):
     def leave():
         raise SystemExit(UNGUARDED)
 
@@ -152,7 +152,7 @@ def test_whatever_starts_workers_first_looks_for_a_main_guard(module, call, monk
         call()
 
 
-def test_a_script_that_workers_cannot_import_is_told_why(tmp_path):
+def test_the_error_for_a_script_that_workers_cannot_import_has_the_reason(tmp_path):
     guarded = f"if __name__ == '__main__':\n    {CALLS['pool']}\nelse:\n    raise ValueError('odd')"
     ended = script(tmp_path, HEAD + guarded)
     assert ended.returncode == 1

@@ -1,4 +1,4 @@
-"""Cells, the file of results, the processes that run them."""
+"""Cells of reproductions, the file of results, and the processes that run cells."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def digits(rounds: int = 4, seed: int = 0) -> RunCell:
     return RunCell("digits ifca", seed, "rotated-digits", {"clients": 8}, "ifca", options, accuracy)
 
 
-def test_a_cell_is_the_run_it_names(tmp_path):
+def test_a_cell_has_the_result_of_its_run(tmp_path):
     cell = digits()
     figures = cell.measure(tmp_path / "run")
     data = scenario("rotated-digits", clients=8, seed=0)
@@ -38,7 +38,7 @@ def test_a_cell_is_the_run_it_names(tmp_path):
     assert cell.done(tmp_path / "run") == 4 == cell.work
 
 
-def test_a_finished_cell_is_read_and_not_run_again(tmp_path):
+def test_a_finished_cell_is_loaded_and_not_run_again(tmp_path):
     cell = digits()
     first = cell.measure(tmp_path / "run")
     before = (tmp_path / "run" / "records.jsonl").stat().st_mtime_ns
@@ -46,7 +46,7 @@ def test_a_finished_cell_is_read_and_not_run_again(tmp_path):
     assert (tmp_path / "run" / "records.jsonl").stat().st_mtime_ns == before
 
 
-def test_an_interrupted_cell_goes_on_and_ends_the_same(tmp_path):
+def test_an_interrupted_cell_is_resumed_with_the_same_result(tmp_path):
     class StopError(Exception):
         pass
 
@@ -64,11 +64,11 @@ def test_an_interrupted_cell_goes_on_and_ends_the_same(tmp_path):
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
     digits(rounds=2).measure(tmp_path / "run")
-    with pytest.raises(RunError, match="holds another run \\(rounds differ\\)"):
+    with pytest.raises(RunError, match="has a run with other options \\(rounds\\)"):
         digits(rounds=3).measure(tmp_path / "run")
 
 
-def test_results_are_appended_and_the_last_of_a_cell_counts(tmp_path):
+def test_results_are_appended_and_the_last_line_of_a_cell_counts(tmp_path):
     file = tmp_path / "new" / "results.jsonl"
     append(file, "table", digits(), {"accuracy": 0.5}, 1.23)
     append(file, "other", digits(), {"accuracy": 0.1}, 1)
@@ -80,11 +80,11 @@ def test_results_are_appended_and_the_last_of_a_cell_counts(tmp_path):
 
 
 @pytest.mark.parametrize("line", ['{"reproduction": "a"', '["a"]', '{"reproduction": "a", "cell": "b", "seed": 0}'])
-def test_a_damaged_line_is_named(tmp_path, line):
+def test_the_error_for_a_damaged_line_has_its_number(tmp_path, line):
     file = tmp_path / "results.jsonl"
     append(file, "table", digits(), {}, 0)
     file.write_text(file.read_text() + line + "\n")
-    with pytest.raises(RunError, match=r"line 2: .* missing; remove the line"):
+    with pytest.raises(RunError, match=r"line 2 .* missing\): remove the line"):
         read(file, "table")
 
 
@@ -95,7 +95,7 @@ def test_spread_by_hand():
     assert spread([]) == "not run"
 
 
-def test_figures_over_seeds_come_in_order():
+def test_figures_over_seeds_are_in_order():
     found = {"cell": {2: {"a": 3.0}, 0: {"a": 1.0, "b": 9.0}}}
     assert values_of(found, "cell", "a") == [1.0, 3.0]
     assert mean_of(found, "cell", "a") == 2.0
@@ -103,7 +103,7 @@ def test_figures_over_seeds_come_in_order():
     assert mean_of(found, "absent", "a") is None
 
 
-def test_folders_of_cells_are_plain_and_distinct(tmp_path):
+def test_folders_of_cells_have_simple_and_different_names(tmp_path):
     cells = [cell for name in ("ifca-table1", "ifca-figure3") for cell in find_reproduction(name).cells(2, False)]
     names = [folder_of(tmp_path, cell).name for cell in cells]
     assert len(set(names)) == len(cells)
@@ -120,11 +120,11 @@ def test_cells_with_a_result_are_left_out():
         "rotated-cifar10 200x500 fedavg",
         "rotated-cifar10 200x500 local",
     }
-    with pytest.raises(ConfigError, match="no cell of ifca-table1 contains 'imagenet'"):
+    with pytest.raises(ConfigError, match="no cell of ifca-table1 contains 'imagenet' in its name"):
         open_cells(table, found, 1, False, "imagenet")
 
 
-def test_processes_hand_back_every_job_and_the_mistakes_among_them():
+def test_processes_return_the_outcomes_of_all_jobs_including_errors():
     seen = []
     outcomes = dict(in_processes(Square(), [1, 2, 3], 2, seen.append))
     assert (outcomes[1], outcomes[2]) == (1, 4)
@@ -152,23 +152,23 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_end_with_a_parent_that_is_killed(tmp_path):
-    script, told = tmp_path / "orphan.py", tmp_path / "pid"
+def test_processes_end_with_a_killed_parent(tmp_path):
+    script, pid_file = tmp_path / "orphan.py", tmp_path / "pid"
     script.write_text(ORPHAN)
-    parent = subprocess.Popen([sys.executable, script, told], stderr=subprocess.DEVNULL)
+    parent = subprocess.Popen([sys.executable, script, pid_file], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not (told.is_file() and told.read_text()) and time.monotonic() < deadline:
+    while not (pid_file.is_file() and pid_file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    worker = int(told.read_text())
+    worker = int(pid_file.read_text())
     parent.kill()
     parent.wait()
-    while _lives(worker) and time.monotonic() < deadline:
+    while _is_running(worker) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not _lives(worker)
+    assert not _is_running(worker)
 
 
-def _lives(pid):
-    """A zombie, which nobody has waited for yet, has ended."""
+def _is_running(pid):
+    """Return whether a process is running; a zombie has ended."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""A sweep tries every combination and chooses by validation samples; test data has no say."""
+"""A sweep tries all combinations and ranks them by validation samples, without test data."""
 
 import json
 from dataclasses import replace
@@ -16,12 +16,12 @@ SETTINGS = {"learner": "linear", "clusters": 2, "rounds": 6, "restarts": 2}
 
 
 def with_test(data, scale=1.0):
-    """The same clients with test data of any kind."""
+    """Return the clients with test data whose target is scaled."""
     return replace(data, test=replace(data.train, y=scale * data.train.y))
 
 
 def test_every_combination_is_scored_on_samples_held_out_from_training():
-    """The plain way: cut the data, train each combination, look at its score."""
+    """The expected scores come from a validation split and one `fit` for each combination."""
     data = population(noise=0.3)
     found = coterie.sweep(data, "ifca", over=OVER, seeds=[2, 5], validation=0.3, **SETTINGS)
     expected = {}
@@ -40,7 +40,7 @@ def test_every_combination_is_scored_on_samples_held_out_from_training():
     assert found.score_name == "rmse"
 
 
-def test_test_data_changes_nothing_at_all():
+def test_test_data_does_not_affect_a_sweep():
     data = population(noise=0.3)
     plain = coterie.sweep(data, "ifca", over=OVER, **SETTINGS)
     for scale in (1.0, -7.0):
@@ -49,7 +49,7 @@ def test_test_data_changes_nothing_at_all():
         assert [cell.score for cell in other.cells] == [cell.score for cell in plain.cells]
 
 
-def test_runs_of_a_sweep_hold_no_figure_of_the_test_data(tmp_path):
+def test_runs_of_a_sweep_have_no_figures_of_the_test_data(tmp_path):
     coterie.sweep(with_test(population()), "fedavg", over={"lr": [0.1]}, rounds=2, learner="linear", out=tmp_path / "s")
     (job,) = (tmp_path / "s" / "jobs").iterdir()
     assert coterie.load(job).metrics["evaluated_on"] == "validation samples"
@@ -67,32 +67,35 @@ def test_accuracies_are_ranked_from_the_highest_and_ties_go_to_the_lower_loss():
     assert keys == sorted(keys)
 
 
-def test_a_combination_that_fails_is_last_and_says_why():
+def test_a_failed_combination_is_last_with_the_reason():
     found = coterie.sweep(population(), "fedavg", over={"lr": [1e20, 0.1]}, rounds=50, learner="linear")
     assert found.best == {"lr": 0.1}
     assert found.cells[-1].score is None
     assert "the training diverged" in found.cells[-1].failed
-    with pytest.raises(RunError, match="every combination failed; the first: seed 0: the training diverged"):
+    with pytest.raises(RunError, match="all combinations failed; the first failure: seed 0: the training diverged"):
         coterie.sweep(population(), "fedavg", over={"lr": [1e20, 1e21]}, rounds=50, learner="linear")
 
 
 @pytest.mark.parametrize(
     ("over", "notes"),
     [
-        ({"lr": [0.001, 0.002]}, ["the best lr, 0.002, is the greatest that was tried: greater ones may be better"]),
-        ({"lr": [0.1, 1e6]}, ["the best lr, 0.1, is the least that was tried: smaller ones may be better"]),
+        (
+            {"lr": [0.001, 0.002]},
+            ["the best lr, 0.002, is the largest value that was tried: larger ones may be better"],
+        ),
+        ({"lr": [0.1, 1e6]}, ["the best lr, 0.1, is the smallest value that was tried: smaller ones may be better"]),
         ({"lr": [0.0001, 0.1, 1e6]}, []),
         ({"lr": [0.1]}, []),  # nothing was varied
-        ({"local_steps": [1, 2], "lr": [0.75]}, []),  # fewer steps than one there are none
-        ({"participation": [0.125, 1.0], "lr": [0.001]}, []),  # nor more clients than all
+        ({"local_steps": [1, 2], "lr": [0.75]}, []),  # one step is the minimum
+        ({"participation": [0.125, 1.0], "lr": [0.001]}, []),  # full participation is the maximum
     ],
 )
-def test_a_best_value_at_the_edge_is_pointed_out_where_one_could_go_further(over, notes):
+def test_a_note_points_out_a_best_value_at_the_edge(over, notes):
     found = coterie.sweep(population(), "local", over=over, rounds=5, learner="linear")
     assert list(found.notes) == notes
 
 
-def test_a_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def test_an_interrupted_sweep_is_resumed(tmp_path, monkeypatch):
     data = population()
     whole = coterie.sweep(data, "ifca", over=OVER, out=tmp_path / "whole", **SETTINGS)
     calls = []
@@ -115,13 +118,13 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert [cell.score for cell in found.cells] == [cell.score for cell in whole.cells]
     written = json.loads((tmp_path / "cut" / "sweep.json").read_text())
     assert written["best"] == found.best
-    with pytest.raises(RunError, match="holds another sweep"):
+    with pytest.raises(RunError, match="has another sweep"):
         coterie.sweep(data, "ifca", over={"lr": [0.1]}, out=tmp_path / "cut", **SETTINGS)
-    with pytest.raises(RunError, match="holds another sweep"):
+    with pytest.raises(RunError, match="has another sweep"):
         coterie.sweep(population(seed=1), "ifca", over=OVER, out=tmp_path / "cut", **SETTINGS)
 
 
-def test_the_call_that_is_printed_leaves_validation_out_unless_patience_needs_it():
+def test_the_printed_command_has_no_validation_unless_patience_needs_it():
     data = population()
     found = coterie.sweep(data, "fedavg", over={"lr": [0.001, 0.1]}, rounds=5, learner="linear")
     assert "lr=0.1" in found.command
@@ -149,21 +152,21 @@ def test_values_may_be_numpy_numbers(tmp_path):
         ("ifca", {"lrr": [0.1]}, {}, "unknown option of method ifca 'lrr': did you mean 'lr'"),
         ("fedavg", {"clusters": [2, 3]}, {}, "clusters has no meaning for method fedavg"),
         ("ifca", {"lr": [0.1]}, {"lr": 0.2}, "lr is both set and swept"),
-        ("ifca", {"seed": [0, 1]}, {}, "seed is not swept"),
-        ("ifca", {"validation": [0.1]}, {}, "validation is not swept"),
+        ("ifca", {"seed": [0, 1]}, {}, "seed cannot be swept"),
+        ("ifca", {"validation": [0.1]}, {}, "validation cannot be swept"),
         ("ifca", {"lr": [0.1]}, {"seeds": []}, "at least one seed"),
         ("ifca", {"clusters": [2, 9]}, {}, "clusters=9 but there are only 8 clients"),
         ("ifka", {"lr": [0.1]}, {}, "did you mean 'ifca'"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(tmp_path, method, over, options, message):
+def test_user_errors_are_raised_before_anything_is_written(tmp_path, method, over, options, message):
     with pytest.raises(ConfigError, match=message) as caught:
         coterie.sweep(population(), method, over=over, learner="linear", rounds=1, out=tmp_path / "s", **options)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "s").exists()
 
 
-def test_a_scenario_by_name_refuses_what_changes_its_data_and_learners_without_a_name(tmp_path):
+def test_a_sweep_over_a_named_scenario_refuses_options_of_its_data_and_unnamed_learners(tmp_path):
     with pytest.raises(ConfigError, match="noise changes the data of mixed-regression"):
         coterie.sweep("mixed-regression", over={"noise": ["0.1"]}, out=tmp_path / "s")
     with pytest.raises(ConfigError, match="did you mean 'mixed-regression'"):
@@ -177,8 +180,8 @@ def test_a_scenario_by_name_refuses_what_changes_its_data_and_learners_without_a
 
 
 @pytest.mark.parametrize("several", [coterie.sweep, coterie.compare])
-def test_a_single_seed_beside_several_is_refused(tmp_path, several):
+def test_the_option_seed_is_refused(tmp_path, several):
     more = {"over": OVER} if several is coterie.sweep else {"methods": ["ifca"]}
-    with pytest.raises(ConfigError, match="list the seeds"):
+    with pytest.raises(ConfigError, match="give a list of seeds"):
         several(population(), out=tmp_path / "runs", seed=3, **more)
     assert not (tmp_path / "runs").exists()

@@ -1,4 +1,4 @@
-"""Typed methods in comparisons and sweeps: labels, files, worker processes."""
+"""Typed methods in comparisons and sweeps: labels, files and worker processes."""
 
 import tomllib
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize("method", [*TYPED, *(kind() for kind in Method.members.values())], ids=lambda m: m.name)
-def test_a_typed_method_survives_a_file(method):
+def test_a_typed_method_survives_the_round_trip_through_a_file(method):
     stored = tomllib.loads(toml_bytes(Variant.of(method, "a").to_plain()).decode())
     again = Variant.from_plain("a", {"a": stored}).choice()
     assert type(again) is type(method)
@@ -35,7 +35,7 @@ def test_a_typed_method_survives_a_file(method):
     assert again.tiers() == method.tiers()
 
 
-def test_labels_are_names_unless_given():
+def test_labels_are_names_by_default():
     assert [v.label for v in variants_of(["fedavg", IFCA()])] == ["fedavg", "ifca"]
     assert [v.label for v in variants_of({"few": IFCA(clusters=2), "many": "ifca"})] == ["few", "many"]
     assert Variant.of("fedavg").is_plain
@@ -44,24 +44,24 @@ def test_labels_are_names_unless_given():
 
 @dataclass(frozen=True, kw_only=True)
 class Unregistered(FedAvg):
-    """A method without a name of its own."""
+    """A method that is not registered under its own name."""
 
 
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ([IFCA(clusters=2), IFCA(clusters=4)], "method 'ifca' is listed twice: name every method once, or give labels"),
+        ([IFCA(clusters=2), IFCA(clusters=4)], "method 'ifca' is listed twice: list every method once, or use labels"),
         (["ifca", IFCA()], "listed twice"),
         (["ifka"], "did you mean 'ifca'"),
         ([3], "method must be a name or a value such as"),
         ([Unregistered()], "Unregistered is not registered"),
-        ({"../up": IFCA()}, "a label names a folder"),
-        ({"..": IFCA()}, "a label names a folder"),
-        ({"": IFCA()}, "a label names a folder"),
-        ({3: IFCA()}, "a label names a folder"),
+        ({"../up": IFCA()}, "because it names a folder"),
+        ({"..": IFCA()}, "because it names a folder"),
+        ({"": IFCA()}, "because it names a folder"),
+        ({3: IFCA()}, "because it names a folder"),
     ],
 )
-def test_methods_that_cannot_be_filed_are_refused(methods, message, tmp_path):
+def test_methods_that_cannot_be_stored_are_refused(methods, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         coterie.compare(population(), methods, seeds=1, out=tmp_path / "c", learner="linear", rounds=1)
     with pytest.raises(ConfigError, match=message):
@@ -87,7 +87,9 @@ def test_variants_of_one_method_are_compared_on_a_scenario(tmp_path, monkeypatch
     filed = coterie.load(folder / "jobs" / "ifca-3-seed1")
     assert all(np.array_equal(a["weight"], b["weight"]) for a, b in zip(alone.models, filed.models, strict=True))
     recommended = coterie.load(folder / "jobs" / "fedavg-seed0").config["lr"]
-    typed = coterie.load(folder / "jobs" / "mean-seed0")  # a typed method does not follow the scenario
+    typed = coterie.load(
+        folder / "jobs" / "mean-seed0"
+    )  # recommendations of the scenario do not apply to typed methods
     assert (recommended, typed.config["lr"]) == (0.05, typed.metrics["learning_rate"]["lr"])
 
 
@@ -101,7 +103,7 @@ def test_a_comparison_of_typed_methods_is_rebuilt_from_its_folder(tmp_path):
     assert all(job.rounds() == 2 for job in jobs.values())
 
 
-def test_options_replace_the_fields_of_typed_methods(tmp_path):
+def test_options_override_the_fields_of_typed_methods(tmp_path):
     options = {"learner": "linear", "rounds": 2, "clusters": 3}
     methods = [IFCA(clusters=2), FedAvg()]
     folder = coterie.compare(population(), methods, seeds=1, out=tmp_path / "c", **options).folder

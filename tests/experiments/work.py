@@ -1,4 +1,4 @@
-"""Work for the worker processes of the tests; it imports nothing heavy, so that a process is ready at once."""
+"""Work for the worker processes of the tests, with few imports, so that processes start quickly."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from coterie.errors import ConfigError
 
 @dataclass(frozen=True)
 class Dies:
-    """Work whose process is killed a number of times: job `name:count` survives its attempt number count + 1."""
+    """Work whose process is killed a number of times: job `name:count` succeeds at attempt count + 1."""
 
     folder: Path
     how: signal.Signals = signal.SIGKILL
@@ -44,7 +44,7 @@ class Raises:
 
 
 class AwkwardError(Exception):
-    """An error that cannot be sent to another process as it is."""
+    """An error that cannot be pickled."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__("awkward")
@@ -57,7 +57,7 @@ class Pid:
 
 @dataclass(frozen=True)
 class Square:
-    """Work that is refused for 3 and has a bug for 4."""
+    """Work that raises a ConfigError for 3 and has a bug for 4."""
 
     def __call__(self, number: int) -> int:
         if number == 3:

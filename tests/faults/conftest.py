@@ -1,4 +1,4 @@
-"""Nothing here goes to a network; without flwr there is nothing to test. A look for work costs little."""
+"""These tests use no network, are skipped without flwr, and let the SuperExec poll often."""
 
 import os
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""A federation of real processes whose nodes misbehave as ordered, and the simulation that replays what happened."""
+"""A federation of real processes whose nodes misbehave on request, and a simulation of the same events."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ OPTIONS: Mapping[str, Any] = {
     "evaluate_every": 99,
 }
 PATIENCE = 900.0
-"""Seconds to wait for anything at all, on a machine that has other things to do."""
+"""Longest time to wait for any event, in seconds, on a busy machine."""
 DEADLINE = 240.0
-"""Of an exchange, where a test is not about deadlines."""
+"""Deadline of an exchange in seconds, in tests that are not about deadlines."""
 
 
 @dataclass(frozen=True)
 class Faulty:
-    """Processes, orders for the nodes, and one run folder."""
+    """A federation of processes, orders for its nodes, and one run folder."""
 
     federation: LocalFederation
     folder: Path
     method: str
     rounds: int
     start_seconds: float
-    """How long it took to start all processes: a message takes less, on a busy machine, too."""
+    """Time to start all processes in seconds; a message takes less time, even on a busy machine."""
 
     @property
     def out(self) -> Path:
@@ -66,15 +66,15 @@ class Faulty:
         return self.folder / "orders"
 
     def order(self, node: int, orders: Mapping[int | str, str]) -> None:
-        """What a node does in which round or at which other task; before the run is submitted."""
+        """Order a node what to do in rounds or other tasks, before the run is submitted."""
         (self.orders / f"node-{node}.json").write_text(json.dumps(orders))
 
-    def go(self, round_: int) -> None:
-        """Let those go on that hold in this round."""
+    def release(self, round_: int) -> None:
+        """Let the nodes continue that hold their answers in this round."""
         (self.orders / f"go-{round_}").touch()
 
-    def begun(self, node: int) -> list[str]:
-        """The messages that a node has begun with."""
+    def started_messages(self, node: int) -> list[str]:
+        """Return the messages that a node has started to process."""
         path = self.orders / f"node-{node}.log"
         return path.read_text().splitlines() if path.is_file() else []
 
@@ -82,13 +82,13 @@ class Faulty:
         return RunFolder(self.out).records() if self.out.is_dir() else []
 
     def submit(self, **settings: Any) -> LocalRun:
-        """A run of the method in the folder, which goes on with what is there."""
-        said = {**OPTIONS, "method": self.method, "rounds": self.rounds, "out": str(self.out)}
-        said |= {"nodes": self.federation.count, "wait": PATIENCE, "deadline": DEADLINE, **settings}
-        return self.federation.submit({name.replace("_", "-"): value for name, value in said.items()})
+        """Start the run in the folder, or resume it."""
+        config = {**OPTIONS, "method": self.method, "rounds": self.rounds, "out": str(self.out)}
+        config |= {"nodes": self.federation.count, "wait": PATIENCE, "deadline": DEADLINE, **settings}
+        return self.federation.submit({name.replace("_", "-"): value for name, value in config.items()})
 
     def completed(self, run: LocalRun) -> coterie.Result:
-        """The result of a run, once it is there."""
+        """Wait for the end of a run and return its result."""
         status = run.wait(PATIENCE)
         assert status.completed, f"{status}: {run.tail(20)}"
         return coterie.load(self.out)
@@ -98,22 +98,22 @@ class Faulty:
 def faulty(
     folder: Path, method: str, rounds: int, nodes: int, start: Collection[int] | None = None
 ) -> Iterator[Faulty]:
-    """A federation in this folder, all of whose processes are gone afterwards."""
+    """Run a federation in this folder, and check afterwards that all its processes have ended."""
     (folder / "orders").mkdir()
     config = {"orders": str(folder / "orders"), "attacks": str(ATTACKS)}
     federation = LocalFederation(APP, nodes, folder, start=start, node_config=config)
-    begun = time.monotonic()
+    started = time.monotonic()
     with federation:
-        yield Faulty(federation, folder, method, rounds, time.monotonic() - begun)
+        yield Faulty(federation, folder, method, rounds, time.monotonic() - started)
     federation.control.close()
     assert processes_of(folder) == []
 
 
 def processes_of(folder: Path) -> list[str]:
-    """What runs for a federation in this folder, by its environment, whoever has started it (Linux)."""
+    """Return the running processes of a federation in this folder, found by their environment (Linux)."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it may end while we look
+        with suppress(OSError):  # the process may end meanwhile
             if f"FLWR_HOME={folder}/".encode() in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_text().replace("\0", " "))
     return found
@@ -122,21 +122,21 @@ def processes_of(folder: Path) -> list[str]:
 def wait_until(what: str, ready: Callable[[], bool], timeout: float = PATIENCE) -> None:
     limit = time.monotonic() + timeout
     while not ready():
-        assert time.monotonic() < limit, f"{what}: not so after {timeout:g} s"
+        assert time.monotonic() < limit, f"not true after {timeout:g} s: {what}"
         time.sleep(0.05)
 
 
-# ---- the same once more, in this process ------------------------------------------------------------------------
+# ---- simulation of the same run ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Replayed(Simulated):
-    """A simulation in which clients, by a log, are silent in a round, or have lost what they kept for themselves."""
+    """A simulation in which clients are silent or have lost their states in the rounds of a log."""
 
     lost: Missing = field(default_factory=dict)
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        if task.name != "local-round":  # who was silent in the last round may well have answered afterwards
+        if task.name != "local-round":  # a client that was silent in the last round may have answered later
             return Simulated(self.group).ask(task, broadcast, asked)
         gone = self.lost.get(broadcast.round, ())
         if gone:
@@ -147,7 +147,7 @@ class Replayed(Simulated):
 
 
 def replayed(data: FederatedDataset, method: str, records: Sequence[RoundRecord]) -> coterie.Result:
-    """The run that these records are of, simulated: the same clients answer, and begin anew, in the same rounds."""
+    """Simulate the run of these records: the same clients answer, and start anew, in the same rounds."""
     options = {name: value for name, value in OPTIONS.items() if name != "learner"}
     plan = prepare(data, method, OPTIONS["learner"], {**options, "rounds": len(records)})
     assert isinstance(plan.federation, Simulated)
@@ -158,13 +158,13 @@ def replayed(data: FederatedDataset, method: str, records: Sequence[RoundRecord]
 
 
 def lost_in(record: RoundRecord) -> list[str]:
-    """Who has begun anew in this round."""
-    notes = [note for note in record.get("notes", ()) if note["reason"].endswith("they began anew")]
+    """Return the clients that have started anew in this round, because their state was lost."""
+    notes = [note for note in record.get("notes", ()) if note["reason"].endswith("they started anew")]
     return [client for note in notes for client in note["clients"]]
 
 
-def assert_as_replayed(ended: coterie.Result, data: FederatedDataset, method: str) -> None:
-    """The models are those of a simulation fed with the log of who answered."""
+def assert_equals_replay(ended: coterie.Result, data: FederatedDataset, method: str) -> None:
+    """Assert that the models are those of a simulation with the same missing clients."""
     twin = replayed(data, method, ended.records)
     for k, (ours, theirs) in enumerate(zip(ended.models, twin.models, strict=True)):
         for name in theirs:

@@ -1,6 +1,6 @@
-"""Wrong answers and wrong keys against real processes over TLS: one federation goes through them all.
+"""Wrong answers and wrong keys with real processes over TLS, all of them in one federation.
 
-Every attack there is goes through the same checks in one process, in tests/flower/test_attacks.py.
+tests/flower/test_attacks.py runs all attacks through the same checks in one process.
 """
 
 import pytest
@@ -8,19 +8,19 @@ import pytest
 from coterie.flower.local.certificates import Certificates, NodeKey
 from coterie.flower.local.processes import Identity
 from tests.faults.app.faulty.data import names, population
-from tests.faults.make import assert_as_replayed, faulty, reasons, wait_until
+from tests.faults.make import assert_equals_replay, faulty, reasons, wait_until
 from tests.flower.attacks import ATTACKS
 
 pytestmark = pytest.mark.slow_processes
 
 NODES = 5
 BAD, GOOD, HOSTILE = 0, 1, {2: "sizes of 10^30", 3: "a surrogate in an id", 4: "classes 10^10"}
-"""A node whose answers are wrong, one that is honest, and some that are hostile at the first onboarding already."""
+"""A node with wrong answers, an honest node, and nodes that are hostile at their first onboarding."""
 WRONG = {
     "nan": "has values in 'clusters/change/weight' that are not finite: refused",
     "shape": "has 'clusters/change/weight' as float64",
     "K": "of 'clusters', but there are 2: refused",
-    "foreign": "answers for client 'somebody else', which was not asked there: refused",
+    "foreign": "answers for client 'somebody else', which was not asked at this node: refused",
     "huge": "but at most 100 is allowed: refused",
 }
 ROUNDS = (
@@ -33,13 +33,13 @@ ROUNDS = (
     "an infinite loss",
     "negative counts",
 )
-"""Attacks in rounds that come after those of WRONG."""
+"""Attacks in the rounds after those of WRONG."""
 
 
-def test_wrong_answers_are_refused_silence_is_no_update_and_strangers_stay_outside(tmp_path):
+def test_wrong_answers_and_unknown_nodes_are_refused_and_silence_changes_nothing(tmp_path):
     assert {*ROUNDS, *HOSTILE.values()} <= ATTACKS.keys()
     wrong = (*WRONG, *ROUNDS)
-    silent = len(wrong)  # the round in which nobody answers, after one for each fault
+    silent = len(wrong)  # the round without answers, after one round for each fault
     with faulty(tmp_path, "ifca", rounds=silent + 1, nodes=NODES) as it:
         it.order(BAD, {**dict(enumerate(wrong)), silent: "raise", "evaluate": "NaN everywhere"})
         it.order(GOOD, {silent: "raise"})
@@ -61,10 +61,10 @@ def test_wrong_answers_are_refused_silence_is_no_update_and_strangers_stay_outsi
             assert why in child.log.read_text()
         assert federation.online() == set(range(NODES))
         ended = it.completed(run)
-        assert "NaN" not in (it.out / "result.json").read_text(), "scores are checked as answers to rounds are"
+        assert "NaN" not in (it.out / "result.json").read_text(), "scores are not checked like answers to rounds"
         ids = federation.node_ids
     bad, good = names(BAD, of=NODES), names(GOOD, of=NODES)
-    assert sorted(ended.assignments) == sorted((*bad, *good)), "who lies at the first onboarding brings nobody"
+    assert sorted(ended.assignments) == sorted((*bad, *good)), "a hostile node has registered clients"
     for node in HOSTILE:
         assert f"node {ids[node]} " in reasons(ended.records[0])
     *records, nobody = ended.records
@@ -76,4 +76,4 @@ def test_wrong_answers_are_refused_silence_is_no_update_and_strangers_stay_outsi
     assert nobody["answered"] == 0
     assert sorted(nobody["missing"]) == sorted((*bad, *good))
     assert "this node was told to fail" in reasons(nobody)
-    assert_as_replayed(ended, population(BAD, GOOD, of=NODES), "ifca")
+    assert_equals_replay(ended, population(BAD, GOOD, of=NODES), "ifca")

@@ -1,4 +1,4 @@
-"""`coterie flower up` as its users start it: signals, a killed SuperLink, apps that cannot load, typing errors."""
+"""`coterie flower up` as users start it: signals, a killed SuperLink, apps that cannot load their data, typos."""
 
 import os
 import signal
@@ -30,11 +30,11 @@ def load(context):
 app = make_client_app(load)
 """
 OPTIONS = {"clusters": 2, "rounds": 3, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "init": "random"}
-"""Of a run with `fedem`, whose clients keep something for themselves."""
+"""Options of a run with `fedem`, whose clients keep states."""
 
 
 class Up:
-    """One app, one run folder, and the command that runs it again and again."""
+    """One app, one run folder, and the command that starts and resumes its run."""
 
     def __init__(self, folder: Path, client: str = CLIENT) -> None:
         self.app, self.out, self.work = folder / "app", folder / "run", folder / "run.flower"
@@ -46,7 +46,7 @@ class Up:
 
     @contextmanager
     def started(self, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-        """The command as a process; whatever happens it is gone afterwards."""
+        """Start the command as a process, which is killed afterwards."""
         self.said.write_text("")
         program = [sys.executable, "-c", "from coterie.cli.main import main; main()"]
         command = [*program, "flower", "up", str(self.app), "--nodes", "2"]
@@ -64,7 +64,7 @@ class Up:
             process.wait()
 
     def ends(self, process: subprocess.Popen[bytes], code: int) -> str:
-        """What it has said until its end; nothing that it started is left."""
+        """Wait for the end of the command and return its output; check that all its processes have ended."""
         assert process.wait(PATIENCE) == code, self.said.read_text()
         wait_until("all processes have ended", lambda: processes_of(self.work) == [], 10.0)
         text = self.said.read_text()
@@ -75,7 +75,7 @@ class Up:
         return len(RunFolder(self.out).records()) if self.out.is_dir() else 0
 
     def waits(self, process: subprocess.Popen[bytes], what: str, ready: Callable[[], bool]) -> None:
-        """Wait while it runs; an early end is a failure at once."""
+        """Wait while the command runs; its early end is a failure."""
         wait_until(what, lambda: ready() or process.poll() is not None)
         assert process.poll() is None, self.said.read_text()
 
@@ -83,24 +83,24 @@ class Up:
         self.waits(process, f"{rounds} rounds are done", lambda: self.records() >= rounds)
 
     def superlink(self) -> int:
-        """The process id of the SuperLink."""
+        """Return the process id of the SuperLink."""
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 command, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
-            except OSError:  # it may end while we look
+            except OSError:  # the process may end meanwhile
                 continue
             if b"flower-superlink" in command and f"FLWR_HOME={self.work}/".encode() in environment:
                 return int(folder.name)
         raise AssertionError("there is no SuperLink")
 
 
-def test_a_run_that_is_interrupted_in_every_way_ends_as_if_it_had_not_been(tmp_path):
+def test_a_run_gives_the_same_result_after_every_kind_of_interruption(tmp_path):
     up = Up(tmp_path)
     with up.started() as process:
-        up.waits(process, "processes are being started", lambda: "SuperLink at" in up.said.read_text())
+        up.waits(process, "processes are being started", lambda: "SuperLink is ready at" in up.said.read_text())
         process.send_signal(signal.SIGINT)  # Ctrl-C
         time.sleep(0.2)
-        process.send_signal(signal.SIGINT)  # somebody is impatient
+        process.send_signal(signal.SIGINT)  # a second Ctrl-C
         assert "resume with 'coterie flower up" in up.ends(process, 130)
     assert up.records() == 0
     with up.started() as process:
@@ -112,7 +112,7 @@ def test_a_run_that_is_interrupted_in_every_way_ends_as_if_it_had_not_been(tmp_p
     with up.started() as process:
         up.has_done(process, done + 1)
         os.kill(up.superlink(), signal.SIGKILL)
-        assert "error: superlink has ended with code -9" in up.ends(process, 2)
+        assert "error: superlink has ended with exit code -9" in up.ends(process, 2)
     with up.started() as process:
         up.ends(process, 0)
     data = coterie.scenario("opposite-labels", clients=6, seed=1).training_only()
@@ -127,9 +127,9 @@ def test_a_run_that_is_interrupted_in_every_way_ends_as_if_it_had_not_been(tmp_p
 def test_an_app_that_cannot_load_its_data_ends_the_run_with_the_reason(tmp_path):
     up = Up(tmp_path, CLIENT.replace("return", "open('/no/such/ward.csv'); return"))
     with up.started("--set", f"wait={PATIENCE}") as process:
-        begun = time.monotonic()
+        started = time.monotonic()
         text = up.ends(process, 2)
-    assert time.monotonic() - begun < PATIENCE / 2, "nobody waits for nodes that can never come"
+    assert time.monotonic() - started < PATIENCE / 2, "the run waited for nodes that cannot work"
     *shown, error = text.splitlines()
     for node in (0, 1):
         assert any(line.startswith(f"node {node} ") and "No such file or directory" in line for line in shown)
@@ -138,7 +138,7 @@ def test_an_app_that_cannot_load_its_data_ends_the_run_with_the_reason(tmp_path)
     assert not up.out.exists()
 
 
-def test_a_typing_error_costs_a_moment(tmp_path):
+def test_a_typo_is_reported_at_once(tmp_path):
     up = Up(tmp_path)
     with up.started("--set", "clustres=3") as process:
         text = up.ends(process, 2)

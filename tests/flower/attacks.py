@@ -1,9 +1,9 @@
 """Attacks of a hostile node: functions that turn its honest reply into a hostile one.
 
-Each attack takes the records of an honest reply and returns those that are sent instead. `HELLO` are attacks on the
-answer to the first onboarding, `ANSWERS` on the answer to any other task; some need what only a round has
-(`ROUNDS`). All of them must lead to a refusal of the node with a reason, while the run goes on as if the
-node did not exist.
+Each attack takes the records of an honest reply and returns the records that are sent instead. `ONBOARDING_ATTACKS`
+change the answer to the first onboarding, `ANSWER_ATTACKS` the answer to any other task, and `ROUNDS` the answer to a
+round. Every attack must lead to a refusal of the node with a reason, while the run continues as if the node did not
+exist.
 
 A client app for real processes wraps an honest one::
 
@@ -24,7 +24,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from safetensors.torch import load, save
 
-from coterie.flower.wire import ARRAYS, CONFIG, HELLO, SMALL
+from coterie.flower.wire import ARRAYS, CONFIG, ONBOARDING, SMALL
 
 Attack = Callable[[RecordDict], RecordDict]
 Header = dict[str, Any]
@@ -43,20 +43,20 @@ def attacking(name: str) -> Callable[[Message, Context, Callable[[Message, Conte
 
 
 def applies(name: str, honest: RecordDict) -> bool:
-    """Whether this attack is one on replies of this kind."""
+    """Return whether this attack changes replies of this kind."""
     task = honest[CONFIG]["task"]
-    if name in HELLO_ATTACKS:
-        return task == HELLO
+    if name in ONBOARDING_ATTACKS:
+        return task == ONBOARDING
     if name in ROUNDS:
         return task == "local-round"
-    return task != HELLO
+    return task != ONBOARDING
 
 
-# ---- the tools: other headers, other arrays ---------------------------------------------------------------------
+# ---- helpers that change headers and arrays ---------------------------------------------------------------------
 
 
 def with_header(edit: Callable[[Header], Any]) -> Attack:
-    """Another header; `edit` changes it in place or returns another one."""
+    """Change the header; `edit` changes it in place or returns another one."""
 
     def attack(honest: RecordDict) -> RecordDict:
         header = json.loads(str(honest[CONFIG]["header"]))
@@ -67,14 +67,14 @@ def with_header(edit: Callable[[Header], Any]) -> Attack:
 
 
 def with_text(text: str) -> Attack:
-    """Another header, as text."""
+    """Replace the header by this text."""
     return lambda honest: RecordDict(
         {**honest, CONFIG: ConfigRecord({**honest[CONFIG], "header": text})}  # type: ignore[dict-item]
     )
 
 
 def with_config(**changes: Any) -> Attack:
-    """Another config record; None takes an entry out."""
+    """Change entries of the config record; None removes an entry."""
 
     def attack(honest: RecordDict) -> RecordDict:
         config = {name: value for name, value in {**honest[CONFIG], **changes}.items() if value is not None}
@@ -84,7 +84,7 @@ def with_config(**changes: Any) -> Attack:
 
 
 def with_records(edit: Callable[[dict[str, Any]], Any]) -> Attack:
-    """Other records."""
+    """Change the records in place."""
 
     def attack(honest: RecordDict) -> RecordDict:
         records = dict(honest)
@@ -95,7 +95,7 @@ def with_records(edit: Callable[[dict[str, Any]], Any]) -> Attack:
 
 
 def with_array(make: Callable[[Array], Array]) -> Attack:
-    """Another array in place of the first one."""
+    """Replace the first array."""
 
     def attack(honest: RecordDict) -> RecordDict:
         record = dict(honest[ARRAYS])
@@ -106,7 +106,7 @@ def with_array(make: Callable[[Array], Array]) -> Attack:
 
 
 def with_small(edit: Callable[[dict[str, torch.Tensor]], Any]) -> Attack:
-    """Other small arrays, all in one; the header lists what there is then."""
+    """Change the small arrays, and the list of arrays in the header accordingly."""
 
     def attack(honest: RecordDict) -> RecordDict:
         arrays = load(honest[ARRAYS][SMALL].numpy().tobytes())
@@ -121,38 +121,38 @@ def with_small(edit: Callable[[dict[str, torch.Tensor]], Any]) -> Attack:
 
 
 def raw(data: bytes, dtype: str = "float64", stype: str = "numpy.ndarray") -> Callable[[Array], Array]:
-    """An array with these bytes, whatever they are."""
+    """Return an array with these bytes, valid or not."""
     return lambda honest: Array(dtype, (1,), stype, data)
 
 
 def npy(descr: str = "'<f8'", shape: str = "(1,)", body: bytes = b"\0" * 8, order: str = "False") -> bytes:
-    """The bytes of a file that claims this type and shape."""
+    """Return the bytes of a numpy file that claims this type and shape."""
     header = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + body
 
 
 def zipped(compressed: bool = False) -> bytes:
-    """An .npz file, with a mebibyte of zeros if it is compressed."""
+    """Return an .npz file, with a mebibyte of zeros if it is compressed."""
     file = io.BytesIO()
     (np.savez_compressed if compressed else np.savez)(file, x=np.zeros(2**17 if compressed else 3))
     return file.getvalue()
 
 
 def stored(header: object, body: bytes = b"\0" * 8) -> bytes:
-    """The bytes of a safetensors file with this header, as an array of bytes."""
+    """Return a safetensors file with this header, as an array of bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     data = len(text).to_bytes(8, "little") + text + body
     return npy("'|u1'", f"({len(data)},)", data)
 
 
 def first(kind: str) -> Callable[[dict[str, torch.Tensor]], str]:
-    """The name of the first small array of this kind."""
+    """Return a function that returns the name of the first small array of this kind."""
     return lambda arrays: next(name for name in arrays if name.startswith(kind))
 
 
 def values(kind: str, edit: Callable[[torch.Tensor], torch.Tensor]) -> Attack:
-    """Other values in all arrays of this kind."""
+    """Change the values of all arrays of this kind."""
 
     def change(arrays: dict[str, torch.Tensor]) -> None:
         for name in list(arrays):
@@ -169,15 +169,15 @@ def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
-# ---- what the clients of a node are ---------------------------------------------------------------------------------
+# ---- answers to onboarding ------------------------------------------------------------------------------------------
 
 
-def hello(**changes: Any) -> Attack:
+def onboarding(**changes: Any) -> Attack:
     return with_header(lambda header: header.update(changes))
 
 
 def first_client(**changes: Any) -> Attack:
-    """Another entry for the first client."""
+    """Change the entries of the first client."""
 
     def edit(header: Header) -> None:
         for name, value in changes.items():
@@ -190,7 +190,7 @@ def schema(**changes: Any) -> Attack:
     return with_header(lambda header: header["schema"].update(changes))
 
 
-HELLO_ATTACKS: Mapping[str, Attack] = {
+ONBOARDING_ATTACKS: Mapping[str, Attack] = {
     "sizes of 10^30": first_client(train=10**30),
     "a size of 5000 digits": lambda honest: with_text(
         str(honest[CONFIG]["header"]).replace('"train": [', f'"train": [{"9" * 5000}, ', 1)
@@ -214,9 +214,11 @@ HELLO_ATTACKS: Mapping[str, Attack] = {
     "a client twice": with_header(
         lambda header: header.update({name: [header[name][0]] * 2 for name in ("clients", "train", "test")})
     ),
-    "no clients": hello(clients=[], train=[], test=[]),
+    "no clients": onboarding(clients=[], train=[], test=[]),
     "more clients than sizes": with_header(lambda header: header["clients"].append("more")),
-    "twenty thousand clients": hello(clients=[str(i) for i in range(20_000)], train=[1] * 20_000, test=[0] * 20_000),
+    "twenty thousand clients": onboarding(
+        clients=[str(i) for i in range(20_000)], train=[1] * 20_000, test=[0] * 20_000
+    ),
     "classes 10^10": schema(classes=10**10),
     "classes 0": schema(classes=0),
     "classes -1": schema(classes=-1),
@@ -232,13 +234,13 @@ HELLO_ATTACKS: Mapping[str, Attack] = {
     "class names without classes": schema(classes=None, class_names=["a"]),
     "a scaling that is a list": schema(scaling=[1, 2]),
     "no schema": with_header(lambda header: header.pop("schema") and None),
-    "a schema that is a list": hello(schema=[]),
+    "a schema that is a list": onboarding(schema=[]),
     "a header that is a list": with_header(lambda header: []),
-    "deep JSON in hello": with_text(DEEP),
-    "no JSON in hello": with_text("{"),
-    "another task in hello": with_config(task="evaluate"),
-    "another format in hello": with_config(format=1),
-    "nothing at hello": lambda honest: RecordDict(),
+    "deep JSON at onboarding": with_text(DEEP),
+    "no JSON at onboarding": with_text("{"),
+    "another task at onboarding": with_config(task="evaluate"),
+    "another format at onboarding": with_config(format=1),
+    "nothing at onboarding": lambda honest: RecordDict(),
 }
 
 
@@ -286,7 +288,7 @@ ANSWER_ATTACKS: Mapping[str, Attack] = {
     "a safetensors header of 2^63": with_array(raw(npy("'|u1'", "(16,)", b"\xff" * 8 + b"\0" * 8))),
     "a safetensors header that is deep": with_array(raw(stored(DEEP.encode()))),
     "a safetensors header that is a list": with_array(raw(stored([]))),
-    "a safetensors part that is not there": with_array(
+    "a safetensors part that is not present": with_array(
         raw(stored({"sums/x": {"dtype": "F64", "shape": [10**13], "data_offsets": [0, 8 * 10**13]}}))
     ),
     "a safetensors part with a negative offset": with_array(
@@ -323,9 +325,9 @@ ANSWER_ATTACKS: Mapping[str, Attack] = {
     "a path of a megabyte": answer(paths=["x" * 2**20]),
     "ten thousand paths": answer(paths=["a"] * 10**4),
     "a path with an escape": answer(paths=["\x1b[31m"]),
-    "sums that are not there": answer(slotted=["clusters", "more"]),
-    "an array of nobody": extra_array("sums/more", Array(np.zeros(3))),
-    "a row of nobody": extra_array("rows/more", Array(np.zeros(1))),
+    "sums that are not present": answer(slotted=["clusters", "more"]),
+    "an array that was not requested": extra_array("sums/more", Array(np.zeros(3))),
+    "a row that was not requested": extra_array("rows/more", Array(np.zeros(1))),
     "an array without a place": extra_array("somewhere/x", Array(np.zeros(3))),
     "an array that is not listed": extra_array("sums/more", Array(np.zeros(3)), listed=False),
     "an array that is listed twice": with_header(lambda header: header["arrays"].append(header["arrays"][0])),
@@ -380,4 +382,4 @@ ROUNDS: Mapping[str, Attack] = {
     "a cluster too many": values("rows/cluster", lambda cluster: cluster.repeat(2, 1)),
 }
 
-ATTACKS: Mapping[str, Attack] = {**HELLO_ATTACKS, **ANSWER_ATTACKS, **ROUNDS}
+ATTACKS: Mapping[str, Attack] = {**ONBOARDING_ATTACKS, **ANSWER_ATTACKS, **ROUNDS}

@@ -1,4 +1,4 @@
-"""Nothing here goes to a network; without flwr there is nothing to test (`tests/flower/test_flower_extra.py`)."""
+"""These tests use no network, and are skipped without flwr (`tests/flower/test_flower_extra.py`)."""
 
 import os
 from importlib.util import find_spec

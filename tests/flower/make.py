@@ -1,4 +1,4 @@
-"""A federation of three nodes in this process, with several clients each, and a clock that only tests move."""
+"""A federation of three nodes in this process, with several clients each, and a clock that only tests advance."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from coterie.testing.checks import LEARNERS
 from coterie.training.planning import Plan
 
 NODES: Mapping[int, Sequence[int]] = {11: (0, 3, 7), 5: (1, 2), 7: (4, 5, 6, 8)}
-"""Which of the nine clients of the check suite live at which node; node ids tell nothing about their order."""
+"""Positions of the nine clients of the check suite at each node; node ids are independent of their order."""
 TWO: Mapping[int, Sequence[int]] = {11: (0, 3, 7, 8), 5: (1, 2, 4, 5, 6)}
-"""The same clients at fewer nodes, for fewer messages."""
+"""The same clients at fewer nodes, to save messages."""
 
 
 @dataclass
 class Clock:
-    """Time passes only while somebody sleeps."""
+    """Clock whose time passes only in `sleep`."""
 
     now: float = 0.0
 
@@ -47,7 +47,7 @@ class Clock:
 
 
 def part_of(data: FederatedDataset, places: Sequence[int]) -> FederatedDataset:
-    """The data that a node has."""
+    """Return the data of a node."""
     return data.take(places)
 
 
@@ -69,7 +69,7 @@ def clients_behind_a_grid(
     expected: Sequence[str] = (),
     **options: Any,
 ) -> FlowerClients:
-    """The clients of a plan behind a grid; with `expected` ids nobody waits for those that are not there."""
+    """Return the clients of a plan behind a grid, without waiting long for `expected` clients that are absent."""
     clock = Clock()
     grid = InProcessGrid({node: app_of(plan, p, folder) for node, p in nodes.items()}, deliver=deliver, clock=clock)
     exchange = Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep)
@@ -77,20 +77,20 @@ def clients_behind_a_grid(
     registry.collect(exchange, nodes=len(nodes), wait=1)
     order = np.argsort(plan.data.clients)  # the registry is sorted by id
     truth = None if plan.data.truth is None else plan.data.truth[order]
-    known = {"truth": truth, "group_names": plan.data.group_names}  # for oracle and for scores
+    known = {"truth": truth, "group_names": plan.data.group_names}  # for oracles and scores
     return FlowerClients("flower", exchange, registry, "a run", **options, **known)
 
 
 def federation_of(
     plan: Plan, folder: Path | None = None, deliver: Deliver = at_once, **options: Any
 ) -> FlowerFederation:
-    """The same as they are asked."""
+    """Return the federation of these clients."""
     clients = clients_behind_a_grid(plan, folder, deliver, **options)
     return clients.connect(plan.settings, plan.tiers)
 
 
 def with_federation(plan: Plan, federation: Federation) -> Plan:
-    """The same plan with these remote clients, from whom noise is secret."""
+    """Return the plan with these remote clients, whose noise is secret."""
     return replace(plan, run=replace(plan.run, federation=federation, noise=SYSTEM_NOISE))
 
 
@@ -99,11 +99,11 @@ def grid_of(federation: FlowerFederation) -> InProcessGrid:
     return federation.exchange.grid
 
 
-# ---- what may go wrong with an answer ---------------------------------------------------------------------------
+# ---- faults of an answer ----------------------------------------------------------------------------------------
 
 
 def at_node(node: int, fault: Deliver, task: str = "local-round") -> Deliver:
-    """This fault for the answers of one node to one task."""
+    """Apply a fault to the answers of one node to one task."""
 
     def deliver(message: Message, answer: Message) -> Sequence[tuple[float, Message]]:
         hit = message.metadata.dst_node_id == node and task_of(message.content) == task
@@ -113,7 +113,7 @@ def at_node(node: int, fault: Deliver, task: str = "local-round") -> Deliver:
 
 
 def edited(edit: Callable[[Reply], Reply]) -> Deliver:
-    """The node sends something else than it found."""
+    """Change the reply that a node sends."""
 
     def deliver(message: Message, answer: Message) -> Sequence[tuple[float, Message]]:
         task = task_of(message.content)
@@ -124,7 +124,7 @@ def edited(edit: Callable[[Reply], Reply]) -> Deliver:
 
 
 def with_change(change: Callable[[Any], Any], name: str = "change/weight") -> Callable[[Reply], Reply]:
-    """Another change of the clusters' models."""
+    """Change the changes of the clusters' models in a reply."""
 
     def edit(reply: Reply) -> Reply:
         sums = reply.slotted["clusters"]

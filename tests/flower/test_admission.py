@@ -1,4 +1,4 @@
-"""Who may bring which clients, and data on which nodes must agree."""
+"""Clients that nodes may register, and the form of the data that nodes must agree on."""
 
 from dataclasses import replace
 
@@ -16,9 +16,9 @@ from coterie.flower.client_registry import ClientRegistry
 from coterie.flower.clients import clients_of
 from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
-from coterie.flower.schema import DataSchema, Demanded, difference
+from coterie.flower.schema import DataSchema, RequiredSchema, difference
 from coterie.flower.server import Settings
-from coterie.flower.wire import Hosted, hosted_content
+from coterie.flower.wire import HostedClients, hosted_content
 
 random = np.random.default_rng(2)
 
@@ -47,7 +47,7 @@ def registry_of(apps, keys=None, nodes=1, **options):
 # ---- the list of allowed nodes -----------------------------------------------------------------------------------
 
 
-def test_a_node_brings_only_clients_that_its_key_or_id_allows(tmp_path):
+def test_a_node_registers_only_clients_that_its_key_or_id_allows(tmp_path):
     (first, ssh), (second, _) = key_pair(), key_pair()
     file = tmp_path / "nodes.toml"
     file.write_text(f'[[nodes]]\nkey = "{ssh} a comment"\nclients = ["a", "b"]\n[[nodes]]\nid = 7\nclients = ["c"]\n')
@@ -57,24 +57,29 @@ def test_a_node_brings_only_clients_that_its_key_or_id_allows(tmp_path):
     assert registry.bound == {"a": 5, "b": 5, "c": 7}
     squatter = registry_of({5: node("a", "x"), 7: node("c")}, {5: first}, allowed=file)
     assert squatter.bound == {"c": 7}
-    assert "node 5 brings client 'x', which is not allowed there: refused" in [n.reason for n in squatter._untold]
+    assert "node 5 registers client 'x', which is not allowed at this node: refused" in [
+        n.reason for n in squatter._unreported
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no node is listed"),
-        ("nodes = 3", "no node is listed"),
-        ("[[nodes]]\nclients = ['a']", "needs key or id"),
-        ("[[nodes]]\nid = 1\nkey = 'a'\nclients = ['a']", "needs key or id"),
-        ("[[nodes]]\nid = 1\nclients = 'a'", "needs key or id"),
+        ("", "lists no node"),
+        ("nodes = 3", "lists no node"),
+        ("[[nodes]]\nclients = ['a']", "needs a key or an id"),
+        ("[[nodes]]\nid = 1\nkey = 'a'\nclients = ['a']", "needs a key or an id"),
+        ("[[nodes]]\nid = 1\nclients = 'a'", "needs a key or an id"),
         ("[[nodes]]\nid = 1\nclients = [3]", "client ids must be texts"),
-        ("[[nodes]]\nid = 1\nclients = ['a']\n[[nodes]]\nid = 2\nclients = ['a']", "a client lives at one node"),
-        ("[[nodes]]\nkey = 'ssh-rsa AAAA'\nclients = ['a']", "is no public key"),
+        (
+            "[[nodes]]\nid = 1\nclients = ['a']\n[[nodes]]\nid = 2\nclients = ['a']",
+            "list every client at one node only",
+        ),
+        ("[[nodes]]\nkey = 'ssh-rsa AAAA'\nclients = ['a']", "is not a public key"),
         ("[[nodes", "cannot be read"),
     ],
 )
-def test_a_list_that_says_nothing_sensible_is_refused(tmp_path, text, why):
+def test_an_invalid_list_of_allowed_nodes_is_refused(tmp_path, text, why):
     file = tmp_path / "nodes.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=why):
@@ -83,38 +88,38 @@ def test_a_list_that_says_nothing_sensible_is_refused(tmp_path, text, why):
         AllowList.read(tmp_path / "none.toml")
 
 
-def test_a_node_has_only_so_many_clients_and_a_client_only_so_many_samples():
+def test_the_numbers_of_clients_and_samples_of_a_node_are_limited():
     apps = {5: node("a", "b", "c"), 7: node("d")}
     assert registry_of(apps, most_clients=2).clients == ("d",)
     with pytest.raises(TrainingError, match="samples must be from 1 to 7, got 8"):
         registry_of({7: node("d")}, most_samples=7)
-    with pytest.raises(ConfigError, match="most_clients must be a whole number from 1 on"):
+    with pytest.raises(ConfigError, match="most_clients must be a whole number of at least 1"):
         Admission(most_clients=0)
 
 
-# ---- what the data must look like ---------------------------------------------------------------------------------
+# ---- form of the data ---------------------------------------------------------------------------------------------
 
 TABLE = DataSchema((2,), 2, ("age", "dose"), ("no", "yes"), "e", "none")
 OTHER = {
     "shape": ({"features": (3,), "feature_names": ()}, r"samples of shape \(3,\), but .* \(2,\)"),
-    "kind": ({"classes": None, "class_names": ()}, "numbers for labels"),
+    "kind": ({"classes": None, "class_names": ()}, "numeric target"),
     "feature names": ({"feature_names": ("age", "weight")}, r"\('age', 'weight'\), but .*\('age', 'dose'\)"),
     "order of features": ({"feature_names": ("dose", "age")}, r"\('dose', 'age'\), but .*\('age', 'dose'\)"),
-    "no feature names": ({"feature_names": ()}, "feature names nowhere, but"),
+    "no feature names": ({"feature_names": ()}, "has no feature names, but"),
     "class names": (
         {"class_names": ("benign", "malign")},
         r"class names \('benign', 'malign'\), but .*\('no', 'yes'\)",
     ),
     "order of classes": ({"class_names": ("yes", "no")}, r"\('yes', 'no'\), but .*\('no', 'yes'\)"),
     "number of classes": ({"classes": 3, "class_names": ("no", "yes", "perhaps")}, "classes|class names"),
-    "encoding": ({"encoding": "f"}, "encodes its table in another way"),
-    "scaling": ({"scaling": "0123"}, r"scales its features in another way .* raw_table"),
+    "encoding": ({"encoding": "f"}, "encodes its table differently"),
+    "scaling": ({"scaling": "0123"}, r"scales its features differently .* raw_table"),
 }
 
 
 def hosting(schema, *ids):
-    """An app that says that its data has this form."""
-    hosted = Hosted(ids, (8,) * len(ids), (0,) * len(ids), schema)
+    """Return an app that claims that its data has this form."""
+    hosted = HostedClients(ids, (8,) * len(ids), (0,) * len(ids), schema)
 
     def mod(message, context, call):
         return Message(hosted_content(hosted), reply_to=message)
@@ -123,18 +128,18 @@ def hosting(schema, *ids):
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_nodes_whose_tables_differ_are_told_how(name):
+def test_the_error_names_how_the_tables_of_nodes_differ(name):
     change, why = OTHER[name]
     other = replace(TABLE, **change)
     apps = {5: hosting(TABLE, "a"), 6: hosting(TABLE, "b"), 7: hosting(other, "c"), 8: hosting(other, "d")}
-    with pytest.raises(InputError, match=rf"node 7 .*({why}).*name the expected form"):  # nobody chooses for all
+    with pytest.raises(InputError, match=rf"node 7 .*({why}).*the expected form"):  # no node may decide for the others
         registry_of(apps, nodes=4)
     registry = registry_of(apps, nodes=2, schema=TABLE)
     assert registry.clients == ("a", "b")
-    assert all(note.reason.endswith(": refused") for note in registry._untold)
+    assert all(note.reason.endswith(": refused") for note in registry._unreported)
     late = ClientRegistry(["a", "c"], {"a": 5}, TABLE)
     assert why is not None
-    assert late._why_not(7, Hosted(("c",), (8,), (0,), other), b"") is not None
+    assert late._refusal_reason(7, HostedClients(("c",), (8,), (0,), other), b"") is not None
     assert difference(TABLE, TABLE, "") is None
 
 
@@ -170,10 +175,10 @@ def table_of(one, other, answers, standardize, shift=0.0):
         (("no", "yes"), False, None),
         (("benign", "malign"), False, r"class names \('benign', 'malign'\), but node 5 has \('no', 'yes'\)"),
         (("no", "perhaps", "yes"), False, "class names"),
-        (("no", "yes"), True, r"scales its features in another way than node 5: .*raw_table"),
+        (("no", "yes"), True, r"scales its features differently than node 5: .*raw_table"),
     ],
 )
-def test_tables_that_nodes_encode_by_themselves_must_come_out_alike(answers, standardize, why):
+def test_tables_that_nodes_encode_themselves_must_have_the_same_encoding(answers, standardize, why):
     first = table_of("a", "b", ("no", "yes"), standardize)
     apps = {5: node(load=first), 7: node(load=table_of("c", "d", answers, standardize, shift=1.0))}
     if why is None:
@@ -183,7 +188,7 @@ def test_tables_that_nodes_encode_by_themselves_must_come_out_alike(answers, sta
         registry_of(apps, nodes=2)
 
 
-def test_a_node_may_have_met_fewer_classes_than_the_server_knows():
+def test_a_node_may_have_seen_fewer_classes_than_the_server_knows():
     apps = {5: node("a", classes=2), 7: node("b", classes=4)}
     with pytest.raises(InputError, match=r"node 7 has 4 classes, but node 5 has 2.*schema='\{\"classes\": 4\}'"):
         registry_of(apps, nodes=2)
@@ -199,19 +204,19 @@ def test_a_node_may_have_met_fewer_classes_than_the_server_knows():
     [
         ('{"classes": "x"}', "classes must be a whole number"),
         ('{"clases": 3}', "no field 'clases'"),
-        ('{"features": [0]}', "features must be lengths from 1 on"),
+        ('{"features": [0]}', "features must be lengths of at least 1"),
         ('{"feature_names": ["a"], "features": [2]}', "1 feature names and 0 class names do not fit"),
         ("{", "as JSON was expected"),
         ("nowhere.json", "cannot be read"),
         ('{"features": 3}', "a list was expected"),
     ],
 )
-def test_a_schema_that_no_data_has_is_one_sentence(schema, why):
+def test_an_invalid_schema_is_an_error_in_one_sentence(schema, why):
     with pytest.raises(ConfigError, match=why):
-        Demanded.read(schema)
+        RequiredSchema.read(schema)
 
 
-def test_the_form_of_the_data_is_written_down_and_read_again(tmp_path):
+def test_the_form_of_the_data_is_stored_and_read_again(tmp_path):
     apps = {5: node("a", "b", classes=3), 7: node("c", classes=3)}
     clients = clients_of(InProcessGrid(apps), nodes=2, wait=1)
     clients.save(tmp_path)

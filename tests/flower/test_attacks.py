@@ -26,7 +26,7 @@ DATA = {learner: small_federation(learner) for learner in ("linear", "logistic")
 def run(
     attack: str | None, method: str = "ifca", learner: str = "logistic", options: Mapping[str, Any] = OPTIONS
 ) -> coterie.Result:
-    """A run with two honest nodes and, where there is an attack, a hostile one."""
+    """Return a run with two honest nodes and, if there is an attack, a hostile one."""
     data, places = DATA[learner], dict(NODES) | ({} if attack is None else {HOSTILE: ITS_CLIENTS})
     parts = {node: data.take(at) for node, at in places.items()}
     apps = {node: make_client_app(lambda context, part=part: part) for node, part in parts.items() if node != HOSTILE}
@@ -42,7 +42,7 @@ def reasons(result: coterie.Result) -> list[str]:
     return [note["reason"] for record in result.records for note in record.get("notes", ()) if note["node"] == "3"]
 
 
-def assert_as_without_it(attacked: coterie.Result, honest: coterie.Result) -> None:
+def assert_unaffected(attacked: coterie.Result, honest: coterie.Result) -> None:
     for ours, theirs in zip(attacked.models, honest.models, strict=True):
         for name in ours:
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-12, atol=1e-12)
@@ -51,9 +51,9 @@ def assert_as_without_it(attacked: coterie.Result, honest: coterie.Result) -> No
     for ours, theirs in zip(attacked.records, honest.records, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-12)
         assert ours["bytes_up"] == theirs["bytes_up"]
-    told = reasons(attacked)
-    assert told
-    assert all(reason.endswith(": refused") and reason.isprintable() and len(reason) < 600 for reason in told), told
+    found = reasons(attacked)
+    assert found
+    assert all(reason.endswith(": refused") and reason.isprintable() and len(reason) < 600 for reason in found), found
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def honest() -> coterie.Result:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_hostile_node_is_refused_and_the_run_goes_on(attack, honest):
-    assert_as_without_it(run(attack), honest)
+def test_a_hostile_node_is_refused_and_the_run_continues(attack, honest):
+    assert_unaffected(run(attack), honest)
 
 
 OTHERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
@@ -81,7 +81,7 @@ def honest_run(case: str) -> coterie.Result:
 
 @pytest.mark.parametrize("attack", ["NaN everywhere", "infinity everywhere", "1e308 everywhere", "npz", "nothing"])
 @pytest.mark.parametrize("case", OTHERS)
-def test_so_it_is_with_other_methods(case, attack):
+def test_a_hostile_node_changes_nothing_in_runs_of_other_methods(case, attack):
     attacked = run(attack, *OTHERS[case])
     for ours, theirs in zip(attacked.models, honest_run(case).models, strict=True):
         for name in ours:

@@ -1,7 +1,7 @@
-"""The check suite over every method, with a server that has no data and clients behind a grid.
+"""The check suite for every method, with a server without data and clients behind a grid.
 
-Shards, engines, missing clients and going on after a kill are compared with simulations in test_every_method.py and
-test_faults.py; with that the twin of a simulation is that of a run over a grid.
+test_every_method.py and test_faults.py compare shards, engines, missing clients and resumed runs with simulations, so
+that the twin of a simulation is also the twin of a run over a grid.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ from coterie.training.result import Result
 from tests.flower.make import TWO, clients_behind_a_grid
 from tests.flower.test_every_method import CASES, label, quick
 
-OVER_A_GRID = ("finite", "seed", "client_order", "weights", "config")
+GRID_CHECKS = ("finite", "seed", "client_order", "weights", "config")
 
 
 @dataclass(frozen=True)
 class GridCase(Case):
-    """A case whose clients live behind a grid; its plain plan and its plain run are made once for all checks."""
+    """A case with clients behind a grid, which makes its plan and its run once for all checks."""
 
     folder: Path = field(default_factory=Path)
-    """For what clients keep."""
+    """Folder for the states of clients."""
     planned: list[Plan] = field(default_factory=list)
     done: list[Result] = field(default_factory=list)
 
@@ -56,5 +56,5 @@ class GridCase(Case):
 def test_check_suite_over_a_grid(case, tmp_path):
     case = quick(case, rounds=3 if case.plan().tiers.adapts else 2)
     behind = GridCase(case.method, case.learner, case.options, case.sizes, tmp_path)
-    for check in OVER_A_GRID:
+    for check in GRID_CHECKS:
         CHECKS[check](behind)

@@ -1,4 +1,4 @@
-"""Who may say how much: mass, losses and lengths of changes, beside what was asked and beside the other nodes."""
+"""Checks of answers: mass, losses and norms of changes, compared with the request and with other nodes."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from coterie.core.registry import register
 from coterie.core.task import Task
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
-from coterie.flower.checks import Asked, Memory, sort_out
+from coterie.flower.checks import CheckHistory, SentRequest, check_answers
 from coterie.flower.wire import Answer, answer_content
 from coterie.testing.checks import Case
 from coterie.training.fitting import initialize
@@ -30,11 +30,11 @@ SIZES = {"a": 3, "b": 5}
 
 def asked_of(models=MODELS, uniform=False, **options):
     clusters = replace(initialize(PLAN).state.clusters, params=models)
-    return Asked("local-round", clusters, SIZES, replace(FORM, uniform=uniform), trains=True, **options)
+    return SentRequest("local-round", clusters, SIZES, replace(FORM, uniform=uniform), trains=True, **options)
 
 
 def reply_of(length: float, mass: float = 1.0) -> Answer:
-    """Both clients in cluster 0, with a change in their mean that is so long."""
+    """Return an answer with both clients in cluster 0 and a mean change of this norm."""
     change = torch.tensor([[length * mass, 0.0, 0.0]], dtype=torch.float64)
     sums = Slotted(torch.tensor([0]), {"change/w": change, "mass": torch.tensor([mass]).double()}, torch.tensor([2]))
     rows = {"cluster": torch.zeros(2, 1, dtype=torch.int64)}
@@ -44,35 +44,35 @@ def reply_of(length: float, mass: float = 1.0) -> Answer:
 PLAN = Case("ifca", "linear", {"init": "random"}).plan()
 
 
-def refused(answers, memory=None, **options) -> dict[int, str]:
+def refused(answers, history=None, **options) -> dict[int, str]:
     contents = {node: answer_content("local-round", answer) for node, answer in enumerate(answers)}
     asked = asked_of(**options)
-    return sort_out(contents, dict.fromkeys(contents, asked), memory)[1]
+    return check_answers(contents, dict.fromkeys(contents, asked), history)[1]
 
 
 @pytest.mark.parametrize(
     ("uniform", "mass", "why"),
     [
         (True, 2.0, ""),
-        (True, 2.1, "counts for 2.1 clients in 'clusters', but there are 2"),
-        (True, 8.0, "counts for 8 clients in 'clusters', but there are 2"),
+        (True, 2.1, "reports 2.1 clients in 'clusters', but there are 2"),
+        (True, 8.0, "reports 8 clients in 'clusters', but there are 2"),
         (False, 8.0, ""),
-        (False, 8.1, "counts for 8.1 samples in 'clusters', but there are 8"),
-        (True, -1.0, "has -1 in 'clusters/mass', but values lie between 0 and inf"),
+        (False, 8.1, "reports 8.1 samples in 'clusters', but there are 8"),
+        (True, -1.0, "has -1 in 'clusters/mass', but values must be from 0 to inf"),
     ],
 )
-def test_a_client_counts_once_or_n_times_and_never_more(uniform, mass, why):
+def test_the_mass_of_a_client_is_at_most_one_or_its_samples(uniform, mass, why):
     assert refused([reply_of(1.0, mass)], uniform=uniform).get(0, "") == why
 
 
 @pytest.mark.parametrize("weight", ["uniform", "samples"])
-def test_a_node_cannot_count_more_than_the_run_lets_it(weight):
+def test_a_node_cannot_increase_its_weight_in_the_mean(weight):
     plan = Case("ifca", "linear", {"init": "random", "client_weight": weight}).plan()
-    for factor, heard in ((1.0, 9), (1.01, 7)):
+    for factor, accepted in ((1.0, 9), (1.01, 7)):
         fault = edited(with_change(lambda mass, factor=factor: mass * factor, "mass"))
         federation = federation_of(plan, deliver=at_node(5, fault))
         broadcast = Broadcast(0, initialize(plan).state.clusters, scalars={"lr": 0.05})
-        assert len(federation.ask(plan.tiers.task(3, 1), broadcast, np.arange(9)).reply.clients) == heard
+        assert len(federation.ask(plan.tiers.task(3, 1), broadcast, np.arange(9)).reply.clients) == accepted
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_a_node_cannot_count_more_than_the_run_lets_it(weight):
         ([[1], [ALL]], "has clients in other clusters than they were assigned to"),
     ],
 )
-def test_clients_work_in_the_cluster_that_they_were_told(only, why):
+def test_clients_must_stay_in_the_cluster_that_the_server_assigned(only, why):
     assert refused([reply_of(1.0)], uniform=True, only=torch.tensor(only)).get(0, "") == why
 
 
-def test_clients_change_only_models_that_they_were_sent():
+def test_clients_may_change_only_models_that_they_were_sent():
     answer = reply_of(1.0)
     sums = replace(answer.reply.slotted["clusters"], slots=torch.tensor([1]))
     other = replace(answer, reply=replace(answer.reply, slotted={"clusters": sums}))
@@ -97,27 +97,29 @@ def test_clients_change_only_models_that_they_were_sent():
     assert refused([other], uniform=True, only=torch.tensor([[ALL], [0]])) == {}
 
 
-# ---- lengths beside those of others -------------------------------------------------------------------------------
+# ---- norms compared with those of other nodes ---------------------------------------------------------------------
 
 
-def test_a_change_that_is_many_times_as_long_as_usual_is_refused():
+def test_a_change_that_is_many_times_larger_than_usual_is_refused():
     lengths = [1.0, 2.0, 3.0, 4001.0]  # the median is 2.5
     assert refused([reply_of(n) for n in lengths], change_factor=1000.0) == {
         3: "changes a model by 4e+03, which is more than 1000 times what is usual (2.5)"
     }
     assert refused([reply_of(n) for n in lengths], change_factor=2000.0) == {}
     assert refused([reply_of(n) for n in lengths]) == {}
-    assert refused([reply_of(n) for n in (1.0, 1e9)], change_factor=1000.0) == {}  # of two nobody knows who lies
+    assert (
+        refused([reply_of(n) for n in (1.0, 1e9)], change_factor=1000.0) == {}
+    )  # with two nodes it is unknown which one is wrong
 
 
-def test_where_most_have_arrived_the_others_may_still_move():
-    memory = Memory()
-    assert refused([reply_of(n) for n in (1.0, 2.0, 3.0)], memory, change_factor=100.0) == {}
-    assert memory.longest == 2.0
-    assert refused([reply_of(n) for n in (1e-12, 1e-12, 5.0)], memory, change_factor=100.0) == {}
-    assert list(refused([reply_of(n) for n in (1e-12, 1e-12, 201.0)], memory, change_factor=100.0)) == [2]
-    # without a memory, as after a resume, a change as long as a model is not unusual
-    models = {"w": torch.full((2, 3), 10.0, dtype=torch.float64)}  # sqrt(300) = 17.3 long
+def test_changes_are_compared_with_earlier_exchanges_once_most_clients_have_converged():
+    history = CheckHistory()
+    assert refused([reply_of(n) for n in (1.0, 2.0, 3.0)], history, change_factor=100.0) == {}
+    assert history.longest == 2.0
+    assert refused([reply_of(n) for n in (1e-12, 1e-12, 5.0)], history, change_factor=100.0) == {}
+    assert list(refused([reply_of(n) for n in (1e-12, 1e-12, 201.0)], history, change_factor=100.0)) == [2]
+    # without a history, as after a resume, a change as long as a model is not unusual
+    models = {"w": torch.full((2, 3), 10.0, dtype=torch.float64)}  # norm sqrt(300) = 17.3
     assert refused([reply_of(n) for n in (0.0, 0.0, 17.0)], models=models, change_factor=100.0) == {}
     assert list(refused([reply_of(n) for n in (0.0, 0.0, 18.0)], models=models, change_factor=100.0)) == [2]
     assert refused([reply_of(n) for n in (0.0, 0.0, 18.0)], change_factor=100.0) == {}  # nothing to compare with
@@ -143,25 +145,25 @@ def scored(*values):
     form = Expected(rows={"losses": Spec((2,), low=0, missing="shared")})
     asked = replace(asked, task="score", expected=form, trains=False)
     contents = {node: answer_content("score", answer) for node, answer in enumerate(answers)}
-    return list(sort_out(contents, dict.fromkeys(contents, asked))[1])
+    return list(check_answers(contents, dict.fromkeys(contents, asked))[1])
 
 
 INF, NAN = torch.inf, torch.nan
 
 
-def test_a_score_is_not_finite_only_where_most_are_so():
+def test_a_score_may_be_infinite_only_where_most_scores_are():
     assert scored([[1, 2], [1, 2]], [[1, INF], [1, 2]], [[3, 4], [5, 6]]) == [1]
     assert scored([[1, 2], [1, 2]], [[1, 1e101], [1, 2]], [[3, 4], [5, 6]]) == [1]
     assert scored([[1, 2], [1, 2]], [[NAN, NAN], [1, 2]]) == [1]
     assert scored([[1, INF], [1, INF]], [[1, INF], [1, INF]], [[3, INF], [5, 6]]) == []  # that model has diverged
     assert scored([[1, INF], [1, INF]], [[INF, INF], [1, INF]], [[3, INF], [5, 6]]) == [1]
-    assert scored([[INF, NAN], [1, 1]]) == []  # alone nobody can tell
+    assert scored([[INF, NAN], [1, 1]]) == []  # a single node cannot be compared
 
 
 @register("answer-42")
 @dataclass(frozen=True)
 class Answer42(Task):
-    """A task of a user that declares no form of its reply."""
+    """A user-defined task that declares no form of its reply."""
 
     value: float
 

@@ -1,4 +1,4 @@
-"""A run that cannot succeed ends before anybody waits: wrong settings, and apps that fail at every node."""
+"""A run that cannot succeed ends at once: wrong settings, and apps that fail at every node."""
 
 import pytest
 from flwr.app import Context
@@ -11,7 +11,7 @@ from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
 from coterie.flower.preflight import check_run_options
-from coterie.flower.server import Settings, conduct
+from coterie.flower.server import Settings, run_federation
 from coterie.methods import Method
 from coterie.methods.groups import TrueGroups
 from coterie.testing.checks import small_federation
@@ -42,7 +42,7 @@ def good(context: Context) -> FederatedDataset:
 
 
 def called(*loads, nodes=None):
-    """Call the registry of nodes with these apps; the seconds that this took and the registry."""
+    """Collect the clients of nodes with these apps; return the seconds that it took, the error and the registry."""
     clock = Clock()
     apps = {i: make_client_app(load) for i, load in enumerate(loads)}
     grid = InProcessGrid(apps, {i: {"partition-id": i} for i in apps}, clock=clock)
@@ -60,25 +60,25 @@ LOADS = {missing_file: "ward.csv", wrong_type: "load must return", several_lines
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("count", [1, 5])
-def test_an_app_that_fails_everywhere_ends_the_run_at_once_with_the_reason(load, count, caplog):
+def test_an_app_that_fails_at_every_node_ends_the_run_at_once_with_the_reason(load, count, caplog):
     seconds, error, _ = called(*[load] * count)
     assert isinstance(error, TrainingError)
     assert LOADS[load] in str(error)
     assert "\n" not in str(error)
-    assert seconds < 5, "nobody waits for what cannot come"
-    assert [LOADS[load] in record.getMessage() for record in caplog.records] == [True] * count, "each is shown once"
+    assert seconds < 5, "the registry waited although every app fails"
+    assert [LOADS[load] in record.getMessage() for record in caplog.records] == [True] * count, "not shown once each"
 
 
-def test_one_good_node_is_reason_to_wait_for_another():
+def test_the_registry_waits_for_more_nodes_while_one_works():
     seconds, error, registry = called(missing_file, good, nodes=2)
-    assert seconds >= WAIT, "a node that works may still come"
-    assert "1 have come" in str(error)
+    assert seconds >= WAIT, "another working node might have connected"
+    assert "only 1 of 2 nodes" in str(error)
     assert "ward.csv" in str(error)
     assert len(registry.bound) == 1
     assert called(missing_file, good, nodes=1)[1] is None
 
 
-def test_nodes_that_are_not_connected_yet_are_waited_for():
+def test_the_registry_waits_for_nodes_that_are_not_connected_yet():
     seconds, error, _ = called(missing_file, nodes=2)
     assert seconds >= WAIT
     assert "ward.csv" in str(error)
@@ -88,14 +88,14 @@ def test_nodes_that_are_not_connected_yet_are_waited_for():
     "method", [name for name, kind in Method.members.items() if not isinstance(kind.groups, TrueGroups)]
 )
 def test_the_check_of_settings_accepts_what_a_run_would_accept(method):
-    """Defaults of every method, as they are prepared for data that is known."""
+    """The defaults of every method pass, as they do for known data."""
     check_run_options(method, {})
 
 
 @pytest.mark.parametrize("learner", ["linear", "logistic", "mlp:hidden=8", "cnn"])
 @pytest.mark.parametrize("options", [{}, {"clusters": 7}, {"rounds": 3, "lr": 0.1}, {"init": "odcl"}, {"lr": -1}])
-def test_the_check_of_settings_refuses_only_what_every_data_refuses(learner, options):
-    """Whatever some data can be prepared with passes the check."""
+def test_the_check_of_settings_refuses_only_what_suits_no_data(learner, options):
+    """Options that suit some data pass the check."""
     options = {"learner": learner, **options}
     given = {name: value for name, value in options.items() if name != "learner"}
     passes = False
@@ -119,4 +119,4 @@ def test_a_server_app_refuses_wrong_settings_without_asking_a_node():
             raise AssertionError("a node was asked")
 
     with pytest.raises(ConfigError, match="did you mean 'clusters'"):
-        conduct(Untouched({}), Settings.read({"clustres": 3}))
+        run_federation(Untouched({}), Settings.read({"clustres": 3}))

@@ -1,4 +1,4 @@
-"""Every registered method over a grid gives what the simulation gives, and goes on after a kill."""
+"""Every registered method over a grid gives the result of the simulation, also after a kill and a resume."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,17 +18,17 @@ from coterie.training.runs.folder import RunFolder
 from tests.flower.make import TWO, clients_behind_a_grid, federation_of, with_federation
 
 POOLED = "cluster-oracle"
-"""Puts the data in one place, which nobody can do elsewhere."""
+"""Method that pools the data, which is impossible with remote clients."""
 FEW = {"two-phase": {"init": "random"}, "moment-descent": {"moments": "two-points", "iterations": 2, "anchors": 4}}
-"""Fewer exchanges; moment descent is the start of both."""
+"""Options that save exchanges; both methods start with moment descent."""
 CASES = [Case(method, learners_of(method)[0], FEW.get(method, {})) for method in Method.members if method != POOLED]
 CUT = {"warmup": 1, "eps1": 10.0, "eps2": 0.0, "least": 3}
 CASES += [
-    Case("ifca", "module"),  # a learner of the user's own
+    Case("ifca", "module"),  # a user-defined learner
     Case("ifca", "linear", {"restarts": 2}),
     Case("ifca", "linear", {"refit": True}),  # one more exchange after the last round
     Case("ifca", "linear", {"combine": "median"}),  # every client's change is a row
-    Case("ifca", "linear", {"stable_after": 2, "rounds": 4, "validation": 0.3}),  # some are sent one model only
+    Case("ifca", "linear", {"stable_after": 2, "rounds": 4, "validation": 0.3}),  # some clients are sent one model only
     Case("hcfl", "logistic", CUT | {"backbone": "fedem"}),  # K changes while clients keep weights
     Case("cfl", "linear", {"test_every": 1, "false_splits": 0.5}),  # two more exchanges in every round
     Case("hcfl+", "mlp", {"test_every": 1, "false_splits": 0.5}),
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:moment descent", "ignore:one-sho
 
 
 class KilledError(Exception):
-    """Stands for a kill."""
+    """Error that simulates a kill."""
 
 
 def kill(record: Mapping[str, Any]) -> None:
@@ -72,36 +72,36 @@ def label(case: Case) -> str:
 
 
 def quick(case: Case, rounds: int = 3) -> Case:
-    """Few rounds, and scores are asked for at the end only."""
+    """Return the case with few rounds and scores at the end only."""
     takes = {option.name for option in find_method(case.method).options()}
     few = {name: value for name, value in {"evaluate_every": 9, "rounds": rounds}.items() if name in takes}
     return replace(case, options={**few, **case.options})
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_a_run_that_is_killed_and_goes_on_equals_a_simulated_one(case, tmp_path):
+def test_a_killed_and_resumed_run_equals_a_simulated_one(case, tmp_path):
     case = quick(case)
     takes = "checkpoint_every" not in find_method(case.method).refuses
     more = {"checkpoint_every": 2} if takes else {}
     plan = case.plan(**more)
 
-    def elsewhere() -> Plan:
-        """The same plan of a server that has no data."""
+    def remote() -> Plan:
+        """Return the same plan for a server without data."""
         return case.plan(clients_behind_a_grid(plan, tmp_path / "states", nodes=TWO), **more)
 
     try:
-        ended = carry_out(elsewhere(), tmp_path / "run", [kill])  # those without rounds cannot be killed in one
+        ended = carry_out(remote(), tmp_path / "run", [kill])  # methods without rounds are not killed
     except KilledError:
-        ended = go_on(elsewhere(), RunFolder.open(tmp_path / "run"))
+        ended = go_on(remote(), RunFolder.open(tmp_path / "run"))
     same(case.run(plan), ended)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "participation" not in find_method(c.method).refuses], ids=label)
-def test_some_of_the_clients_asked_equals_simulated(case, tmp_path):
+def test_partial_participation_equals_a_simulation(case, tmp_path):
     case = quick(case, rounds=2)
     plan = case.plan(participation=0.6)
-    elsewhere = case.plan(clients_behind_a_grid(plan, tmp_path, nodes=TWO), participation=0.6)
-    same(case.run(plan), case.run(elsewhere))
+    remote = case.plan(clients_behind_a_grid(plan, tmp_path, nodes=TWO), participation=0.6)
+    same(case.run(plan), case.run(remote))
 
 
 def test_pooling_the_data_is_refused():
@@ -111,7 +111,7 @@ def test_pooling_the_data_is_refused():
 
 
 @pytest.mark.parametrize("method", ["fedem", "fedsoft"])
-def test_a_server_that_falls_back_to_an_older_checkpoint_finds_the_states_of_then(method, tmp_path):
+def test_a_server_that_falls_back_to_an_older_checkpoint_finds_the_states_of_its_round(method, tmp_path):
     case = Case(method, "linear", {"evaluate_every": 9, "rounds": 6, "participation": 0.6, "checkpoint_every": 1})
     plan = case.plan()
     out, states = tmp_path / "run", tmp_path / "states"
@@ -134,7 +134,7 @@ def test_states_that_no_checkpoint_needs_are_deleted(tmp_path):
     case = Case("fedem", "linear", {"evaluate_every": 9, "rounds": 6, "checkpoint_every": 1})
     plan = case.plan()
     carry_out(with_federation(plan, federation_of(plan, tmp_path / "states", nodes=TWO)), tmp_path / "run")
-    # checkpoints after 4, 5 and 6 rounds are there; when the last messages went, those after 3, 4 and 5 were
+    # the last messages were sent while the checkpoints after 3, 4 and 5 rounds existed
     assert rounds_kept(tmp_path / "states") == {"000003", "000004", "000005"}
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong on the way is dropped or refused with a reason, and the round goes on with the others."""
+"""Faulty answers are dropped or refused with a reason, and the round continues with the other nodes."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from coterie.flower.engine import FlowerFederation
 from coterie.flower.exchange import Exchange
 from coterie.flower.in_process import InProcessGrid, at_once
 from coterie.flower.node import make_client_app
-from coterie.flower.schema import Demanded
+from coterie.flower.schema import RequiredSchema
 from coterie.flower.wire import read_request, task_of
 from coterie.testing.checks import Case
 from coterie.training.fitting import initialize
@@ -54,13 +54,13 @@ SOFT = SOFT_CASE.plan()
 
 
 def ask(federation: Federation, asked: Positions = EVERYBODY) -> Replies:
-    """The first round."""
+    """Return the replies to the first round."""
     broadcast = Broadcast(0, initialize(PLAN).state.clusters, scalars={"lr": 0.05})
     return federation.ask(PLAN.tiers.task(3, 1), broadcast, asked)
 
 
 def expected(without: Sequence[str]) -> Reply:
-    """The same from a simulation in which these never answer."""
+    """Return the reply of a simulation in which these clients never answer."""
     return ask(Simulated(PLAN.federation.group, missing={0: without})).reply
 
 
@@ -78,13 +78,13 @@ def reasons(replies: Replies) -> str:
     return " | ".join(note.reason for note in replies.notes)
 
 
-def test_nothing_goes_wrong():
+def test_without_faults_the_reply_equals_the_simulation():
     replies = ask(federation_of(PLAN))
     assert_same(replies.reply, expected(()))
     assert replies.notes == ()
 
 
-# ---- answers that do not come as they should ----------------------------------------------------------------------
+# ---- missing, late and duplicate answers --------------------------------------------------------------------------
 
 
 def dropped(message, answer):
@@ -100,7 +100,7 @@ def failed(message, answer):
 
 
 def over(message, answer):
-    """By the clock of a SuperLink a message's time can be over a little earlier."""
+    """By the clock of a SuperLink a message may expire a little earlier."""
     return [(0.0, Message(Error(3, "Message Unavailable"), reply_to=message))]
 
 
@@ -113,7 +113,7 @@ def over(message, answer):
         (over, "node 5 has not answered within 10 s"),
     ],
 )
-def test_an_answer_that_does_not_come_is_missing(fault, reason):
+def test_clients_without_an_answer_are_missing(fault, reason):
     replies = ask(federation_of(PLAN, deliver=at_node(5, fault)))
     assert_same(replies.reply, expected(OF_5))
     assert replies.reply.rejected == ()
@@ -121,16 +121,16 @@ def test_an_answer_that_does_not_come_is_missing(fault, reason):
     assert replies.notes[0].plain() == {"node": "5", "clients": list(OF_5), "reason": reason}
 
 
-def test_an_answer_that_comes_twice_counts_once():
+def test_a_duplicate_answer_counts_once():
     federation = federation_of(PLAN, deliver=at_node(5, lambda message, answer: [(0.0, answer), (0.0, answer)]))
     replies = ask(federation)
     assert_same(replies.reply, expected(()))
-    assert reasons(replies) == "node 5 answered twice or without being asked: dropped"
+    assert reasons(replies) == "node 5 answered twice or without a request: dropped"
 
 
-def test_a_node_that_is_late_is_left_alone_until_it_gives_a_sign():
+def test_a_late_node_is_not_asked_until_it_answers_a_probe():
     asked: list[tuple[str, float]] = []
-    delays = iter([25.0, 4.0])  # the work, and then the first question
+    delays = iter([25.0, 4.0])  # the work, and then the first probe
 
     def slow(message, answer):
         if message.metadata.dst_node_id != 5:
@@ -149,9 +149,9 @@ def test_a_node_that_is_late_is_left_alone_until_it_gives_a_sign():
     assert_same(second.reply, expected(OF_5))
     only = ask(federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]}, expected=OF_5))
     assert second.bytes_down == only.bytes_down  # nothing was sent to it
-    assert clock() == 10  # nor is it waited for
+    assert clock() == 10  # the exchange did not wait for it
     sleep(2.0)
-    assert reasons(ask(federation)) == busy  # the time of the message is over: it is asked for a sign
+    assert reasons(ask(federation)) == busy  # the message has expired: the node is sent a probe
     sleep(2.0)
     assert reasons(ask(federation)) == busy
     sleep(3.0)
@@ -159,8 +159,8 @@ def test_a_node_that_is_late_is_left_alone_until_it_gives_a_sign():
     assert asked == [("local-round", 10), ("hello", 20), ("local-round", 10)]
 
 
-def test_a_node_that_is_late_with_its_sign_may_still_come_back():
-    delays = iter([25.0, 12.0])  # the work; the question waits for the end of what the node was still busy with
+def test_a_node_that_answers_a_probe_late_takes_part_again():
+    delays = iter([25.0, 12.0])  # the work; the probe waits until the node has finished it
 
     def slow(message, answer):
         return [(next(delays, 0.0) if message.metadata.dst_node_id == 5 else 0.0, answer)]
@@ -168,16 +168,16 @@ def test_a_node_that_is_late_with_its_sign_may_still_come_back():
     federation = federation_of(PLAN)
     grid_of(federation).deliver = slow
     assert ask(federation).reply.clients == expected(OF_5).clients
-    for wait in (1.0, 13.0):  # over: it is asked for a sign, which takes longer than a deadline
+    for wait in (1.0, 13.0):  # the answer to the probe takes longer than a deadline
         federation.exchange.sleep(wait)
         replies = ask(federation)
     assert_same(replies.reply, expected(()))
 
 
-def test_an_answer_that_comes_between_two_exchanges_is_dropped():
+def test_an_answer_between_two_exchanges_is_dropped():
     federation = federation_of(PLAN, deliver=at_node(5, lambda message, answer: [(9.8, answer)]))
     clock, sleep = federation.exchange.clock, federation.exchange.sleep
-    grid_of(federation).clock = lambda: 0.97 * clock()  # when nobody waits any more, its time is not quite over
+    grid_of(federation).clock = lambda: 0.97 * clock()  # the exchange ends shortly before the message expires
     assert ask(federation).reply.clients == expected(OF_5).clients
     sleep(0.2)
     grid_of(federation).deliver = at_once
@@ -186,28 +186,28 @@ def test_an_answer_that_comes_between_two_exchanges_is_dropped():
     assert_same(replies.reply, expected(()))
 
 
-def test_if_all_are_busy_one_is_waited_for():
+def test_if_all_nodes_are_busy_the_exchange_waits_for_one():
     delays = iter([12.0] * 3 + [3.0] * 3)
     federation = federation_of(PLAN)
     grid_of(federation).deliver = lambda message, answer: [(next(delays, 0.0), answer)]
     assert ask(federation).reply.clients == ()
-    second = ask(federation)  # over at 10 s, a sign of life 3 s after that, then the answers
+    second = ask(federation)  # expired at 10 s, the probe is answered 3 s later, then the answers arrive
     assert_same(second.reply, expected(()))
     assert reasons(second) == ""
     assert 13 <= federation.exchange.clock() < 14
 
 
-def test_a_node_that_is_gone_is_missing_and_may_come_back():
+def test_a_disconnected_node_is_missing_and_may_reconnect():
     federation = federation_of(PLAN)
     app = grid_of(federation).apps.pop(5)
     replies = ask(federation)
     assert_same(replies.reply, expected(OF_5))
-    assert reasons(replies) == "2 clients live at node 5, which is not connected"
+    assert reasons(replies) == "2 clients belong to node 5, which is not connected"
     grid_of(federation).apps[5] = app
     assert_same(ask(federation).reply, expected(()))
 
 
-def test_the_order_in_which_answers_come_changes_nothing():
+def test_the_order_of_arriving_answers_changes_nothing():
     one = ask(federation_of(PLAN)).reply
     slow = at_node(11, lambda message, answer: [(3.0, answer)])
     other = ask(federation_of(PLAN, deliver=slow)).reply
@@ -217,7 +217,7 @@ def test_the_order_in_which_answers_come_changes_nothing():
     assert one.clients == other.clients == CLIENTS
 
 
-# ---- answers that are not what they should be ---------------------------------------------------------------------
+# ---- wrong answers ------------------------------------------------------------------------------------------------
 
 
 def with_slots(edit):
@@ -231,7 +231,7 @@ def with_row(name, edit):
 
 
 def content(edit):
-    """The records themselves are changed."""
+    """Change the records of an answer."""
 
     def deliver(message, answer):
         edit(answer.content)
@@ -244,10 +244,10 @@ WRONG = {
     "NaN": (edited(with_change(lambda c: c * torch.nan)), "values in 'clusters/change/weight' that are not finite"),
     "shape": (edited(with_change(lambda c: c[:, :-1])), r"float64 \(15,\), but the run has float64 \(16,\)"),
     "dtype": (edited(with_change(lambda c: c.float())), r"float32 \(16,\), but the run has float64"),
-    "no sums": (edited(lambda r: replace(r, sums={})), "does not say 'sums/loss'"),
+    "no sums": (edited(lambda r: replace(r, sums={})), "lacks 'sums/loss'"),
     "more sums": (
         edited(lambda r: replace(r, sums={**r.sums, "more": torch.zeros(3)})),
-        "has 'sums/more', which nobody asked for",
+        "has 'sums/more', which was not requested",
     ),
     "mass of another shape": (
         edited(with_change(lambda m: m[:, None], "mass")),
@@ -256,27 +256,27 @@ WRONG = {
     "K": (edited(with_slots(lambda slots: slots + 2)), "has slot [23] of 'clusters', but there are 2"),
     "cluster": (
         edited(with_row("cluster", lambda c: c + 2)),
-        "has [23] in 'rows/cluster', but values lie between 0 and 1",
+        "has [23] in 'rows/cluster', but values must be from 0 to 1",
     ),
     "rows": (edited(with_row("more", lambda c: c[:1])), r"has 'more' of shape \(1, 1\) for 2 clients"),
-    "undeclared": (edited(with_row("more", lambda c: c.double())), "'rows/more', which nobody asked for"),
+    "undeclared": (edited(with_row("more", lambda c: c.double())), "'rows/more', which was not requested"),
     "foreign": (edited(lambda r: replace(r, clients=("site-0", "site-2"))), "client 'site-0', which was not asked"),
-    "twice": (edited(lambda r: replace(r, clients=("site-1", "site-1"))), "names a client twice"),
+    "twice": (edited(lambda r: replace(r, clients=("site-1", "site-1"))), "lists a client twice"),
     "norm": (edited(with_change(lambda c: c * 1e6)), "changes a model by .*e.*, but at most 100 is allowed"),
-    "mass": (edited(with_change(lambda m: m * 1e3, "mass")), "counts for .*000 clients in 'clusters', but there are 2"),
+    "mass": (edited(with_change(lambda m: m * 1e3, "mass")), "reports .*000 clients in 'clusters', but there are 2"),
     "order": (edited(with_slots(lambda slots: slots.flip(0) if len(slots) > 1 else slots - 1)), "slot"),
-    "no config": (content(lambda c: c.pop("config")), "sent something else: .*ConfigRecord named 'config'"),
-    "no array": (content(lambda c: c["arrays"].pop("small")), "the header lists 6 arrays, but 0 have come"),
+    "no config": (content(lambda c: c.pop("config")), "sent an unexpected message: .*ConfigRecord named 'config'"),
+    "no array": (content(lambda c: c["arrays"].pop("small")), "the header lists 6 arrays, but 0 were sent"),
     "empty": (content(RecordDict.clear), "this one has nothing"),
 }
 
 
-def test_a_message_that_flower_itself_cannot_decode_is_refused_alone(monkeypatch):
+def test_a_message_that_flower_cannot_decode_does_not_affect_others(monkeypatch):
     federation = federation_of(PLAN)
     pull = InProcessGrid.pull_messages
 
     def fails(self, message_ids):
-        """As Flower's grids do: what they pull together is lost together."""
+        """Fail for all messages that are pulled together, as Flower's grids do."""
         found = list(pull(self, message_ids))
         if any(message.metadata.src_node_id == 5 for message in found):
             raise MemoryError
@@ -299,7 +299,7 @@ def from_its_node(answer):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_answer_that_is_wrong_is_refused_with_a_reason(name):
+def test_a_wrong_answer_is_refused_with_a_reason(name):
     fault, reason = WRONG[name]
     replies = ask(federation_of(PLAN, deliver=at_node(5, fault), most_change=100.0))
     assert_same(replies.reply, expected(OF_5))
@@ -311,7 +311,7 @@ def test_an_answer_that_is_wrong_is_refused_with_a_reason(name):
     assert re.search(reason, note.reason), note.reason
 
 
-def test_the_longest_change_by_hand():
+def test_the_norm_of_the_largest_change_by_hand():
     clusters = Clusters({"w": torch.tensor([[0.0, 0.0], [3.0, 4.0]]), "b": torch.zeros(2)}, K=2)
     sums = Slotted(
         torch.tensor([0, 1]),
@@ -329,7 +329,7 @@ def test_the_longest_change_by_hand():
     assert longest_change(Reply(("a",), rows={"model": own}), clusters) == pytest.approx(1)
 
 
-def test_an_answer_that_is_looked_at_may_be_infinite():
+def test_the_loss_of_an_evaluation_may_be_infinite():
     clusters = initialize(PLAN).state.clusters
     huge = replace(clusters, params={name: p + 1e200 for name, p in clusters.params.items()})
     task, broadcast = Evaluate(), Broadcast(0, huge, each={"own": torch.zeros(9, dtype=int)})
@@ -341,12 +341,12 @@ def test_an_answer_that_is_looked_at_may_be_infinite():
 # ---- too few answers ----------------------------------------------------------------------------------------------
 
 
-def test_with_fewer_answers_than_the_quorum_nobody_counts():
+def test_below_the_quorum_no_answer_is_used():
     silent = at_node(7, dropped)  # 4 of 9 clients
     assert ask(federation_of(PLAN, deliver=silent, quorum=0.5)).reply.clients == expected(part(7)).clients
     replies = ask(federation_of(PLAN, deliver=silent, quorum=0.6))
     assert replies.reply.clients == ()
-    assert "5 of 9 clients answered, but the quorum is 0.6: this is no update" in reasons(replies)
+    assert "5 of 9 clients answered, but the quorum is 0.6: the answers are not used" in reasons(replies)
 
 
 def part(node: int) -> tuple[str, ...]:
@@ -354,7 +354,7 @@ def part(node: int) -> tuple[str, ...]:
 
 
 def in_round(round_: int, fault, *nodes: int):
-    """The fault for the local rounds of this number."""
+    """Apply a fault to the local round of this number."""
 
     def deliver(message, answer):
         hit = task_of(message.content) == "local-round" and read_request(message.content).broadcast.round == round_
@@ -364,7 +364,7 @@ def in_round(round_: int, fault, *nodes: int):
 
 
 @pytest.mark.parametrize("nodes", [(5,), (5, 7, 11)], ids=["one node", "everybody"])
-def test_a_run_with_faults_equals_a_simulation_that_replays_who_answered(nodes, tmp_path):
+def test_a_run_with_faults_equals_a_simulation_with_the_same_missing_clients(nodes, tmp_path):
     gone = [client for node in nodes for client in part(node)]
     federation = federation_of(SOFT, tmp_path, in_round(1, dropped, *nodes))
     ended = SOFT_CASE.run(SOFT, lambda side: federation)
@@ -376,10 +376,10 @@ def test_a_run_with_faults_equals_a_simulation_that_replays_who_answered(nodes, 
     assert [r["missing"] for r in ended.records] == [r["missing"] for r in twin.records]
     assert [r["answered"] for r in ended.records] == [r["answered"] for r in twin.records]
     assert [r["bytes_up"] for r in ended.records] == [r["bytes_up"] for r in twin.records]
-    assert (ended.records[-1]["answered"] == 9) is (len(nodes) == 3)  # one node alone is not waited for
+    assert (ended.records[-1]["answered"] == 9) is (len(nodes) == 3)  # a missing node is not waited for
 
 
-def test_a_first_round_without_an_answer_says_why():
+def test_the_error_of_a_first_round_without_answers_has_the_reason():
     federation = federation_of(PLAN, deliver=in_round(0, failed, *NODES))
     with pytest.raises(
         TrainingError, match=r"none of the 9 clients that were asked has replied \(node 5 answered with"
@@ -387,7 +387,7 @@ def test_a_first_round_without_an_answer_says_why():
         CASE.run(PLAN, lambda side: federation)
 
 
-# ---- who lives where ----------------------------------------------------------------------------------------------
+# ---- the client registry ------------------------------------------------------------------------------------------
 
 
 def grid_with(apps) -> tuple[Exchange, InProcessGrid]:
@@ -396,11 +396,13 @@ def grid_with(apps) -> tuple[Exchange, InProcessGrid]:
     return Exchange(grid, deadline=10, poll=0.25, clock=clock, sleep=clock.sleep), grid
 
 
-def test_a_client_keeps_the_node_that_brought_it_first():
+def test_a_client_keeps_the_node_that_registered_it_first():
     exchange, _ = grid_with({5: app_of(PLAN, (0, 1)), 7: app_of(PLAN, (1, 2))})
     registry = ClientRegistry()
     (note,) = registry.collect(exchange, wait=1)
-    assert note.reason == ("node 7 brings client 'site-1', which lives at node 5: a client keeps its node: refused")
+    assert note.reason == (
+        "node 7 registers client 'site-1', which belongs to node 5: a client cannot change its node: refused"
+    )
     assert registry.clients == ("site-0", "site-1")
     assert registry.bound == {"site-0": 5, "site-1": 5}
     again = ClientRegistry(bound={"site-1": 7})
@@ -409,7 +411,7 @@ def test_a_client_keeps_the_node_that_brought_it_first():
     assert again.node_of("site-0") is None
 
 
-def test_the_roll_knows_sizes_tests_and_shapes():
+def test_the_registry_has_sizes_tests_and_shapes():
     exchange, _ = grid_with({5: app_of(PLAN, (2, 0))})
     registry = ClientRegistry(expected=["site-1"])
     registry.collect(exchange, wait=1)
@@ -419,18 +421,18 @@ def test_the_roll_knows_sizes_tests_and_shapes():
     assert registry.profile == PLAN.data.profile
 
 
-def test_a_node_may_start_late_with_clients_that_were_announced():
+def test_a_node_with_expected_clients_may_join_late():
     federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]}, expected=OF_5)
     early = ask(federation)
     assert_same(early.reply, expected(OF_5))
-    assert reasons(early) == "2 clients have not come yet"
+    assert reasons(early) == "2 clients have not joined yet"
     assert federation.sizes.tolist() == [1, 0, 0, 8, 13, 21, 9, 30, 4]
     grid_of(federation).apps[5] = app_of(PLAN, NODES[5])
     assert_same(ask(federation).reply, expected(()))
     assert federation.sizes.tolist() == PLAN.federation.sizes.tolist()
 
 
-def test_a_newcomer_that_says_nothing_is_waited_for_once():
+def test_a_silent_new_node_delays_only_one_exchange():
     federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]}, expected=OF_5)
     silent, clock, sleep = grid_of(federation), federation.exchange.clock, federation.exchange.sleep
     silent.apps[5] = app_of(PLAN, NODES[5])
@@ -438,38 +440,38 @@ def test_a_newcomer_that_says_nothing_is_waited_for_once():
     start = clock()
     assert "node 5 has not answered within 10 s" in reasons(ask(federation))
     assert clock() - start == pytest.approx(10)
-    for _ in range(3):  # the time of the question is over, then that of the next one
+    for _ in range(3):  # the request expires, and then the probe
         assert_same(ask(federation).reply, expected(OF_5))
         sleep(21)
     assert clock() - start == pytest.approx(73)
     silent.deliver = at_once
-    ask(federation)  # for a sign of life
+    ask(federation)  # sends a probe
     assert_same(ask(federation).reply, expected(()))
 
 
-def test_a_node_that_nobody_knows_is_refused_once_the_list_is_closed():
+def test_a_node_without_clients_of_the_run_is_refused_after_the_start():
     federation = federation_of(PLAN, nodes={11: NODES[11], 7: NODES[7]})
     grid_of(federation).apps[5] = app_of(PLAN, NODES[5])
     assert reasons(ask(federation, asked=np.arange(7))) == (
-        "node 5 brings nobody that the run knows: announce clients that come later: refused"
+        "node 5 has no client of this run: list clients that may join later under expected: refused"
     )
     assert reasons(ask(federation, asked=np.arange(7))) == ""
 
 
-def test_nodes_that_do_not_agree_on_their_data_do_not_begin():
+def test_a_run_does_not_start_if_nodes_disagree_on_their_data():
     other = Case("ifca", "mlp").plan()
     apps = {5: app_of(PLAN, (0,)), 7: app_of(other, (1,)), 9: app_of(PLAN, (2,))}
-    with pytest.raises(InputError, match=r"node 7 has numbers .* where node 5 has classes.*name the expected form"):
+    with pytest.raises(InputError, match=r"node 7 has a numeric target where node 5 has classes.*the expected form"):
         ClientRegistry().collect(grid_with(apps)[0], wait=1)
-    registry = ClientRegistry(admission=Admission(demanded=Demanded.read({"features": [4, 4], "classes": 0})))
+    registry = ClientRegistry(admission=Admission(required=RequiredSchema.read({"features": [4, 4], "classes": 0})))
     (note,) = registry.collect(grid_with(apps)[0], nodes=2, wait=1)
-    assert note.reason == "node 7 has 3 classes, but numbers for labels were expected: refused"
+    assert note.reason == "node 7 has 3 classes, but a numeric target was expected: refused"
     assert registry.clients == ("site-0", "site-2")
 
 
-def test_a_run_without_nodes_does_not_begin():
+def test_a_run_without_nodes_does_not_start():
     exchange, _ = grid_with({})
-    with pytest.raises(TrainingError, match="2 nodes were waited for, but 0 have come within 3 s: start the nodes"):
+    with pytest.raises(TrainingError, match="only 0 of 2 nodes registered clients within 3 s: start the missing nodes"):
         ClientRegistry().collect(exchange, nodes=2, wait=3)
     assert exchange.clock() >= 3
 
@@ -477,15 +479,15 @@ def test_a_run_without_nodes_does_not_begin():
 # ---- at the node --------------------------------------------------------------------------------------------------
 
 
-def test_secure_aggregation_is_refused_loudly():
+def test_secure_aggregation_is_refused_with_an_error():
     def secaggplus_mod(message, context, call):
         raise AssertionError
 
-    with pytest.raises(ConfigError, match=r"mod secaggplus_mod: .* nothing would be masked: leave it out"):
+    with pytest.raises(ConfigError, match=r"mod secaggplus_mod: .* nothing would be masked: leave the mod out"):
         make_client_app(lambda context: PLAN.data, mods=[secaggplus_mod])
 
 
-def test_mods_that_see_every_message_are_welcome():
+def test_mods_may_see_every_message():
     seen = []
 
     def listening(message, context, call):
@@ -499,7 +501,7 @@ def test_mods_that_see_every_message_are_welcome():
 
 
 def refusal(plan, app) -> str:
-    """What the only node says when it is asked."""
+    """Return the reason of the only node for not answering."""
     exchange, _ = grid_with({5: app})
     registry = ClientRegistry()
     registry.collect(exchange, wait=1)
@@ -511,39 +513,37 @@ def refusal(plan, app) -> str:
     )
 
 
-def test_a_message_whose_time_is_over_is_left(monkeypatch):
+def test_an_expired_message_is_not_processed(monkeypatch):
     federation = federation_of(PLAN)
     monkeypatch.setattr("coterie.flower.node.time", lambda: time() + 11)
-    assert "the 10 s of this message were over before it was begun: left" in reasons(ask(federation))
+    assert "this message expired after 10 s, before it was processed" in reasons(ask(federation))
 
 
-def test_a_node_without_a_folder_for_states_says_so():
-    assert "name a folder of the node as state_folder of make_client_app, or state-folder in" in refusal(
-        SOFT, app_of(SOFT, range(9))
-    )
+def test_a_missing_state_folder_is_an_error():
+    assert "pass state_folder to make_client_app, or set state-folder in" in refusal(SOFT, app_of(SOFT, range(9)))
 
 
-def test_a_node_set_up_for_another_learner_says_so():
+def test_another_learner_at_a_node_is_an_error():
     app = make_client_app(lambda context: PLAN.data, learner="linear:bias=true")
-    assert "but this node was set up with linear:bias=true" in refusal(PLAN, app)
+    assert "but this node has linear:bias=true" in refusal(PLAN, app)
 
 
-def test_a_server_names_no_file_of_a_node():
+def test_a_server_cannot_make_a_node_read_a_file():
     settings = replace(PLAN.settings, learner="resnet18:weights=/etc/passwd")
     plan = replace(PLAN, run=replace(PLAN.run, settings=settings))
     assert "no file can be read here" in refusal(plan, make_client_app(lambda context: PLAN.data))
 
 
-def test_load_must_give_what_from_arrays_makes():
+def test_load_must_return_data_of_clients():
     exchange, _ = grid_with({5: make_client_app(lambda context: {"a": 1})})
-    with pytest.raises(TrainingError, match="load must return what from_arrays or raw_table makes, got dict"):
+    with pytest.raises(TrainingError, match="load must return the result of from_arrays or raw_table, got dict"):
         ClientRegistry().collect(exchange, wait=1)
 
 
-def test_senseless_settings_are_refused():
-    with pytest.raises(ConfigError, match="quorum is a share between 0 and 1"):
+def test_invalid_settings_are_refused():
+    with pytest.raises(ConfigError, match="quorum must be a share from 0 to 1"):
         federation_of(PLAN, quorum=2)
-    with pytest.raises(ConfigError, match="most_change is a length above 0"):
+    with pytest.raises(ConfigError, match="most_change must be above 0"):
         federation_of(PLAN, most_change=0.0)
-    with pytest.raises(ConfigError, match="deadline and poll are seconds above 0"):
+    with pytest.raises(ConfigError, match="deadline and poll must be numbers of seconds above 0"):
         Exchange(grid_of(federation_of(PLAN)), deadline=0)

@@ -1,4 +1,4 @@
-"""Says so when the tests in `flower/` could not run."""
+"""A skipped test shows that the tests in `flower/` could not run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A node begins a process for every message, so it imports what the message needs and nothing else."""
+"""Flower starts a process at a node for every message, so a node imports only the modules that the message needs."""
 
 import json
 import subprocess
@@ -27,8 +27,8 @@ broadcast = Broadcast(0, Clusters({"weight": torch.zeros(1, 2, dtype=torch.float
 learner = "linear:bias=false,degree=1,half=true,scale=1.0,start=normal"
 terms = Terms("r", learner, (2,), None, "float64", None, 0, False)
 request = Request(terms, task, broadcast, ("a",), (-1,))
-heard = Exchange(InProcessGrid({1: app})).send({1: request_content(request)})
-change = read_answer(heard.contents[1], "local-round").reply.slotted["clusters"].arrays["change/weight"]
+received = Exchange(InProcessGrid({1: app})).send({1: request_content(request)})
+change = read_answer(received.contents[1], "local-round").reply.slotted["clusters"].arrays["change/weight"]
 print(json.dumps([change.tolist(), sorted(sys.modules)]))
 """
 HEAVY = (
@@ -38,7 +38,7 @@ HEAVY = (
 )  # fmt: skip
 
 
-def test_a_node_serves_a_round_without_what_it_does_not_need():
+def test_a_node_imports_only_what_a_round_needs():
     done = subprocess.run([sys.executable, "-c", SERVES_A_ROUND], capture_output=True, text=True, check=True)
     change, modules = json.loads(done.stdout)
     assert change == [[1.5, 2.5]]  # one step of size 1 down the mean of (w_j - y_j)^2 / 2 over the two samples

@@ -1,4 +1,4 @@
-"""What a node refuses to do for a server, and that a guarded node's errors tell nothing of its data."""
+"""Requests that a node refuses, and errors of a guarded node, which reveal nothing about its data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def settings(**changes):
 
 
 def plain_settings(**changes):
-    """The good request with other plain settings, which need not fit the task."""
+    """Return the good request with other plain settings, which need not fit the task."""
     content = request_content(GOOD)
     header = json.loads(content["config"]["header"])
     header["settings"] |= changes
@@ -65,7 +65,7 @@ def plain_settings(**changes):
 @register("counting-to")
 @dataclass(frozen=True)
 class CountingTo(Task):
-    """A task of a user with a list of numbers."""
+    """A user-defined task with a list of numbers."""
 
     numbers: tuple[int, ...]
 
@@ -93,8 +93,8 @@ REQUESTS = {
     "weights of another name": models(params={"w": torch.zeros(2, 3).double()}),
     "weights that are NaN": models(params={n: p * torch.nan for n, p in MODELS.params.items()}),
     "no weights": models(params={}),
-    "K that is not so": models(K=3),
-    "clients of nobody": replace(GOOD, clients=("a", "somebody")),
+    "a wrong K": models(K=3),
+    "unknown clients": replace(GOOD, clients=("a", "somebody")),
     "an unknown objective": plain_settings(objective={"name": "nonsense"}),
     "an unknown setting": plain_settings(work={"nonsense": 3}),
     "a setting of another type": plain_settings(seed="three"),
@@ -108,7 +108,7 @@ REQUESTS = {
 
 
 def error_of(data, request, folder, guard=GUARD, limits=None):
-    """What a server hears of an error; None: it is answered."""
+    """Return the text of the error that the server receives; None if the request is answered."""
     app = make_client_app(lambda context: data, state_folder=folder, guard=guard, limits=limits)
     content = request if isinstance(request, RecordDict) else request_content(request)
     grid = InProcessGrid({5: app})
@@ -122,17 +122,17 @@ def test_the_good_request_is_answered(tmp_path):
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_error_of_a_guarded_node_does_not_depend_on_data(name, tmp_path):
-    told = {error_of(data, REQUESTS[name], tmp_path) for data in DATA.values()} - {None}
-    assert len(told) <= 1, told
+    texts = {error_of(data, REQUESTS[name], tmp_path) for data in DATA.values()} - {None}
+    assert len(texts) <= 1, texts
     if name == "another task":
-        assert "answer private questions only" in told.pop()
+        assert "answers only requests with local differential privacy" in texts.pop()
     elif name == "an unknown objective":
-        assert "this node does not know the objective 'nonsense'" in told.pop()
+        assert "this node does not know the objective 'nonsense'" in texts.pop()
     else:
-        assert told <= {f"TrainingError: {FAILED}"}
+        assert texts <= {f"TrainingError: {FAILED}"}
 
 
-def test_a_guarded_node_that_cannot_load_its_data_does_not_say_why(tmp_path):
+def test_a_guarded_node_does_not_reveal_why_its_data_cannot_be_loaded(tmp_path):
     def load(context: Context):
         raise ValueError("patient 7 has label 3")
 
@@ -170,9 +170,9 @@ def test_a_request_beyond_the_limits_is_refused_before_data_is_loaded(name, guar
     assert not (tmp_path / "answers").exists()
 
 
-def test_the_default_limits_hold_back_a_server_that_asks_for_the_moon(tmp_path):
+def test_the_default_limits_refuse_huge_requests(tmp_path):
     for request in (work(steps=10**9), models(K=10**8), models(restarts=10**6)):
-        with pytest.raises(RefusedError, match=r"this node serves .* up to"):
+        with pytest.raises(RefusedError, match=r"this node accepts at most"):
             Limits().check(request)
-    with pytest.raises(ConfigError, match="steps must be a whole number from 1 on, got 0"):
+    with pytest.raises(ConfigError, match="steps must be a whole number of at least 1, got 0"):
         Limits(steps=0)

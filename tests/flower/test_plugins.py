@@ -1,4 +1,4 @@
-"""Plugins on the server and on nodes: an own task, an own assignment rule, an own method."""
+"""Plugins on the server and on nodes: user-defined tasks, assignment rules and methods."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ OPTIONS: Mapping[str, Any] = {
     "clusters": 2, "rounds": 3, "local_steps": 2, "lr": 0.05, "dtype": "float64", "seed": 3, "init": "random",
 }  # fmt: skip
 NAMES: Mapping[type[Registered], str] = {Task: "target-means", ClientAlgorithm: "careful-loss"}
-"""What the plugin registers for clients."""
+"""Members that the plugin registers for clients."""
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """The variable that names plugin files is as before after each test, whatever was loaded."""
+    """Restore the environment variable with plugin files after each test."""
     monkeypatch.setenv(VARIABLE, "")
     load_installed.cache_clear()
     yield
@@ -52,7 +52,7 @@ def environment(monkeypatch):
 
 @contextmanager
 def unknown() -> Iterator[None]:
-    """A process that has not loaded the plugin: all nodes of a test share one registry with the server."""
+    """Simulate a process that has not loaded the plugin, since all nodes of a test share the server's registry."""
     known = {family: family.members.pop(name) for family, name in NAMES.items() if name in family.members}
     module = sys.modules.pop("coterie_plugin_careful", None)
     try:
@@ -65,13 +65,13 @@ def unknown() -> Iterator[None]:
 
 
 def before_the_plugin(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A mod: the node serves every message as if the plugin had never been loaded."""
+    """Mod that serves every message as if the plugin had never been loaded."""
     with unknown():
         return call_next(message, context)
 
 
 def grid(without: int | None = None) -> InProcessGrid:
-    """Three nodes that name the plugin; the node `without` does not."""
+    """Return a grid of three nodes that list the plugin, except the node `without`."""
     data = small_federation("linear")
     apps = {}
     for node, places in NODES.items():
@@ -108,7 +108,7 @@ def test_a_server_app_and_its_nodes_load_a_plugin(tmp_path):
     assert not any(record.notes for record in ended.records)
 
 
-def test_a_node_without_the_plugin_says_which_one_is_missing_and_the_run_goes_on(tmp_path):
+def test_a_node_without_the_plugin_names_it_and_the_run_continues(tmp_path):
     strategy = ClusteredStrategy("careful-ifca", plugins=str(PLUGIN), nodes=3, wait=5, **OPTIONS)
     ended = strategy.start(grid(without=5), num_rounds=3, timeout=10, out=tmp_path / "run").clustered
     assert ended is not None
@@ -158,7 +158,7 @@ def test_a_request_names_the_plugins_of_its_task_and_of_the_members_in_it():
     assert read_request(request()).task == plugin.TargetMeans(2.0)
 
 
-def test_a_node_looks_into_the_plugins_of_the_environment_for_a_name_it_does_not_know(monkeypatch):
+def test_a_node_loads_the_plugins_of_the_environment_for_an_unknown_name(monkeypatch):
     content = request()
     app = make_client_app(lambda context: part_of(small_federation("linear"), NODES[5]))
     for named in ("", str(PLUGIN)):
@@ -173,7 +173,7 @@ def test_a_node_looks_into_the_plugins_of_the_environment_for_a_name_it_does_not
             assert "does not know the client task 'target-means': load the plugin 'careful.py'" in answer.error.reason
 
 
-def test_a_name_that_no_plugin_registers_is_a_matter_of_versions():
+def test_an_unknown_name_without_a_plugin_is_explained_by_different_versions():
     content = request()
     header = content["config"]["header"].replace('"plugins": {"target-means": "careful.py"}', '"plugins": {}')
     content["config"]["header"] = header
@@ -181,7 +181,7 @@ def test_a_name_that_no_plugin_registers_is_a_matter_of_versions():
         read_request(content)
 
 
-def test_a_plugin_with_a_relative_path_is_looked_for_in_the_folder_of_the_app(tmp_path, monkeypatch):
+def test_a_plugin_with_a_relative_path_is_searched_in_the_folder_of_the_app(tmp_path, monkeypatch):
     app = tmp_path / "app"
     app.mkdir()
     (app / "mine.py").write_text("FOUND = 3\n")
@@ -198,8 +198,8 @@ def test_a_plugin_with_a_relative_path_is_looked_for_in_the_folder_of_the_app(tm
         make_client_app(lambda context: small_federation("linear"), plugins=["no_such_module_at_all"])
 
 
-def test_a_node_that_names_no_plugin_loads_none_until_a_name_is_unknown():
-    """Looking for installed plugins takes time, and a node starts a process for every message."""
+def test_a_node_without_listed_plugins_loads_none_until_a_name_is_unknown():
+    """The search for installed plugins takes time, and Flower starts a process at the node for every message."""
     code = "from coterie.flower.node import make_client_app; make_client_app(None)"
     code += "; from coterie.plugins.loading import load_installed; print(load_installed.cache_info().currsize)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

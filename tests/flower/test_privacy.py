@@ -1,4 +1,4 @@
-"""Private runs over a Grid: secret noise, nobody asked for figures, and nodes that set limits of their own."""
+"""Private runs over a Grid: secret noise, no requests for figures, and nodes that set their own limits."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def plan_of(options, data=None):
 
 
 @pytest.mark.parametrize("options", [LOCAL, CENTRAL], ids=["local", "central"])
-def test_noise_repeats_in_a_simulation_and_nowhere_else(options):
+def test_noise_is_reproducible_in_simulations_only(options):
     plan = plan_of(options)
     simulated = [carry_out(plan_of(options)).models for _ in range(2)]
-    elsewhere = [carry_out(plan_of(options, clients_behind_a_grid(plan))).models for _ in range(2)]
-    weights = [[model["weight"].tolist() for model in models] for models in (*simulated, *elsewhere)]
+    remote = [carry_out(plan_of(options, clients_behind_a_grid(plan))).models for _ in range(2)]
+    weights = [[model["weight"].tolist() for model in models] for models in (*simulated, *remote)]
     assert weights[0] == weights[1]
     assert weights[0] != weights[2]
     assert weights[2] != weights[3]
 
 
-def test_clients_that_trust_nobody_are_asked_for_nothing_else():
+def test_clients_with_local_privacy_are_only_asked_for_local_rounds():
     plan = plan_of(LOCAL)
     federation, tasks = federation_of(plan), Counter()
     grid = grid_of(federation)
@@ -49,10 +49,10 @@ def test_clients_that_trust_nobody_are_asked_for_nothing_else():
     assert [record["epsilon"] for record in found.records] == [epsilon(Answer(2.0, 0.5), n, 1e-5) for n in (1, 2, 3)]
     assert all(record["loss"] is None and "rmse" not in record for record in found.records)
     assert all(row["score"] is None for row in found.clients)
-    assert [row["cluster"] for row in found.clients] == found.records[-1]["assignments"]  # what they said last
+    assert [row["cluster"] for row in found.clients] == found.records[-1]["assignments"]  # from their last answers
 
 
-def test_rounds_that_are_asked_again_after_a_resume_count_again(tmp_path):
+def test_rounds_that_are_repeated_after_a_resume_count_twice(tmp_path):
     def kill(record):
         if record["round"] == 1:
             raise KeyboardInterrupt
@@ -62,13 +62,13 @@ def test_rounds_that_are_asked_again_after_a_resume_count_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         carry_out(plan, tmp_path / "run", [kill])
     found = go_on(plan, RunFolder.open(tmp_path / "run"))
-    # rounds 0 and 1 before, 0 to 2 after: the only checkpoint was that of the start
+    # rounds 0 and 1 before the kill, 0 to 2 after it: the only checkpoint was that before the first round
     assert RunFolder.open(tmp_path / "run").asked() == [0, 1, 0, 1, 2]
     assert found.metrics["epsilon"] == epsilon(Answer(2.0, 0.5), 5, 1e-5)
 
 
 def guarded(plan, folder, guard):
-    """Nodes with limits of their own."""
+    """Return the plan with a guard at every node."""
     federation = federation_of(plan)
     for node, places in NODES.items():
         data = part_of(plan.data, places)
@@ -78,28 +78,28 @@ def guarded(plan, folder, guard):
     return with_federation(plan, federation)
 
 
-def test_a_node_gives_no_more_answers_than_it_wants_in_all_runs_together(tmp_path):
+def test_a_guard_limits_the_answers_over_all_runs(tmp_path):
     guard = Guard(noise=4.0, answers=4, choice=0.5)
     plan = guarded(plan_of(LOCAL), tmp_path, guard)
     assert carry_out(plan).metrics["epsilon"] <= guard.epsilon(1e-5)
     again = carry_out(guarded(plan_of({**LOCAL, "rounds": 2}), tmp_path, guard))
     assert [record["answered"] for record in again.records] == [9, 0]
-    assert "has given the 4 answers" in again.records[1]["notes"][0]["reason"]
+    assert "has already given the 4 answers" in again.records[1]["notes"][0]["reason"]
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ({**LOCAL, "privacy_noise": 3.9}, "at least 4, but the run has 3.9"),
-        ({**LOCAL, "privacy_choice": 0.6}, "with at most 0.5, but the run has privacy_choice=0.6"),
-        (CENTRAL, "answer private questions only"),
-        ({"init": "random", "rounds": 3}, "answer private questions only"),
+        ({**LOCAL, "privacy_choice": 0.6}, "of at most 0.5, but the run has privacy_choice=0.6"),
+        (CENTRAL, "answers only requests with local differential privacy"),
+        ({"init": "random", "rounds": 3}, "answers only requests with local differential privacy"),
     ],
 )
-def test_a_node_answers_no_question_that_is_less_private_than_it_wants(tmp_path, options, why):
+def test_a_guard_refuses_requests_that_are_not_private_enough(tmp_path, options, why):
     guard = Guard(noise=4.0, answers=4, choice=0.5)
     with pytest.raises(TrainingError, match=why):
         carry_out(guarded(plan_of(options), tmp_path, guard))
     assert not (tmp_path / "answers").exists()
-    with pytest.raises(ConfigError, match="'evaluate' is none"):
+    with pytest.raises(ConfigError, match="'evaluate' has none"):
         guard.check(Evaluate())

@@ -1,4 +1,4 @@
-"""A server that has no data: the app, the strategy, the run folder and going on."""
+"""The server without data: app, strategy, run folder and resuming."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,13 +40,13 @@ def grid_of(
 
 
 def config_of(out: Path, **more: Any) -> dict[str, Any]:
-    """As it stands in an app's pyproject.toml: hyphens, and empty texts for what is left to the method."""
-    said = {name.replace("_", "-"): value for name, value in OPTIONS.items()}
-    return {**said, "nodes": 3, "wait": 5.0, "out": str(out), "init": "", **more}
+    """Return settings as in an app's pyproject.toml: names with hyphens, and empty texts for defaults."""
+    given = {name.replace("_", "-"): value for name, value in OPTIONS.items()}
+    return {**given, "nodes": 3, "wait": 5.0, "out": str(out), "init": "", **more}
 
 
 def call(app: Any, grid: InProcessGrid, config: Mapping[str, Any]) -> None:
-    """As Flower calls a server app."""
+    """Call a server app as Flower does."""
     app(grid, Context(1, 0, {}, RecordDict(), dict(config)))
 
 
@@ -57,7 +57,7 @@ def same_models(one: coterie.Result, other: coterie.Result) -> None:
     assert one.assignments == other.assignments
 
 
-def test_an_app_leaves_the_folder_that_a_simulation_leaves(tmp_path):
+def test_an_app_writes_the_same_folder_as_a_simulation(tmp_path):
     data = small_federation("linear")
     call(make_server_app(), grid_of(data), config_of(tmp_path / "run", method="ifca"))
     simulated = coterie.fit(data, "ifca", out=tmp_path / "simulated", **OPTIONS)
@@ -73,7 +73,7 @@ def test_an_app_leaves_the_folder_that_a_simulation_leaves(tmp_path):
     assert "site-3" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_an_app_with_method_auto_diagnoses_as_a_simulation_does(tmp_path):
+def test_an_app_with_method_auto_gives_the_diagnosis_of_a_simulation(tmp_path):
     data = small_federation("linear")
     config = config_of(tmp_path / "run", method="auto") | {"clusters": ""}
     call(make_server_app(), grid_of(data), config)
@@ -90,14 +90,14 @@ def test_an_app_with_method_auto_diagnoses_as_a_simulation_does(tmp_path):
         call(make_server_app(), grid_of(data), config_of(tmp_path / "other", method="auto", clustres=3))
 
 
-def test_an_app_that_is_started_again_goes_on(tmp_path):
+def test_an_app_that_is_started_again_resumes_the_run(tmp_path):
     data, out, states = small_federation("linear"), tmp_path / "run", tmp_path / "states"
-    told = 0
+    rounds = 0
 
     def dies(message: Message, answer: Message) -> list[tuple[float, Message]]:
-        nonlocal told
-        told += task_of(message.content) == "local-round"
-        if told > 6:  # in the third round
+        nonlocal rounds
+        rounds += task_of(message.content) == "local-round"
+        if rounds > 6:  # in the third round
             raise KeyboardInterrupt
         return [(0.0, answer)]
 
@@ -110,7 +110,7 @@ def test_an_app_that_is_started_again_goes_on(tmp_path):
     assert json.loads((out / "federation.json").read_bytes()) == before  # the run keeps its name, clients their nodes
     report = out / "report.html"
     report.unlink()
-    call(make_server_app(), InProcessGrid({}), config)  # finished: nobody is asked and nothing is written
+    call(make_server_app(), InProcessGrid({}), config)  # finished: no client is asked and nothing is written
     assert not report.exists()
 
 
@@ -126,7 +126,7 @@ def test_two_servers_do_not_share_a_folder(tmp_path):
     same_models(coterie.fit(data, "ifca", **OPTIONS), coterie.load(out))
 
 
-def test_a_client_that_lives_elsewhere_after_a_break_is_refused(tmp_path):
+def test_a_client_that_has_moved_to_another_node_is_refused(tmp_path):
     data, out = small_federation("linear"), tmp_path / "run"
     clients = clients_of(grid_of(data), nodes=3, wait=1)
     with pytest.raises(RuntimeError, match="killed"):
@@ -134,11 +134,13 @@ def test_a_client_that_lives_elsewhere_after_a_break_is_refused(tmp_path):
     moved = {11: NODES[11], 5: NODES[7], 7: NODES[5]}
     again = clients_of(grid_of(data, nodes=moved), wait=0.5, again=out)
     ended = coterie.resume(out, again)
-    gone_on = ended.records[0]  # the checkpoint before the first round is the last one
-    assert gone_on["answered"] == 3
-    assert set(gone_on["missing"]) == {data.clients[i] for i in (*NODES[5], *NODES[7])}
-    reasons = " ".join(note["reason"] for note in gone_on["notes"])
-    assert "node 5 brings client 'site-4', which lives at node 7: a client keeps its node: refused" in reasons
+    resumed = ended.records[0]  # the checkpoint before the first round is the last one
+    assert resumed["answered"] == 3
+    assert set(resumed["missing"]) == {data.clients[i] for i in (*NODES[5], *NODES[7])}
+    reasons = " ".join(note["reason"] for note in resumed["notes"])
+    assert (
+        "node 5 registers client 'site-4', which belongs to node 7: a client cannot change its node: refused" in reasons
+    )
 
 
 def killed(record: Mapping[str, Any]) -> None:
@@ -146,7 +148,7 @@ def killed(record: Mapping[str, Any]) -> None:
         raise RuntimeError("killed")
 
 
-def test_other_clients_than_those_of_the_run_are_not_gone_on_with(tmp_path):
+def test_a_run_cannot_be_resumed_with_other_clients(tmp_path):
     data, out = small_federation("linear"), tmp_path / "run"
     with pytest.raises(RuntimeError, match="killed"):
         coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), out=out, callbacks=[killed], **OPTIONS)
@@ -155,24 +157,24 @@ def test_other_clients_than_those_of_the_run_are_not_gone_on_with(tmp_path):
         coterie.resume(out, fewer)
     with pytest.raises(RunError, match="for remote clients start their app again"):
         coterie.resume(out)
-    with pytest.raises(RunError, match="no run with clients elsewhere"):
+    with pytest.raises(RunError, match="not a run with remote clients"):
         clients_of(grid_of(data), again=tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore:clusters=auto")  # a few rounds of a few clients cannot tell
+@pytest.mark.filterwarnings("ignore:clusters=auto")  # a few rounds of a few clients cannot decide
 def test_the_number_of_clusters_is_chosen_by_trial_runs_at_the_clients():
     data = small_federation("linear", sizes=(12,) * 9)
     options = {**OPTIONS, "clusters": "auto", "max_clusters": 2, "choose_seeds": 2, "choose_rounds": 2}
     simulated = coterie.fit(data, "ifca", **options)
-    elsewhere = coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), "ifca", **options)
-    for one, other in zip(simulated.metrics["chosen"]["table"], elsewhere.metrics["chosen"]["table"], strict=True):
+    remote = coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), "ifca", **options)
+    for one, other in zip(simulated.metrics["chosen"]["table"], remote.metrics["chosen"]["table"], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-9)
-    same_models(simulated, elsewhere)
+    same_models(simulated, remote)
     with pytest.raises(ConfigError, match="hold out samples only once: leave validation out"):
         coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), "ifca", **options, validation=0.2)
 
 
-def test_silence_when_scores_are_asked_for_is_a_note_and_no_end():
+def test_missing_scores_are_a_note_and_do_not_end_the_run():
     data, deaf = small_federation("linear"), []
 
     def silent_once(message: Message, answer: Message) -> list[tuple[float, Message]]:
@@ -192,7 +194,7 @@ def test_silence_when_scores_are_asked_for_is_a_note_and_no_end():
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"out": "runs/a"}, "name the folder from the root"),
+        ({"out": "runs/a"}, "give an absolute path"),
         ({"nodes": 0}, "nodes must be a whole number at least 1, got 0"),
         ({"deadline": "soon"}, "deadline must be a number above 0, got 'soon'"),
         ({"clusers": 3}, "did you mean 'clusters'"),
@@ -205,12 +207,12 @@ def test_a_mistake_in_the_run_config_is_one_sentence(config, sentence):
         call(make_server_app(), grid_of(small_federation("linear")), {"nodes": 3, **config})
 
 
-def test_too_few_nodes_are_an_error_that_says_how_many_came():
-    with pytest.raises(TrainingError, match=r"4 nodes were waited for, but 3 have come within 0\.1 s"):
+def test_too_few_nodes_are_an_error_with_their_number():
+    with pytest.raises(TrainingError, match=r"only 3 of 4 nodes registered clients within 0\.1 s"):
         clients_of(grid_of(small_federation("linear")), nodes=4, wait=0.1)
 
 
-def test_announced_clients_come_later_and_are_written_down(tmp_path):
+def test_expected_clients_may_join_later_and_are_stored(tmp_path):
     data = small_federation("linear")
     grid = grid_of(data, nodes={11: NODES[11], 5: NODES[5]})
     late = grid_of(data, nodes={7: NODES[7]}).apps[7]
@@ -223,13 +225,13 @@ def test_announced_clients_come_later_and_are_written_down(tmp_path):
     assert [record["answered"] for record in ended.records] == [5, 9, 9]
     assert json.loads((tmp_path / "run" / "federation.json").read_bytes())["bound"]["site-4"] == 7
     assert {row["id"] for row in ended.clients} == set(data.clients)
-    assert all(row["score"] is not None for row in ended.clients)  # late ones are scored, too
+    assert all(row["score"] is not None for row in ended.clients)  # late clients have scores, too
 
 
 # ---- the strategy ---------------------------------------------------------------------------------------------
 
 
-def test_a_strategy_gives_flowers_result_with_all_models(tmp_path):
+def test_a_strategy_returns_flowers_result_with_all_models(tmp_path):
     data = small_federation("linear")
     own = {name: value for name, value in OPTIONS.items() if name != "rounds"}
     strategy = ClusteredStrategy("ifca", nodes=3, wait=5, **own)
@@ -245,7 +247,7 @@ def test_a_strategy_gives_flowers_result_with_all_models(tmp_path):
     assert "rmse" in repr(found)
 
 
-def test_a_strategy_starts_from_given_models_and_from_a_module_of_ones_own():
+def test_a_strategy_starts_from_given_models_of_a_user_defined_module():
     data = small_federation("module")
     start = [{name: p.detach().numpy() for name, p in small_module().named_parameters()} for _ in range(2)]
     arrays = ArrayRecord(
@@ -260,11 +262,11 @@ def test_a_strategy_starts_from_given_models_and_from_a_module_of_ones_own():
             np.testing.assert_allclose(found.arrays[f"{k}/{name}"].numpy(), value, rtol=1e-4, atol=1e-6)
 
 
-def test_a_strategy_refuses_what_it_cannot_do():
-    strategy, grid = ClusteredStrategy("odcl", nodes=3, wait=5, clusters=2), grid_of(small_federation("linear"))
-    with pytest.raises(ConfigError, match="have nobody to go to"):
+def test_a_strategy_refuses_unsupported_calls():
+    strategy, grid = ClusteredStrategy("odcl", clusters=2, nodes=3, wait=5), grid_of(small_federation("linear"))
+    with pytest.raises(ConfigError, match="are not supported"):
         strategy.start(grid, train_config=ConfigRecord({"lr": 0.1}))
-    with pytest.raises(ConfigError, match="named by cluster, such as '0/weight', got 'weight'"):
+    with pytest.raises(ConfigError, match="start with a cluster, such as '0/weight', got 'weight'"):
         strategy.start(grid, ArrayRecord({"weight": Array(np.zeros(3))}))
     with pytest.raises(ConfigError, match="without a gap, got \\[1\\]"):
         strategy.start(grid, ArrayRecord({"1/weight": Array(np.zeros(3))}))
@@ -274,10 +276,10 @@ def test_a_strategy_refuses_what_it_cannot_do():
         assert strategy.start(grid).clustered is not None  # a method without rounds
 
 
-def test_what_needs_the_clients_is_computed_before_the_run_ends():
+def test_figures_that_need_the_clients_are_computed_before_the_run_ends():
     grid = grid_of(small_federation("linear"))
     found = ClusteredStrategy("ifca", nodes=3, wait=5, **OPTIONS).start(grid, num_rounds=3).clustered
-    grid.apps.clear()  # a Flower run is over, and its nodes are gone
+    grid.apps.clear()  # the nodes are disconnected after a Flower run
     assert found is not None
     assert len(found.coefficients()["clusters"]) == 2
     assert found.posterior().shape == (9, 2)
@@ -291,7 +293,7 @@ def test_settings_are_read_from_names_with_hyphens():
     assert settings.method == "ifca"
 
 
-def test_why_no_node_can_be_counted_on_is_logged_once(caplog):
+def test_the_reason_why_a_node_fails_is_logged_once(caplog):
     def load(context: Context) -> FederatedDataset:
         raise FileNotFoundError("no such table")
 

@@ -1,4 +1,4 @@
-"""Nodes with tables agree on one schema, and train as one process would that has all rows."""
+"""Nodes with tables agree on one schema and train the same models as one process with all rows."""
 
 import json
 import re
@@ -17,8 +17,8 @@ from coterie.flower.in_process import InProcessGrid
 from coterie.flower.node import make_client_app
 from coterie.flower.raw_table import raw_table
 from coterie.flower.schema import DataSchema
-from coterie.flower.server import Settings, conduct
-from coterie.flower.wire import Hosted, Lengths, hello_content, hosted_content, read_hosted
+from coterie.flower.server import Settings, run_federation
+from coterie.flower.wire import HostedClients, Lengths, hosted_content, onboarding_content, read_hosted
 
 NODES = {5: "ab", 7: "cde", 9: "f"}
 """Clients at each node; one node has a single client."""
@@ -28,7 +28,7 @@ OPTIONS = {"clusters": 2, "rounds": 2, "dtype": "float64", "seed": 1}
 
 
 def table(classes=False, seed=3):
-    """A table of six clients: numbers, missing values, a category with a rare level, dates, true and false."""
+    """Return a table of six clients: numbers, missing values, a category with a rare level, dates, true and false."""
     random = np.random.default_rng(seed)
     who = np.repeat(list("abcdef"), N)
     n = len(who)
@@ -49,7 +49,7 @@ def table(classes=False, seed=3):
 
 
 def rows_of(whole, clients):
-    """The rows of some clients."""
+    """Return the rows of some clients."""
     mine = [row for row, client in enumerate(whole["who"]) if client in clients]
     return {name: [values[row] for row in mine] for name, values in whole.items()}
 
@@ -68,7 +68,7 @@ def clients_behind(apps, **options):
 
 
 def assert_close(schema, other):
-    """The same columns and classes, and scales equal up to rounding."""
+    """Assert that columns and classes are the same, and scales are equal up to rounding."""
     ours, theirs = json.loads(json.dumps(schema.plain())), json.loads(json.dumps(other.plain()))
     assert ours.pop("scales") == [pytest.approx(scale, rel=1e-12) for scale in theirs.pop("scales")]
     for one, two in zip(ours.pop("columns"), theirs.pop("columns"), strict=True):
@@ -77,7 +77,7 @@ def assert_close(schema, other):
 
 
 @pytest.mark.parametrize("classes", [False, True])
-def test_tables_split_over_nodes_train_as_the_whole_table_does(classes, recwarn):
+def test_tables_split_over_nodes_train_the_models_of_the_whole_table(classes, recwarn):
     whole = table(classes=classes)
     alone = coterie.fit(coterie.from_table(whole, client="who", target="score"), "ifca", **OPTIONS)
     split = coterie.fit(clients_behind(apps_of(whole)), "ifca", **OPTIONS)
@@ -96,11 +96,11 @@ def test_tables_split_over_nodes_train_as_the_whole_table_does(classes, recwarn)
 
 
 def reasons(clients):
-    return [note.reason for note in clients.registry._untold]
+    return [note.reason for note in clients.registry._unreported]
 
 
 def changed(part, **columns):
-    """The rows of a node with other columns; None takes a column out."""
+    """Return the rows of a node with other columns; None removes a column."""
     return {name: values for name, values in {**part, **columns}.items() if values is not None}
 
 
@@ -137,14 +137,14 @@ UNFIT = {
         "has cells that cannot be read in column 'smokes', but most nodes have texts",
     ),
     "infinite values": ({"dose": [float("inf")] * N}, {}, f"has {N} infinite values in column 'dose'"),
-    "huge values": ({"dose": [1e200, 1.0] * (N // 2)}, {}, "has values above 1e.100 in size in column 'dose'"),
-    "another target": ({}, {"target": "dose"}, "reads its table with target='dose', but most nodes with 'score'"),
-    "another task": ({}, {"task": "regression"}, "reads its table with task='regression', but most nodes with None"),
+    "huge values": ({"dose": [1e200, 1.0] * (N // 2)}, {}, "has absolute values above 1e.100 in column 'dose'"),
+    "another target": ({}, {"target": "dose"}, "reads its table with target='dose', but most nodes use 'score'"),
+    "another task": ({}, {"task": "regression"}, "reads its table with task='regression', but most nodes use None"),
 }
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_a_node_that_does_not_fit_is_refused_by_name_and_the_others_go_on(case):
+def test_a_node_that_does_not_fit_is_refused_and_the_others_continue(case):
     columns, options, why = UNFIT[case]
     whole = table()
     whole["weight"] = [f"{50.25 + i % 17}" for i in range(6 * N)]
@@ -158,7 +158,7 @@ def test_a_node_that_does_not_fit_is_refused_by_name_and_the_others_go_on(case):
     assert re.fullmatch(f"node 9 {why}: refused", found), found
 
 
-def test_a_node_with_missing_values_is_refused_where_they_are_not_allowed():
+def test_a_node_with_missing_values_is_refused_if_they_are_not_allowed():
     whole = table()
     part = rows_of(whole, "f")
     parts = {5: rows_of(whole, "ab"), 7: rows_of(whole, "cd"), 9: changed(part, dose=[None, *part["dose"][1:]])}
@@ -166,11 +166,11 @@ def test_a_node_with_missing_values_is_refused_where_they_are_not_allowed():
     assert reasons(holes) == ["node 9 has 1 missing values in column 'dose', and missing='refuse': refused"]
 
 
-def test_without_a_majority_the_run_does_not_begin():
+def test_without_a_majority_the_run_does_not_start():
     whole = table()
     apps = apps_of(whole, {5: "abc"})
     one = rows_of(whole, "def")
-    with pytest.raises(InputError, match=r"column 'dose' is in the tables of half of the nodes: .*\(schema\)"):
+    with pytest.raises(InputError, match=r"column 'dose' is missing at half of the nodes.*\(option schema\)"):
         clients_behind({**apps, 7: node(changed(one, dose=None))})
     with pytest.raises(InputError, match="do not agree on column 'dose'"):
         clients_behind({**apps, 7: node(changed(one, dose=["low", "high"] * (3 * N // 2)))})
@@ -186,7 +186,7 @@ def test_a_column_of_few_nodes_is_left_out_with_a_note():
     assert clients.clients == tuple("abcdef")
 
 
-def test_whole_numbers_are_levels_where_another_node_has_texts():
+def test_whole_numbers_are_categories_if_another_node_has_texts():
     whole = table()
     grade = {"abc": [1, 2] * (3 * N // 2), "def": ["1", "2", "2a"] * N}
     apps = {
@@ -217,7 +217,7 @@ def test_rare_texts_are_counted_and_not_named():
     assert "a secret" not in json.dumps(result.schema.plain())
     named = raw_table(rows_of(changed(whole, kind=kind), "ab"), client="who", target="score", min_level_rows=1)
     assert "a secret" in json.dumps(named.offer().plain())
-    with pytest.raises(ConfigError, match="min_level_rows must be a whole number from 1 on"):
+    with pytest.raises(ConfigError, match="min_level_rows must be a whole number of at least 1"):
         raw_table(whole, client="who", target="score", min_level_rows=0)
 
 
@@ -233,7 +233,7 @@ def test_the_classes_of_the_target_are_always_named():
 
 
 def late_grid(late, **options):
-    """A grid of two nodes, and their clients; a third node comes when the run has begun."""
+    """Return the clients of a grid of two nodes, to which a third node connects after the start of the run."""
     whole = table()
     grid = InProcessGrid(apps_of(whole, {5: "ab", 7: "cde"}))
     clients = clients_of(grid, nodes=2, wait=0.3, deadline=10, expected=["f"], **options)
@@ -243,7 +243,7 @@ def late_grid(late, **options):
 
 def test_a_late_node_is_sent_the_schema_and_its_new_levels_are_other():
     def late(part):
-        return changed(part, kind=["green", "never met"] * (N // 2))
+        return changed(part, kind=["green", "never seen"] * (N // 2))
 
     whole = changed(table(), kind=[["red", "green", f"rare {i}"][i % 3] for i in range(6 * N)])
     grid = InProcessGrid(apps_of(whole, {5: "ab", 7: "cde"}))
@@ -256,15 +256,17 @@ def test_a_late_node_is_sent_the_schema_and_its_new_levels_are_other():
 
 
 def test_a_late_node_that_does_not_fit_is_refused():
-    clients = late_grid(lambda part: changed(part, kind=["never met"] * N))
+    clients = late_grid(lambda part: changed(part, kind=["never seen"] * N))
     result = coterie.fit(clients, "ifca", **OPTIONS)
     notes = [note["reason"] for note in result.records[0].notes]
-    assert any("node 9 has a table that does not fit: column 'kind' holds 'never met'" in note for note in notes), notes
+    assert any(
+        "node 9 has a table that does not fit the schema: column 'kind' holds 'never seen'" in note for note in notes
+    ), notes
     assert result.records[0].answered == 5
     gone = coterie.fit(late_grid(lambda part: changed(part, dose=None)), "ifca", **OPTIONS)
-    assert any("does not fit: it has no column 'dose'" in n["reason"] for n in gone.records[0].notes), gone.records[
-        0
-    ].notes
+    assert any(
+        "does not fit the schema: the table has no column 'dose'" in n["reason"] for n in gone.records[0].notes
+    ), gone.records[0].notes
 
 
 def test_a_resumed_run_keeps_its_schema(tmp_path):
@@ -291,7 +293,7 @@ def test_a_resumed_run_keeps_its_schema(tmp_path):
     )
 
 
-def test_a_schema_that_is_given_is_used_and_no_summary_is_sent(tmp_path):
+def test_with_a_given_schema_no_summary_is_sent(tmp_path):
     whole = table()
     schema = coterie.from_table(whole, client="who", target="score").schema
     file = tmp_path / "schema.json"
@@ -313,12 +315,15 @@ def test_a_schema_that_is_given_is_used_and_no_summary_is_sent(tmp_path):
     assert clients_behind(apps_of(whole), schema=schema).schema == schema
     few = clients_behind({**apps_of(whole), 9: node(changed(rows_of(whole, "f"), dose=None))}, nodes=2, schema=file)
     assert few.clients == tuple("abcde")
-    assert "node 9 has a table that does not fit: it has no column 'dose', which the schema reads" in reasons(few)[0]
+    assert (
+        "node 9 has a table that does not fit the schema: the table has no column 'dose', which the schema needs"
+        in reasons(few)[0]
+    )
     with pytest.raises(ConfigError, match="schema of the expected tables: a schema needs columns, scales"):
         clients_behind(apps, schema={"columns": []})
 
 
-def test_nodes_that_encode_by_the_same_schema_themselves_take_part():
+def test_nodes_that_encode_their_tables_by_the_same_schema_take_part():
     whole = table()
     schema = coterie.from_table(whole, client="who", target="score").schema
     own = coterie.from_table(rows_of(whole, "ef"), client="who", target="score", schema=schema)
@@ -326,7 +331,7 @@ def test_nodes_that_encode_by_the_same_schema_themselves_take_part():
     assert clients_behind(apps, schema=schema).clients == tuple("abcdef")
     fitted = clients_behind(apps)  # the schema of four clients is another one
     assert fitted.clients == tuple("abcd")
-    assert "node 9 scales its features in another way than the schema of the tables" in reasons(fitted)[0]
+    assert "node 9 scales its features differently than the schema of the tables" in reasons(fitted)[0]
 
 
 # ---- privacy ---------------------------------------------------------------------------------------------------------
@@ -345,23 +350,25 @@ PRIVATE = {
 def test_a_private_run_has_no_summaries():
     whole = table()
     with pytest.raises(
-        TrainingError, match="this run asks private questions only, and no noise is added to the summary"
+        TrainingError, match="this run sends private requests only, and no noise is added to the summary"
     ):
-        conduct(InProcessGrid(apps_of(whole)), Settings.read({"nodes": 3, "wait": 0.3, "method": "ifca", **PRIVATE}))
+        run_federation(
+            InProcessGrid(apps_of(whole)), Settings.read({"nodes": 3, "wait": 0.3, "method": "ifca", **PRIVATE})
+        )
     with pytest.raises(ConfigError, match="no noise is added, so that the run is not private"):
         coterie.fit(clients_behind(apps_of(whole)), "ifca", **PRIVATE)
     schema = coterie.from_table(whole, client="who", target="score").schema
     settings = {"nodes": 3, "wait": 0.3, "method": "ifca", "schema": json.dumps(schema.plain()), **PRIVATE}
-    result = conduct(InProcessGrid(apps_of(whole)), Settings.read(settings))
+    result = run_federation(InProcessGrid(apps_of(whole)), Settings.read(settings))
     assert result.schema == schema
     assert clients_behind(apps_of(whole), schema=schema, summaries=False).registry.lengths is None
 
 
-def test_a_sign_of_life_tells_nothing_of_a_table():
+def test_the_answer_to_a_probe_has_no_summary_of_the_table():
     grid = InProcessGrid(apps_of(table(), {5: "ab"}))
-    heard = Exchange(grid, deadline=5).send({5: hello_content()})
-    assert not heard.contents
-    assert "no noise is added to the summary of a table" in heard.troubles[0][1]
+    received = Exchange(grid, deadline=5).send({5: onboarding_content()})
+    assert not received.contents
+    assert "no noise is added to the summary of a table" in received.troubles[0][1]
 
 
 def test_a_guarded_node_sends_no_summary():
@@ -369,15 +376,15 @@ def test_a_guarded_node_sends_no_summary():
     app = make_client_app(
         lambda context: raw_table(part, client="who", target="score"), guard=Guard(noise=1.0, answers=3)
     )
-    with pytest.raises(TrainingError, match="private questions only, and no noise is added to the summary of a table"):
+    with pytest.raises(TrainingError, match="private requests only, and no noise is added to the summary of a table"):
         clients_behind({5: app})
 
 
-# ---- what a hostile node may send ------------------------------------------------------------------------------------
+# ---- summaries of a hostile node -------------------------------------------------------------------------------------
 
 
 def offer_with(edit):
-    """An app that changes the summary that it sends."""
+    """Return a mod that changes the summary that a node sends."""
 
     def mod(message, context, call):
         answer = call(message, context)
@@ -463,11 +470,11 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def honest():
     offer = raw_table(rows_of(table(), "f"), client="who", target="score").offer()
-    return hosted_content(Hosted(offer.clients, offer.train, offer.test, offer=offer))
+    return hosted_content(HostedClients(offer.clients, offer.train, offer.test, offer=offer))
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_a_hostile_summary_is_refused_in_a_sentence(attack, honest):
+def test_a_hostile_summary_is_refused_with_one_sentence(attack, honest):
     assert read_hosted(honest).offer is not None
     config = honest["config"]
     header = json.loads(str(config["header"]))
@@ -494,14 +501,14 @@ def test_a_hostile_summary_changes_nothing_for_the_others():
 
 
 @pytest.mark.parametrize("lengths", [[1.0], [1.0, 2.0], [-1.0, -1.0], ["1", "1"], [1e300, 1.0], 3, {}])
-def test_lengths_that_no_rows_have_are_refused(lengths):
-    known = Hosted(("a",), (3,), (0,), DataSchema((2,)))
+def test_impossible_lengths_are_refused(lengths):
+    known = HostedClients(("a",), (3,), (0,), DataSchema((2,)))
     assert read_hosted(hosted_content(replace(known, lengths=Lengths(2.0, 1.5)))).lengths == (2.0, 1.5)
     with pytest.raises(InputError, match="cannot be read"):
         read_hosted(hosted_content(replace(known, lengths=lengths)))
 
 
-def test_a_node_that_brings_other_clients_after_the_agreement_is_refused_with_them():
+def test_a_node_that_changes_its_clients_after_the_agreement_is_refused():
     whole = table()
     asked = []
 
@@ -512,10 +519,10 @@ def test_a_node_that_brings_other_clients_after_the_agreement_is_refused_with_th
     clients = clients_behind({**apps_of(whole, {5: "ab", 7: "cd"}), 9: make_client_app(load)})
     assert clients.registry.bound["a"] == 5
     assert clients.registry.node_of("f") is None
-    assert "node 9 brings client 'a', which lives at node 5" in reasons(clients)[0]
+    assert "node 9 registers client 'a', which belongs to node 5" in reasons(clients)[0]
 
 
-def test_a_trial_deals_the_clients_of_a_table_to_nodes():
+def test_the_clients_of_one_table_can_be_divided_among_nodes():
     whole = table()
     given = raw_table(whole, client="who", target="score")
     apps = {n: make_client_app(lambda context, n=n: given.dealt(n, 4)) for n in range(4)}

@@ -1,4 +1,4 @@
-"""Messages through Flower's records and bytes come back as they were; nothing else is taken for a message."""
+"""Messages survive the round trip through Flower's records and bytes; everything else is refused."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from coterie.flower.terms import Terms
 from coterie.flower.wire import (
     FEW_BYTES,
     Answer,
-    Hosted,
+    HostedClients,
     Request,
     answer_content,
     hosted_content,
@@ -47,7 +47,7 @@ ODD = {
 
 
 def assert_equal(one: object, other: object) -> None:
-    """Field by field; tensors bit by bit, with their types and shapes."""
+    """Assert that values are equal field by field; tensors bit by bit, with their types and shapes."""
     if isinstance(one, torch.Tensor):
         assert isinstance(other, torch.Tensor)
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
@@ -66,13 +66,13 @@ def assert_equal(one: object, other: object) -> None:
 
 @pytest.fixture(params=[-1, 16, FEW_BYTES])
 def few_bytes(request, monkeypatch):
-    """All arrays by themselves, some, none."""
+    """Send all arrays separately, some of them, or none."""
     monkeypatch.setattr("coterie.flower.wire.FEW_BYTES", request.param)
 
 
 @pytest.mark.usefixtures("few_bytes")
 @pytest.mark.parametrize("only", [None, torch.tensor([[1], [2]]), torch.tensor([[ALL], [2]])], ids=str)
-def test_a_request_comes_back_as_it_was(only):
+def test_a_request_survives_the_round_trip(only):
     clusters = Clusters(
         {"w": torch.rand(3, 2, dtype=torch.float64), "b": torch.rand(3)},
         K=3,
@@ -98,7 +98,7 @@ def test_a_request_comes_back_as_it_was(only):
 
 
 @pytest.mark.usefixtures("few_bytes")
-def test_an_answer_comes_back_as_it_was():
+def test_an_answer_survives_the_round_trip():
     slotted = {"clusters": Slotted(torch.tensor([1, 4]), {"change/w": torch.rand(2, 3)}, torch.tensor([2, 1]))}
     reply = Reply(("a", "b"), ODD, slotted, {"cluster": torch.tensor([[0], [1]])}, ("c",), ("gram",))
     assert_equal(Answer(reply, ("a",)), read_answer(through_bytes(answer_content("t", Answer(reply, ("a",)))), "t"))
@@ -106,8 +106,8 @@ def test_an_answer_comes_back_as_it_was():
     assert_equal(nobody, read_answer(through_bytes(answer_content("t", nobody)), "t"))
 
 
-def test_what_a_node_hosts_comes_back_as_it_was():
-    hosted = Hosted(("a", "b"), (3, 1), (0, 2), DataSchema((28, 28), 10))
+def test_the_clients_of_a_node_survive_the_round_trip():
+    hosted = HostedClients(("a", "b"), (3, 1), (0, 2), DataSchema((28, 28), 10))
     assert_equal(hosted, read_hosted(through_bytes(hosted_content(hosted))))
 
 
@@ -142,7 +142,7 @@ MALFORMED = {
     "another record": (RecordDict({"config": MetricRecord({"a": 1})}), r"has 'config' \(MetricRecord\)"),
     "no arrays": (RecordDict({"config": answer_with()["config"]}), "must have an ArrayRecord named 'arrays'"),
     "format": (answer_with(format=1), "have format 6, but this one has 1: install the same version"),
-    "task": (answer_with(task="u"), "for task 't' was expected, but one for 'u' has come"),
+    "task": (answer_with(task="u"), "for task 't' was expected, but one for 'u' was sent"),
     "no text": (answer_with(header=3), "must name its task and have a header"),
     "no JSON": (answer_with(header="{"), "cannot be read: Expecting property name"),
     "a list": (answer_with(header="[]"), "must be a JSON object, got list"),
@@ -159,7 +159,7 @@ MALFORMED = {
         RecordDict(
             {**answer_with(), "arrays": ArrayRecord({"x": Array("float64", (1,), "numpy.ndarray", b"\x93NUM")})}
         ),
-        "array 'x' does not begin as numpy's format 1.0 does",
+        "array 'x' does not start like numpy's format 1.0",
     ),
     "small arrays cut": (
         RecordDict({**answer_with(), "arrays": ArrayRecord({"small": Array(np.zeros(9, np.uint8))})}),
@@ -177,7 +177,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_no_message_is_refused_in_a_sentence(name):
+def test_an_invalid_message_is_refused_with_one_sentence(name):
     content, why = MALFORMED[name]
     with pytest.raises(InputError, match=why):
         read_answer(content, "t")
@@ -188,8 +188,8 @@ def test_what_is_no_message_is_refused_in_a_sentence(name):
     [{"clients": ("a", "a")}, {"train": (3,)}, {"train": (3, 0)}, {"test": (-1, 0)}, {"train": (True, 2)}],
     ids=str,
 )
-def test_what_no_node_can_host_is_refused(change):
-    hosted = Hosted(("a", "b"), (3, 1), (0, 2), DataSchema((4,), None))
+def test_impossible_clients_of_a_node_are_refused(change):
+    hosted = HostedClients(("a", "b"), (3, 1), (0, 2), DataSchema((4,), None))
     with pytest.raises(InputError, match="the data of a node's clients was expected"):
         read_hosted(hosted_content(replace(hosted, **change)))
 

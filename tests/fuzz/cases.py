@@ -1,6 +1,6 @@
-"""Fixed-seed random cases, and the one rule that every fuzz test checks.
+"""Random cases with a fixed seed, and the rule that all fuzz tests check.
 
-`make test` runs the number of cases that a test names, or fewer if the test says so; `make fuzz` multiplies it. Two
+`make test` runs the number of cases that a test gives, or its smaller number `few`; `make fuzz` multiplies it. Two
 environment variables change this: COTERIE_FUZZ_SCALE (a factor, default 1) and COTERIE_FUZZ_SEED (default 0).
 """
 
@@ -21,9 +21,12 @@ T = TypeVar("T")
 
 
 def cases(name: str, count: int, few: int | None = None) -> Iterator[tuple[str, np.random.Generator]]:
-    """Yield a label and a random generator for each case; the label names everything needed to repeat the case.
+    """Yield a label and a random generator for each case; the label is enough to repeat the case.
 
-    `few` is the number of cases in `make test`, if it is not `count`.
+    Args:
+        name: Name of the cases, which determines the random numbers.
+        count: Number of cases.
+        few: Number of cases in `make test`; by default `count`.
     """
     words = list(name.encode())
     wanted = few if few is not None and SCALE <= 1 else round(count * SCALE)
@@ -34,7 +37,7 @@ def cases(name: str, count: int, few: int | None = None) -> Iterator[tuple[str, 
 def refusal(label: str, call: Callable[[], T]) -> tuple[T | None, CoterieError | None]:
     """Return the value of `call`, or the CoterieError that it raised; fail the test on any other exception.
 
-    The message of a refusal must be one line that a user can read: no traceback, no empty text.
+    The error message must be one readable line: not empty, and without a traceback.
     """
     try:
         with warnings.catch_warnings():
@@ -44,7 +47,7 @@ def refusal(label: str, call: Callable[[], T]) -> tuple[T | None, CoterieError |
         text = str(error)
         assert text.strip(), f"{label}: refused without a message"
         assert "\n" not in text, f"{label}: the message has several lines: {text!r}"
-        assert "Traceback" not in text, f"{label}: the message holds a traceback"
+        assert "Traceback" not in text, f"{label}: the message has a traceback"
         return None, error
     except Exception:
         pytest.fail(f"{label}: raised something other than a CoterieError\n{traceback.format_exc()}")

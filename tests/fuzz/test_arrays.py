@@ -1,4 +1,4 @@
-"""Random arrays into `from_arrays`, `from_rows` and `predict`: refused with a sentence, or as good as plain ones."""
+"""Random arrays in `from_arrays`, `from_rows` and `predict` are refused with one sentence, or used like plain ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pick(random: Random, options: Any) -> Any:
 
 
 def plain(random: Random) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Sound clients; all numbers are small multiples of 1/8, which every floating type holds."""
+    """Return valid clients; all numbers are small multiples of 1/8, which every floating type can represent."""
     shape = tuple(random.integers(1, 4, size=int(random.integers(1, 3))))
     kind = pick(random, ["numbers", "binary", "labels", "gaps"])
     clients = []
@@ -107,7 +107,7 @@ IDS: list[Any] = ["a", "", "é", 7, "7", None, 1.5, (1, 2), True, "\ud800", "a\n
 
 
 def keyed(random: Random, clients: list[Any]) -> Any:
-    """Return the clients in one of the forms that `from_arrays` takes, and in some that it does not."""
+    """Return the clients in a form that `from_arrays` accepts, or in one that it refuses."""
     form = pick(random, ["list", "tuple", "dict", "dict", "ids", "generator", "array"])
     if form in ("dict", "ids"):
         names = [f"c{i}" for i in range(len(clients))] if form == "dict" else [pick(random, IDS) for _ in clients]
@@ -131,7 +131,7 @@ def sound(label: str, data: FederatedDataset) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
-def test_layouts_change_nothing():
+def test_memory_layouts_change_nothing():
     for label, random in cases("layouts of arrays", 250):
         clients = plain(random)
         shown = [(laid_out(random, x), laid_out(random, y)) for x, y in clients]
@@ -153,7 +153,7 @@ def test_layouts_of_flat_arrays_change_nothing():
         assert rows_of(found.train) == rows_of(coterie.from_arrays(clients).train), label
 
 
-def test_odd_arrays_are_refused_or_sound():
+def test_odd_arrays_are_refused_or_valid():
     accepted = 0
     for label, random in cases("odd arrays", 450):
         clients: list[Any] = plain(random)
@@ -168,10 +168,10 @@ def test_odd_arrays_are_refused_or_sound():
         if data is not None:
             sound(f"{label} ({spoil})", data)
             accepted += 1
-    assert accepted > 5, "some of them are sound, or nothing is tested"
+    assert accepted > 5, "too few cases are valid, so that little is tested"
 
 
-def test_odd_flat_arrays_are_refused_or_sound():
+def test_odd_flat_arrays_are_refused_or_valid():
     for label, random in cases("odd rows", 150):
         x, y = random.standard_normal((6, 2)), random.integers(0, 3, size=6)
         spoil = pick(random, sorted(ODD))
@@ -187,8 +187,8 @@ def test_odd_flat_arrays_are_refused_or_sound():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_accepted_arrays_can_be_trained_on_and_predicted_for():
-    """One round each; the answer is finite, or a sentence says why there is none."""
+def test_accepted_arrays_can_be_used_for_training_and_prediction():
+    """After one round, predictions are finite, or an error explains why there are none."""
     for label, random in cases("fits of arrays", 60):
         clients: list[Any] = [(laid_out(random, x), laid_out(random, y)) for x, y in plain(random)]
         x, y = clients[0]
@@ -206,7 +206,7 @@ def test_accepted_arrays_can_be_trained_on_and_predicted_for():
 
 
 def ask(label: str, random: Random, result: coterie.Result, x: Any, y: Any) -> None:
-    """Ask a result about samples as they were, and about odd ones."""
+    """Predict and assign the original samples, and odd ones."""
     spoil = pick(random, sorted(ODD))
     odd_x, odd_y = (ODD[spoil](native(np.asarray(each)), random) for each in (x, y))
     for given_x, given_y in ((x, y), (odd_x, y), (x, odd_y)):

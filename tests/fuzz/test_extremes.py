@@ -1,7 +1,7 @@
-"""Every method on data and step sizes at the edge of what floats can hold.
+"""Every method on data and learning rates at the limits of floating-point numbers.
 
-The end is either a CoterieError in one sentence, or a result that can be written, read and reported, in which every
-number is finite, and which claims no certainty if the training diverged.
+A run ends with a CoterieError in one sentence, or with a result that can be stored, loaded and reported. All numbers of
+the result are finite, and it has no certainty if training diverged.
 """
 
 import itertools
@@ -27,15 +27,15 @@ ROUNDS = (1, 2, 3, 6)
 KINDS = ("numbers", "classes")
 ONLY = {"hcfl": "classes", "hcfl-split": "classes", "hcfl+": "classes", "fedrc": "classes"}
 ONLY |= dict.fromkeys(("moment-descent", "two-phase", "linear-heads", "linear-heads-found"), "numbers")
-"""The methods that are for one kind of targets."""
+"""Methods that support one kind of target only."""
 LEARNER = dict.fromkeys(("linear-heads", "linear-heads-found"), "representation:width=1")
 LEARNER |= dict.fromkeys(("moment-descent", "two-phase"), "linear")
-"""The methods that are for one learner."""
+"""Methods that support one learner only."""
 COUNT = 120
 
 
 def clients(random, kind, shape, feature, target):
-    """A few clients with a few samples each, of which some are extreme."""
+    """Return a few clients with a few samples each, some of which are extreme."""
     m, n, d = (1 if shape == "one client" else 5), (1 if shape == "one sample" else 7), 2
     found = {}
     x = random.standard_normal((n, d))
@@ -55,7 +55,7 @@ def clients(random, kind, shape, feature, target):
 
 
 def drawn(random, method):
-    """One case: data, and the options of a run."""
+    """Return the data, the learner and the options of a case."""
     kind, shape = ONLY.get(method, str(random.choice(KINDS))), str(random.choice(SHAPES))
     feature, target = float(random.choice(FEATURES)), float(random.choice(TARGETS))
     lr, dtype = LRS[random.integers(len(LRS))], DTYPES[random.integers(len(DTYPES))]
@@ -70,9 +70,9 @@ def drawn(random, method):
     return (kind, shape, feature, target), learner, options
 
 
-def run(random, method, told, learner, options):
-    """Fit, without the options that the method does not take."""
-    kind, shape, feature, target = told
+def run(random, method, drawn_data, learner, options):
+    """Fit with the options that the method has."""
+    kind, shape, feature, target = drawn_data
     taken = {option.name for option in Method.members[method].options()}
     options = {name: value for name, value in options.items() if name in taken}
     data = clients(random, kind, shape, feature, target)
@@ -84,7 +84,7 @@ def run(random, method, told, learner, options):
 
 
 def every_number_is_finite(value):
-    """Whether nested values hold no infinity and no NaN; None stands for them."""
+    """Return whether nested values have no infinity and no NaN, which None replaces."""
     if isinstance(value, Mapping):
         return all(map(every_number_is_finite, value.values()))
     if isinstance(value, list | tuple):
@@ -93,7 +93,7 @@ def every_number_is_finite(value):
 
 
 def check(label, result, folder: Path, twice=True):
-    """What must hold of every result; `twice` says whether the report of what was read again is compared, too."""
+    """Check the properties of every result; `twice`: whether the report of the loaded result is compared, too."""
     stored = result.with_diagnostics()
     assert every_number_is_finite(stored.summary()), f"{label}: a number of the result is not finite"
     assert every_number_is_finite(result.records), f"{label}: a number of a record is not finite"
@@ -123,14 +123,14 @@ def check(label, result, folder: Path, twice=True):
         assert "<h1>The training diverged" in page, f"{label}: the headline does not say that the training diverged"
 
 
-def test_extreme_values_end_in_a_sentence_or_a_result_that_can_be_written(tmp_path):
+def test_extreme_values_give_an_error_in_one_sentence_or_a_valid_result(tmp_path):
     names = [name for name in Method.members if name != "tiered"]
     drawn_cases = cases("extremes", COUNT, few=2 * len(names))
     ended = {"refused": 0, "sound": 0, "diverged": 0}
     for (label, random), method in zip(drawn_cases, itertools.cycle(names), strict=False):
-        told, learner, options = drawn(random, method)
-        label = f"{label}: {method} {learner} {told} {options}"
-        result, error = refusal(label, lambda: run(random, method, told, learner, options))  # noqa: B023
+        drawn_data, learner, options = drawn(random, method)
+        label = f"{label}: {method} {learner} {drawn_data} {options}"
+        result, error = refusal(label, lambda: run(random, method, drawn_data, learner, options))  # noqa: B023
         if result is None:
             ended["refused"] += 1
             continue
@@ -143,7 +143,7 @@ def test_extreme_values_end_in_a_sentence_or_a_result_that_can_be_written(tmp_pa
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 8, 12, 30])
 @pytest.mark.parametrize("lr", [1e3, 1e30])
-def test_a_diverging_run_ends_in_the_same_way_whatever_the_round(rounds, lr, tmp_path):
+def test_a_diverging_run_ends_in_the_same_way_in_every_round(rounds, lr, tmp_path):
     random = np.random.default_rng(0)
     data = coterie.from_arrays(clients(random, "numbers", "plain", 1.0, 1.0))
     with pytest.warns(coterie.errors.DivergenceWarning, match="the training diverged, .*; lower lr"):

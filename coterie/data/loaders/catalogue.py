@@ -189,4 +189,4 @@ def load_rows(name: str) -> Rows:
 
 def missing(dataset: Dataset) -> InputError:
     """The error for a data set that is not here."""
-    return InputError(f"{dataset.name} is not in {store.data_folder()}: bring it with {dataset.command}")
+    return InputError(f"{dataset.name} is not in {store.data_folder()}: get it with {dataset.command}")

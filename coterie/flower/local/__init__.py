@@ -1,4 +1,4 @@
-"""A whole Flower federation on this machine: SuperLink, SuperNodes, TLS, keys, and everything ended again.
+"""A complete Flower federation on this machine, for trials and tests: SuperLink, SuperNodes, TLS and keys.
 
-For trying out and for tests. Nothing is imported here: `certificates`, `control` and `bundle` need flwr's extra.
+This module imports nothing, because `certificates`, `control` and `bundle` need an extra of flwr.
 """

@@ -1,4 +1,4 @@
-"""A small app that is ready to run, written into a new folder."""
+"""Generation of a small Flower app that is ready to run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from string import Template
 from coterie.data.table import from_table
 from coterie.errors import ColumnWarning, ConfigError, StorageError
 
-WRITTEN = {
+FILES_BY_TEMPLATE = {
     "pyproject.toml.template": "pyproject.toml",
     "server_app.py.template": "server_app.py",
     "client_app.py.template": "client_app.py",
@@ -23,24 +23,25 @@ WRITTEN = {
     "gitignore.template": ".gitignore",
 }
 LONGEST_NAME = 32
-"""Letters that Flower allows in the name of an app."""
+"""Largest number of characters that Flower allows in the name of an app."""
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The data that a new app is about."""
+class AppContent:
+    """Content of a new app that depends on its data."""
 
     about: str = "finds the four rotations of handwritten digits among 16 clients"
+    """Description of the app, as the end of a sentence."""
     model: str = 'clusters = 4\nlr = 0.5\nlearner = "mlp:hidden=64"'
-    """Settings of the run that depend on the data."""
+    """Settings of the run that depend on the data, as TOML."""
     values: Mapping[str, str] = field(default_factory=dict)
-    """Texts in the templates."""
+    """Further texts to insert into the templates."""
     templates: Mapping[str, str] = field(default_factory=dict)
-    """Templates in place of others."""
+    """Templates that replace others, by the name of the replaced template."""
 
 
-def subject_of_table(path: Path, client: str, target: str, **options: str | None) -> Subject:
-    """Return a table as the subject of an app, after a look at it.
+def content_for_table(path: Path, client: str, target: str, **options: str | None) -> AppContent:
+    """Read a table, and return the content of an app for it.
 
     Args:
         path: File with the rows of all clients.
@@ -50,14 +51,14 @@ def subject_of_table(path: Path, client: str, target: str, **options: str | None
 
     Raises:
         InputError: if the table cannot be read.
-        ConfigError: if an argument does not fit.
+        ConfigError: if an argument is not allowed or does not suit the table.
     """
     given = {"client": client, "target": target, **{name: value for name, value in options.items() if value}}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ColumnWarning)  # the run says what becomes of each column
+        warnings.simplefilter("ignore", ColumnWarning)  # the run reports how each column is used
         clients = len(from_table(path, **given).clients)  # type: ignore[arg-type]
     arguments = ", ".join(f"{name}={json.dumps(value)}" for name, value in given.items())
-    return Subject(
+    return AppContent(
         f"predicts {target} for the {clients} clients of {path.name}",
         "clusters = 2                 # number of groups; learner and lr follow from the table unless they are given",
         {"table": json.dumps(str(path.resolve())), "arguments": arguments},
@@ -65,22 +66,26 @@ def subject_of_table(path: Path, client: str, target: str, **options: str | None
     )
 
 
-def write_app(folder: Path, subject: Subject | None = None) -> list[Path]:
-    """Write the app into a new or empty folder and return its files; after a failure none of them is left.
+def write_app(folder: Path, content: AppContent | None = None) -> list[Path]:
+    """Write an app into a new or empty folder and return its files; if that fails, all of them are removed.
 
     Args:
         folder: The folder.
-        subject: The data that the app is about; by default handwritten digits.
+        content: Content for the user's data; by default handwritten digits.
+
+    Raises:
+        ConfigError: if the folder is not empty.
+        StorageError: if the files cannot be written.
     """
     source, name = files("coterie.flower.local") / "template", app_name(folder.resolve().name)
-    chosen = Subject() if subject is None else subject
+    chosen = AppContent() if content is None else content
     texts = {"name": name, "about": chosen.about, "model": chosen.model, **chosen.values}
-    written = [folder / file for file in WRITTEN.values()]
+    written = [folder / file for file in FILES_BY_TEMPLATE.values()]
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder} exists already: name a new or empty folder")
+            raise ConfigError(f"{folder} already exists and is not an empty folder: name a new or empty folder")
         folder.mkdir(parents=True, exist_ok=True)
-        for template, path in zip(WRITTEN, written, strict=True):
+        for template, path in zip(FILES_BY_TEMPLATE, written, strict=True):
             text = Template((source / chosen.templates.get(template, template)).read_text(encoding="utf-8"))
             path.write_text(text.substitute(texts), encoding="utf-8")
     except OSError as error:
@@ -92,7 +97,7 @@ def write_app(folder: Path, subject: Subject | None = None) -> list[Path]:
 
 
 def app_name(folder: str) -> str:
-    """A name as Flower wants it: a letter first, then letters, digits and hyphens."""
+    """Return a name that Flower accepts for an app: a letter, then letters, digits and hyphens."""
     name = re.sub("[^a-z0-9]+", "-", folder.lower()).strip("-")
     name = name if name[:1].isalpha() else f"app-{name}"
     return name[:LONGEST_NAME].strip("-")

@@ -1,4 +1,4 @@
-"""An app's folder as the bundle that a SuperLink takes, with the settings of one run written into it."""
+"""Bundles of Flower apps for a SuperLink, which contain the settings of one run."""
 
 from __future__ import annotations
 
@@ -15,17 +15,24 @@ from flwr.cli.utils import collect_files
 from coterie.errors import ConfigError
 
 Setting = str | int | float | bool
-"""What Flower's configs hold."""
+"""Value of a setting in Flower's configs."""
 Project = dict[str, Any]
-"""A parsed pyproject.toml."""
+"""Content of a pyproject.toml."""
 PROJECT = "pyproject.toml"
 COMPONENTS = ("serverapp", "clientapp")
 
 
 def make_bundle(app: Path, settings: Mapping[str, Setting]) -> bytes:
-    """The app's files, its `[tool.flwr.app.config]` with these settings in place of its own.
+    """Return the bundle of an app whose `[tool.flwr.app.config]` is overridden by these settings.
 
-    Flower's own way to override a config refuses names that the app does not list.
+    The settings are written into the bundle, because Flower refuses to override settings that the app does not list.
+
+    Args:
+        app: Folder of the app.
+        settings: Settings of the run.
+
+    Raises:
+        ConfigError: if the folder is not a complete Flower app.
     """
     project = read_project(app)
     project["tool"]["flwr"]["app"].setdefault("config", {}).update(settings)
@@ -37,19 +44,23 @@ def make_bundle(app: Path, settings: Mapping[str, Setting]) -> bytes:
 
 
 def read_project(app: Path) -> Project:
-    """Return the pyproject.toml of an app, after checks of everything that is needed to run it."""
+    """Return the pyproject.toml of an app.
+
+    Raises:
+        ConfigError: if a part that is needed to run the app is missing or invalid.
+    """
     where = app / PROJECT
     try:
         project = tomllib.loads(where.read_bytes().decode())
     except FileNotFoundError:
-        raise ConfigError(f"{app} has no {PROJECT}: make an app with 'coterie flower init {app}'") from None
+        raise ConfigError(f"{app} has no {PROJECT}: create an app with 'coterie flower init {app}'") from None
     except OSError as error:
         raise ConfigError(f"{where} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is no valid TOML: {_one_line(error)}") from None
+        raise ConfigError(f"{where} is not valid TOML: {_one_line(error)}") from None
     if not isinstance(_value(project, "tool", "flwr", "app", "components"), dict):
         raise ConfigError(
-            f"{where} has no [tool.flwr.app.components]: name the folder of a Flower app, or make one with "
+            f"{where} has no [tool.flwr.app.components]: name the folder of a Flower app, or create one with "
             "'coterie flower init FOLDER'"
         )
     if not isinstance(_value(project, "project", "name"), str):
@@ -71,7 +82,7 @@ def _value(table: object, *names: str, default: object = None) -> object:
 
 
 def _check_component(app: Path, component: str, reference: object) -> None:
-    """Refuse an app whose code is missing or is no Python."""
+    """Raise ConfigError if the code of a component is missing or is not valid Python."""
     expected = f"{app / PROJECT}: {component} under [tool.flwr.app.components] must be MODULE:NAME"
     module, colon, name = reference.partition(":") if isinstance(reference, str) else ("", "", "")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):

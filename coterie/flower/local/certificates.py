@@ -1,6 +1,6 @@
-"""Certificates and keys for one machine: an authority that signs one server certificate, and a key for every node.
+"""Certificates and keys for trials on one machine: an authority, one server certificate, and a key for every node.
 
-They serve for trying out. The authority's own key is never written, so nobody can sign anything else with it.
+The private key of the authority is never written, so that it cannot sign other certificates.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from coterie.flower.local.private import write_private
 
 VALID = timedelta(days=365)
 CLOCK_SKEW = timedelta(hours=1)
-"""By so much the certificates begin in the past."""
+"""Time by which the certificates are valid before they are created, since clocks may differ."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files of a server: whom others have to trust, what it shows, and its private key."""
+    """Certificate files of a server."""
 
     ca: Path
+    """Certificate of the authority, which clients of the server trust."""
     certificate: Path
+    """Certificate of the server."""
     key: Path
+    """Private key of the server."""
 
     @classmethod
     def at(cls, folder: Path) -> Certificates:
-        """Those in this folder, made if they are not there yet."""
+        """Return the certificates in this folder; they are created if they do not exist."""
         files = cls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
         if not files.key.is_file():
             _make(files)
@@ -42,14 +45,16 @@ class Certificates:
 
 @dataclass(frozen=True)
 class NodeKey:
-    """A node's files: the private key stays with it, the public one is registered."""
+    """Key files of a node."""
 
     private: Path
+    """Private key, which stays at the node."""
     public: Path
+    """Public key, which is registered with the SuperLink."""
 
     @classmethod
     def at(cls, path: Path) -> NodeKey:
-        """The key in this file and its public half beside it, made if they are not there yet."""
+        """Return the key in this file and its public key next to it; they are created if they do not exist."""
         files = cls(path, path.with_name(f"{path.name}.pub"))
         if not files.private.is_file():
             key = ec.generate_private_key(ec.SECP384R1())
@@ -80,7 +85,7 @@ def _make(files: Certificates) -> None:
     )
     write_private(files.ca, ca.public_bytes(Encoding.PEM))
     write_private(files.certificate, server.public_bytes(Encoding.PEM))
-    # last: where it is, the others are
+    # written last: if it exists, the others do
     write_private(files.key, server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 

@@ -1,4 +1,4 @@
-"""A program that runs beside us, with its log in a file, and that is ended with everything it has started."""
+"""Child processes with a log file, which are ended together with all processes that they have started."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Child:
-    """A program in a session of its own: Ctrl-C at our terminal does not reach it, and it is ended with all it started.
+    """Child process in a new session, which Ctrl-C does not reach, and which ends with all processes it has started.
 
-    It is killed when the thread that made this object ends, however that happens (on Linux).
+    On Linux it is killed when the thread that created this object ends for any reason.
     """
 
     def __init__(
@@ -28,7 +28,12 @@ class Child:
     ) -> None:
         """Start the program.
 
-        umask: for the files that it makes; -1 for that of this process. Nobody else can read its log.
+        Args:
+            name: Name of the process.
+            command: Program and arguments.
+            log: Log file, which only the current user can read.
+            environment: Environment variables.
+            umask: File mode creation mask of the process; -1: that of this process.
         """
         self.name = name
         self.log = log
@@ -47,20 +52,20 @@ class Child:
         self._code: int | None = None
 
     def exit_code(self) -> int | None:
-        """None while it runs; below 0 the signal that ended it."""
+        """Return the exit code, which is negative if a signal ended the process; None while it runs."""
         if self._code is None and self._has_ended():
-            self.kill()  # what it has started
+            self.kill()  # ends the processes that it has started
         return self._code
 
     def kill(self) -> None:
-        """End it and all that it has started at once, as when the machine goes dark."""
+        """Kill the process and all processes that it has started."""
         if self._code is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._code = self._process.wait()
 
     def end(self, grace: float) -> None:
-        """Ask it to end, wait for that so many seconds, then end what is left by force."""
+        """Ask the process to end, wait for `grace` seconds, and then kill what is left."""
         self.ask_to_end()
         limit = time.monotonic() + grace
         while self.exit_code() is None and time.monotonic() < limit:
@@ -68,43 +73,43 @@ class Child:
         self.kill()
 
     def ask_to_end(self) -> None:
-        """Ask it alone: it may have to tell others, and what it has started watches it."""
+        """Ask the process to end, but not those that it has started, which it may have to end itself."""
         if self.exit_code() is None:
             os.kill(self.pid, signal.SIGTERM)
 
     def members(self) -> dict[int, str]:
-        """Processes of its session that run, itself included: {pid: command} (Linux)."""
+        """Return the running processes of its session, itself included: {pid: command} (Linux)."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it may end while we look
+            with suppress(OSError):  # the process may end meanwhile
                 state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(session) == self.pid and state != "Z":
                     found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
         return found
 
     def _has_ended(self) -> bool:
-        # it stays a zombie, so that its number, which is that of its session, is not given to another
+        # the process stays a zombie, so that its id, which is also the id of its session, is not reused
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def tail(log: Path, lines: int) -> str:
-    """The last lines of a log that say something, without colours."""
+    """Return the last lines of a log that are not empty, without colours."""
     text = COLOURS.sub("", log.read_text(errors="replace")) if log.is_file() else ""
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
 
 
 def warnings_in(log: Path) -> list[str]:
-    """Return the warnings in a log of Flower's; a last line without an end is not read yet."""
+    """Return the warnings in a log of Flower; an incomplete last line is left out."""
     text = COLOURS.sub("", log.read_text(errors="replace")) if log.is_file() else ""
     lines = [line.partition(":") for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    return [said.strip() for level, _, said in lines if level.strip() == "WARNING"]
+    return [text.strip() for level, _, text in lines if level.strip() == "WARNING"]
 
 
 def reason(log: Path) -> str:
-    """Why a program of Flower's ended: what it says with its exit code, else its last error, else its last line."""
+    """Return why a program of Flower ended: the text next to its exit code, or else its last error or last line."""
     lines = tail(log, 60).splitlines()
     codes = [i for i, line in enumerate(lines) if "Exit Code:" in line]
     if codes:
         return " ".join(takewhile(lambda line: not line.startswith("For more information"), lines[codes[-1] + 1 :]))
     errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["it said nothing"])[-1]
+    return (errors or lines or ["its log is empty"])[-1]

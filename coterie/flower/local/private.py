@@ -1,4 +1,4 @@
-"""Files and folders that no other account of the machine can read, from the moment they exist."""
+"""Files and folders that other accounts of the machine cannot read at any moment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from coterie.errors import StorageError
 
 UMASK = 0o077
-"""Bits that files of processes with secrets must not have."""
+"""File mode creation mask of processes that write secrets."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write into one sentence."""
+    """Turn an error while writing a file into a StorageError."""
     try:
         yield
     except OSError as error:
@@ -23,7 +23,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder with mode 0700, or restrict one that exists; parents are created with the usual mode."""
+    """Create a folder with mode 0700, or restrict an existing one; parents are created with the usual mode."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -31,7 +31,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file with mode 0600 in a private folder; whoever finds it finds all of it."""
+    """Write a file atomically with mode 0600 in a private folder."""
     make_private_folder(path.parent)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with writing(path):
@@ -46,12 +46,12 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def restrict(path: Path) -> None:
-    """Take a file that exists away from all other accounts."""
+    """Make an existing file unreadable for all other accounts."""
     if path.exists():
         with writing(path):
             path.chmod(0o600)
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file for `open`; a new one has mode 0600."""
+    """Opener for `open` that creates files with mode 0600."""
     return os.open(path, flags, 0o600)

@@ -3,13 +3,13 @@
 ::
 
     with LocalFederation(Path("myfed"), nodes=3, folder=Path("work")) as federation:
-        run = federation.run({"rounds": 5, "out": "/data/run"})      # to its end
+        run = federation.run({"rounds": 5, "out": "/data/run"})      # waits for the end of the run
         assert run.status().completed
-        run = federation.submit({...})                                # or do something meanwhile
+        run = federation.submit({...})                                # returns at once
         federation.nodes[1].kill()
         federation.start_node(1)
 
-Everything lies in the folder: certificates, keys, Flower's own files, what clients keep, and a log of each process.
+All files are in the folder: certificates, keys, Flower's files, states of clients, and a log of each process.
 """
 
 from __future__ import annotations
@@ -37,46 +37,59 @@ from coterie.flower.local.private import UMASK, make_private_folder, private_ope
 
 HOST = "127.0.0.1"
 READY = 60.0
-"""Seconds for a process to become ready, on a machine that has other things to do."""
+"""Longest time for a process to become ready, in seconds; a busy machine needs long."""
 OFFLINE = 90.0
-"""Seconds until a SuperLink takes a node that was killed for offline; before that its key is refused."""
+"""Longest time until a SuperLink notices that a node was killed, in seconds; before that it refuses the node's key."""
 GRACE = 3.0
-"""Seconds for a process to end by itself; nothing is lost by force, since what counts is on the disk at any moment."""
-LOOK = 0.2
-"""Seconds between two looks at a process that is not ready yet."""
+"""Time for a process to end by itself, in seconds. A kill loses nothing, since all results are on the disk."""
+READY_POLL = 0.2
+"""Seconds between two checks of a process that is not ready yet."""
 SECRET_BYTES = 32
 SUPERLINK = "superlink"
 POLL = 1.0
-"""Seconds between two questions after a run."""
+"""Seconds between two checks of the status of a run."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a node shows to the SuperLink, and whom it trusts."""
+    """Credentials of a node."""
 
     key: Path | None
+    """Private key that the node authenticates with; None: no authentication."""
     ca: Path
+    """Certificate of the authority that the node trusts."""
 
 
 @dataclass(frozen=True)
 class LocalRun:
-    """A run that was submitted."""
+    """Submitted run."""
 
     number: int
     log: Path
-    """What the server's app prints."""
+    """File with the output of the server app."""
     control: Control
 
     def status(self) -> Status:
-        """How it is."""
+        """Return the status of the run."""
         return self.control.status(self.number)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the run."""
         self.control.stop(self.number)
 
     def wait(self, timeout: float, watch: Callable[[], None] = lambda: None) -> Status:
-        """Wait for its end; `watch` is called now and then, and may raise to stop waiting."""
+        """Wait for the end of the run.
+
+        Args:
+            timeout: Longest time to wait, in seconds.
+            watch: Function that is called about once a second, and may raise an error to stop waiting.
+
+        Returns:
+            The final status.
+
+        Raises:
+            RunError: if the run does not end in time, or the SuperLink does not respond.
+        """
         limit = time.monotonic() + timeout
         while not (status := self._status(watch)).finished:
             watch()
@@ -86,25 +99,25 @@ class LocalRun:
         return status
 
     def _status(self, watch: Callable[[], None]) -> Status:
-        """Return the status; `watch` may know better why the SuperLink does not answer."""
+        """Return the status; if the SuperLink does not respond, `watch` may raise a more helpful error."""
         try:
             return self.status()
         except RunError:
-            time.sleep(LOOK)  # a process that was killed closes its connections before it is gone
+            time.sleep(READY_POLL)  # a killed process closes its connections a moment before it ends
             watch()
             raise
 
     def tail(self, lines: int = 5) -> str:
-        """The last lines that the server's app printed."""
+        """Return the last lines of the server app's output."""
         return tail(self.log, lines)
 
     def warnings(self) -> list[str]:
-        """Return the warnings that the server's app has logged so far."""
+        """Return the warnings that the server app has logged so far."""
         return warnings_in(self.log)
 
 
 class LocalFederation:
-    """A SuperLink and its SuperNodes; a context that ends all that it has started."""
+    """Context manager that runs a SuperLink and SuperNodes, and ends all processes at its end."""
 
     def __init__(
         self,
@@ -114,19 +127,25 @@ class LocalFederation:
         *,
         start: Collection[int] | None = None,
         node_config: Mapping[str, Setting] | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """The federation as it will be; the folder and its certificates are made, nothing is started yet.
+        """Create the folder and its certificates, but start no process.
 
-        app: folder of a Flower app.
-        nodes: how many keys are made and registered; nodes are numbered from 0.
-        folder: for all files; a folder used before keeps its keys, node ids and clients' states.
-        start: numbers of the nodes that begin at once [all].
-        node_config: for every node, beside `partition-id`, `num-partitions` and `state-folder`.
-        say: told what is started.
+        Args:
+            app: Folder of a Flower app.
+            nodes: Number of nodes, whose keys are created and registered; nodes are numbered from 0.
+            folder: Folder for all files; an existing one keeps its keys, node ids and states of clients.
+            start: Numbers of the nodes to start at the beginning; by default all.
+            node_config: Settings in the config of every node, in addition to `partition-id`, `num-partitions` and
+                `state-folder`.
+            report: Function that is called with one line of text for every process that has become ready.
+
+        Raises:
+            ConfigError: if there is no node.
+            StorageError: if the folder cannot be written.
         """
         if nodes < 1:
-            raise ConfigError(f"a federation has at least one node, got {nodes}")
+            raise ConfigError(f"a federation needs at least one node, got {nodes}")
         self.app, self.count, self.folder = app, nodes, folder.resolve()
         self.logs = self.folder / "logs"
         self.nodes: dict[int, Child] = {}
@@ -134,7 +153,7 @@ class LocalFederation:
         self.runs: list[LocalRun] = []
         self._start = range(nodes) if start is None else start
         self._config = dict(node_config or {})
-        self._say = say
+        self._report = report
         self._port, *ports = free_ports(1 + nodes)
         self._node_ports = dict(enumerate(ports))
         self._others: list[Child] = []
@@ -146,10 +165,10 @@ class LocalFederation:
 
     @property
     def address(self) -> str:
-        """Of the SuperLink."""
+        """Address of the SuperLink."""
         return f"{HOST}:{self._port}"
 
-    # ---- begin and end --------------------------------------------------------------------------------------
+    # ---- start and end --------------------------------------------------------------------------------------
 
     def __enter__(self) -> LocalFederation:
         try:
@@ -165,7 +184,7 @@ class LocalFederation:
         self.stop()
 
     def start(self) -> None:
-        """Start SuperLink, SuperExec and the nodes, and wait until they are connected."""
+        """Start SuperLink, SuperExec and nodes, and wait until the nodes are connected."""
         self.start_superlink()
         self.start_superexec()
         for number in range(self.count):
@@ -176,7 +195,7 @@ class LocalFederation:
             self.wait_for_node(number)
 
     def stop(self) -> None:
-        """End the runs and every process, the SuperLink last: nodes sign off from it."""
+        """Stop all runs and end all processes; the SuperLink ends last, since nodes disconnect from it."""
         first = [*self.nodes.values(), *(child for child in self._others if child.name != SUPERLINK)]
         try:
             for run in self.runs:
@@ -187,7 +206,7 @@ class LocalFederation:
                 child.ask_to_end()
             for child in first:
                 child.end(GRACE)
-            self.control.close()  # a SuperLink waits for connections that are open
+            self.control.close()  # a SuperLink waits for open connections
             for child in self._others:
                 child.end(GRACE)
         finally:
@@ -200,9 +219,9 @@ class LocalFederation:
     # ---- processes ------------------------------------------------------------------------------------------
 
     def start_superlink(self) -> Child:
-        """Start the SuperLink, or start it again with the same address and database, and wait for its answer."""
+        """Start or restart the SuperLink with the same address and database, and wait until it responds."""
         files, database = self.certificates, self.folder / "superlink.db"
-        restrict(database)  # one that an earlier version has made
+        restrict(database)  # an earlier version may have created it with the usual mode
         command: list[str | Path] = [
             *("flower-superlink", "--host", HOST, "--port", str(self._port)),
             *("--ssl-ca-certfile", files.ca, "--ssl-certfile", files.certificate, "--ssl-keyfile", files.key),
@@ -212,11 +231,11 @@ class LocalFederation:
         ]
         self.superlink = self._child(SUPERLINK, command)
         self._wait("the SuperLink", self.superlink, self.control.answers)
-        self._say(f"SuperLink at {self.address}, with TLS and node authentication")
+        self._report(f"SuperLink is ready at {self.address}, with TLS and node authentication")
         return self.superlink
 
     def start_superexec(self) -> Child:
-        """Start what starts the server's app, once for every run."""
+        """Start the SuperExec, which starts one process of the server app for every run."""
         command: list[str | Path] = [
             *("flower-superexec", "--runtime-api-address", self.address, "--root-certificates", self.certificates.ca),
             *("--superexec-auth-secret-file", self._secret()),
@@ -225,28 +244,36 @@ class LocalFederation:
         return self.superexec
 
     def _secret(self) -> Path:
-        """Return the file with the secret by which the SuperLink knows its SuperExec, made when it is first needed."""
+        """Return the file with the secret of the SuperExec for the SuperLink; it is created if it does not exist."""
         path = self.folder / "keys" / "superexec.secret"
         if not path.is_file():
             write_private(path, os.urandom(SECRET_BYTES))
         return path
 
     def key(self, number: int) -> NodeKey:
-        """A node's own key."""
+        """Return the key of a node."""
         return NodeKey.at(self.folder / "keys" / f"node-{number}")
 
     def identity(self, number: int) -> Identity:
-        """What a node shows if it is not told otherwise."""
+        """Return the credentials that a node uses by default."""
         return Identity(self.key(number).private, self.certificates.ca)
 
     def states(self, number: int) -> Path:
-        """The folder in which clients of a node keep what they keep for themselves."""
+        """Return the folder with the states of a node's clients."""
         return self.folder / "states" / f"node-{number}"
 
     def start_node(self, number: int, identity: Identity | None = None, *, wait: float = READY) -> Child:
-        """Start a node, or start it again, and wait until it is connected; with `wait` 0 do not.
+        """Start or restart a node, and wait until it is connected.
 
-        A node that was killed is refused until the SuperLink has found out, so that is waited for first.
+        The SuperLink refuses a killed node until it has noticed the kill, so this waits for that first.
+
+        Args:
+            number: Number of the node.
+            identity: Credentials; by default those of the node.
+            wait: Longest time to wait for the connection, in seconds; 0: do not wait.
+
+        Returns:
+            The process of the node.
         """
         identity = identity or self.identity(number)
         if number in self.nodes:
@@ -263,31 +290,35 @@ class LocalFederation:
         return self.nodes[number]
 
     def wait_for_node(self, number: int, timeout: float = READY) -> None:
-        """Wait until a node is connected; one that ends instead is an error with its last words."""
+        """Wait until a node is connected.
+
+        Raises:
+            RunError: if the node ends or is not connected in time; the message has the reason from its log.
+        """
         self._wait(f"node {number}", self.nodes[number], lambda: number in self.online(), timeout)
-        self._say(f"node {number} is connected (id {self.node_ids[number]})")
+        self._report(f"node {number} is connected (id {self.node_ids[number]})")
 
     def online(self) -> set[int]:
-        """The numbers of the nodes that the SuperLink takes for connected; of a killed one for up to a minute."""
+        """Return the numbers of the nodes that the SuperLink lists as online, which killed nodes are for a minute."""
         states = self.control.nodes()
         return {number for number, node in self.node_ids.items() if states.get(node) == "online"}
 
     def server_apps(self) -> list[int]:
-        """The processes in which the server's app runs, one for each run (Linux)."""
+        """Return the ids of the processes of the server app, one for each run (Linux)."""
         return [pid for pid, command in self.superexec.members().items() if "flwr-serverapp" in command]
 
     def ended(self) -> list[Child]:
-        """Processes that should run and do not."""
+        """Return the processes that have ended, but should still run."""
         current = [self.superlink, self.superexec, *self.nodes.values()]
         return [child for child in current if child.exit_code() is not None]
 
     def _wait_until_offline(self, number: int) -> None:
         limit = time.monotonic() + OFFLINE
         while number in self.online() and time.monotonic() < limit:
-            time.sleep(LOOK)
+            time.sleep(READY_POLL)
 
     def _node_port(self, number: int) -> int:
-        """Of its own, also for a node that nobody counted on; no port of a node that is not started yet."""
+        """Return the port of a node, which differs from the ports of all other nodes, started or not."""
         while number not in self._node_ports:
             port = free_ports(1)[0]
             if port not in self._node_ports.values():
@@ -307,9 +338,9 @@ class LocalFederation:
         return child
 
     def _environment(self) -> dict[str, str]:
-        """Of every process: nothing of the user's Flower is touched, nothing leaves this machine.
+        """Return the environment of all processes, which keeps them apart from the user's Flower and from the network.
 
-        Flower finds its own programs by PATH. Several processes share the cores, so each uses one thread.
+        Flower finds its programs by PATH. Several processes share the cores, so each uses one thread.
         """
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         return never_proxied(os.environ) | {
@@ -325,15 +356,17 @@ class LocalFederation:
         limit = time.monotonic() + timeout
         while not ready():
             if (code := child.exit_code()) is not None:
-                raise RunError(f"{what} has ended before it was ready: {reason(child.log)} (code {code}, {child.log})")
+                raise RunError(
+                    f"{what} ended before it was ready: {reason(child.log)} (exit code {code}, see {child.log})"
+                )
             if time.monotonic() > limit:
                 raise RunError(f"{what} was not ready after {timeout:g} s: see {child.log}")
-            time.sleep(LOOK)
+            time.sleep(READY_POLL)
 
     # ---- runs -----------------------------------------------------------------------------------------------
 
     def submit(self, config: Mapping[str, Setting] | None = None) -> LocalRun:
-        """Start a run of the app with these settings; what its server prints goes to a file."""
+        """Start a run of the app with these settings, and write the output of its server app to a file."""
         number = self.control.start(make_bundle(self.app, dict(config or {})))
         run = LocalRun(number, self._new_log(), self.control)
         keeper = threading.Thread(target=self._keep_log, args=(run,), daemon=True)
@@ -343,20 +376,20 @@ class LocalFederation:
         return run
 
     def _new_log(self) -> Path:
-        """Return a file for what the server's app prints; those of earlier runs in the same folder stay."""
+        """Return a new file for the output of the server app, next to those of earlier runs."""
         number = len(self.runs)
         while (path := self.logs / f"run-{number}.log").exists():
             number += 1
         return path
 
     def run(self, config: Mapping[str, Setting] | None = None, timeout: float = 600.0) -> LocalRun:
-        """Submit a run and wait for its end, which may be a failure: ask its status."""
+        """Submit a run and wait for its end; its status shows whether it completed."""
         run = self.submit(config)
         run.wait(timeout)
         return run
 
     def _keep_log(self, run: LocalRun) -> None:
-        """Flower sends what the server's app prints to the SuperLink and nowhere else."""
+        """Copy the output of the server app from the SuperLink, its only destination, to the log file."""
         control = Control(self.address, self.certificates.ca)
         with (
             suppress(httpx.HTTPError),
@@ -369,28 +402,28 @@ class LocalFederation:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of this machine that nobody uses; Flower's programs take no port 0."""
-    with_ports = [socket.socket() for _ in range(count)]
+    """Return different free ports of this machine, since Flower's programs do not accept port 0."""
+    sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in with_ports:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in with_ports]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [int(each.getsockname()[1]) for each in sockets]
     finally:
-        for one in with_ports:
-            one.close()
+        for each in sockets:
+            each.close()
 
 
 def _program(name: str) -> str:
-    """A program of Flower's, of the same installation as this Python."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.is_file() else shutil.which(name)
+    """Return the path of a program of Flower, from the installation of this Python if possible."""
+    installed = Path(sys.executable).parent / name
+    found = str(installed) if installed.is_file() else shutil.which(name)
     if found is None:
         raise ConfigError(f"{name} was not found: install Flower with pip install 'coterie[flower]'")
     return found
 
 
 def _toml(value: Setting) -> str:
-    """As Flower reads it in a config on the command line."""
+    """Return a value as Flower reads it in a config on the command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f'"{value}"' if isinstance(value, str) else str(value)

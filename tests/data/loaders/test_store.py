@@ -44,15 +44,13 @@ def test_writers_are_kept():
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
 def test_missing_data_names_the_command(name, folder):
-    message = (
-        f"{name} is not in {folder}: bring it with 'coterie data get {name}', or 'coterie data import {name} PATH'"
-    )
+    message = f"{name} is not in {folder}: get it with 'coterie data get {name}', or 'coterie data import {name} PATH'"
     with pytest.raises(InputError, match=message):
         datasets.load(name)
 
 
 def test_missing_data_without_a_package_names_the_import():
-    with pytest.raises(InputError, match="bring it with 'coterie data import femnist PATH'"):
+    with pytest.raises(InputError, match="get it with 'coterie data import femnist PATH'"):
         datasets.load("femnist")
     with pytest.raises(ConfigError, match="unknown data set 'minst': did you mean 'mnist'"):
         datasets.load("minst")

@@ -214,7 +214,7 @@ def test_pixels_of_larger_images_get_smaller_steps(folder, options, lr):
 
 
 def test_missing_data_names_the_command(folder):
-    with pytest.raises(InputError, match="bring it with 'coterie data get fashion-mnist'"):
+    with pytest.raises(InputError, match="get it with 'coterie data get fashion-mnist'"):
         scenario("diverse-shift-a")
 
 

@@ -62,9 +62,7 @@ def test_writers_takes_the_first_so_many():
 
 
 def test_missing_data_names_the_command(folder):
-    with pytest.raises(
-        InputError, match=f"femnist is not in {folder}: bring it with 'coterie data import femnist PATH'"
-    ):
+    with pytest.raises(InputError, match=f"femnist is not in {folder}: get it with 'coterie data import femnist PATH'"):
         scenario("femnist")
 
 

@@ -156,7 +156,7 @@ def test_other_images_have_their_own_classes_and_sizes(dataset, shape, first, sa
 
 def test_missing_data_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    with pytest.raises(InputError, match="bring it with 'coterie data get mnist'"):
+    with pytest.raises(InputError, match="get it with 'coterie data get mnist'"):
         scenario("opposite-labels", dataset="mnist")
 
 

@@ -106,7 +106,7 @@ def test_rotations_have_orders_of_their_own(data):
 
 @pytest.mark.parametrize(("name", "source"), [*GREY.items(), ("rotated-cifar10", "cifar10")])
 def test_missing_data_names_the_command(name, source, folder):
-    with pytest.raises(InputError, match=f"{source} is not in {folder}: bring it with 'coterie data get {source}'"):
+    with pytest.raises(InputError, match=f"{source} is not in {folder}: get it with 'coterie data get {source}'"):
         scenario(name)
 
 

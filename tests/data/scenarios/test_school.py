@@ -49,7 +49,7 @@ def test_seeds_hold_out_other_pupils_of_the_same_schools():
 
 
 def test_missing_data_names_the_command(folder):
-    with pytest.raises(InputError, match=f"school is not in {folder}: bring it with 'coterie data import school PATH'"):
+    with pytest.raises(InputError, match=f"school is not in {folder}: get it with 'coterie data import school PATH'"):
         scenario("school")
 
 

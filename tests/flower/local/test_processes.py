@@ -1,4 +1,4 @@
-"""Real processes with TLS and a key for every node; a run on them gives the models of a simulated one."""
+"""Real processes with TLS and a key for every node; a run over them gives the models of a simulation."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ class MyFedEM(FedEM):
         return replace(super().tiers(), assignment=MyMixture())
 """
 SECONDS = 400.0
-"""For a run of a few seconds' work, on a machine that does other things."""
+"""Longest time for a run with a few seconds of work, on a busy machine."""
 
 
 def alive(pid: int) -> bool:
@@ -72,8 +72,8 @@ def gone(pids: list[int], seconds: float = 5.0) -> bool:
     return not any(map(alive, pids))
 
 
-def uninvited(federation: LocalFederation, folder: Path) -> dict[str, Child]:
-    """Nodes with a key that nobody registered, without a key, and with another authority, by why they are refused."""
+def start_refused_nodes(federation: LocalFederation, folder: Path) -> dict[str, Child]:
+    """Start nodes with an unregistered key, without a key, and with another authority; return them by the reason."""
     ca, stranger = federation.certificates.ca, NodeKey.at(folder / "stranger").private
     identities = {
         "Failed to activate SuperNode": Identity(stranger, ca),
@@ -84,15 +84,15 @@ def uninvited(federation: LocalFederation, folder: Path) -> dict[str, Child]:
 
 
 def too_open(folder: Path) -> list[str]:
-    """Return the files and folders that others may read; apps are unpacked below a folder that is closed."""
+    """Return the files and folders that others may read; apps are unpacked in a private folder."""
     found = [path for path in (folder, *folder.rglob("*")) if (folder / "flower" / "apps") not in (path, *path.parents)]
     return [str(path) for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077]
 
 
-def test_a_method_over_processes_equals_the_simulated_one_and_nothing_is_left(tmp_path):
-    """`fedem`, since its clients keep a state, which counts from the second round on; others are in tests/faults.
+def test_a_run_over_processes_equals_the_simulation_and_leaves_no_process(tmp_path):
+    """The method is `fedem`, whose clients keep a state that matters from the second round on.
 
-    It is registered under another name by a plugin of the app, which the server and the nodes load.
+    A plugin of the app, which the server and the nodes load, registers it under another name.
     """
     app, out = tmp_path / "app", tmp_path / "run"
     write_app(app)
@@ -105,7 +105,7 @@ def test_a_method_over_processes_equals_the_simulated_one_and_nothing_is_left(tm
         run = federation.submit(
             {"learner": "logistic", "nodes": NODES, "out": str(out), **named, "rounds": 2, **OPTIONS}
         )
-        strangers = uninvited(federation, tmp_path)  # they end while the run goes on
+        strangers = start_refused_nodes(federation, tmp_path)  # they end while the run continues
         expected = coterie.fit(data, "fedem", learner="logistic", rounds=2, **OPTIONS)
         assert run.wait(SECONDS).completed, run.tail(20)
         found = coterie.load(out)
@@ -113,10 +113,10 @@ def test_a_method_over_processes_equals_the_simulated_one_and_nothing_is_left(tm
             for name in a:
                 np.testing.assert_allclose(b[name], a[name], rtol=1e-9, atol=1e-12)
         assert (out / "report.html").is_file()
-        assert any(federation.states(0).rglob("*.safetensors")), "soft weights are kept beside the node's data"
+        assert any(federation.states(0).rglob("*.safetensors")), "soft weights are not stored at the node"
         assert (tmp_path / "work" / "superlink.db").is_file()
         assert too_open(tmp_path / "work") == []
-        assert stat.S_IMODE(out.stat().st_mode) & 0o077, "the run itself is as open as any other"
+        assert stat.S_IMODE(out.stat().st_mode) & 0o077, "the run folder is private, unlike other run folders"
         for why, child in strangers.items():
             assert child.exit_code() not in (None, 0), f"a node that should be refused ({why}) has not ended"
             assert why in child.log.read_text()
@@ -124,12 +124,12 @@ def test_a_method_over_processes_equals_the_simulated_one_and_nothing_is_left(tm
         assert federation.ended() == list(strangers.values())
         children = [federation.superlink, federation.superexec, *(federation.nodes[i] for i in range(NODES))]
         pids = [pid for child in children for pid in child.members()]
-        assert len(pids) >= 2 + 2 * NODES  # every node has a program that starts its app
+        assert len(pids) >= 2 + 2 * NODES  # every node has another process that starts its app
     assert all(child.exit_code() is not None for child in children)
     assert gone(pids)
 
 
-def test_a_program_is_ended_with_what_it_has_started(tmp_path):
+def test_a_program_is_ended_with_all_processes_that_it_has_started(tmp_path):
     shell = ["/bin/sh", "-c", "sleep 60 & sleep 60"]
     for end in (Child.kill, lambda one: one.end(1.0)):
         one = Child("shell", shell, tmp_path / "log", dict(os.environ))
@@ -141,9 +141,9 @@ def test_a_program_is_ended_with_what_it_has_started(tmp_path):
         assert gone(pids)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell a process that its parent was killed")
-def test_a_killed_parent_takes_its_programs_along(tmp_path):
-    """The parent reads the one file that it needs: importing the package would take seconds."""
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not end a process with its killed parent")
+def test_the_programs_of_a_killed_parent_are_killed(tmp_path):
+    """The parent reads a single file, because importing the package would take seconds."""
     source = (
         "import os, runpy, sys, time\n"
         f"Child = runpy.run_path({str(child_module.__file__)!r})['Child']\n"
@@ -160,7 +160,7 @@ def test_a_killed_parent_takes_its_programs_along(tmp_path):
     assert gone([pid])
 
 
-def test_the_reason_is_what_flower_says_with_its_exit_code(tmp_path):
+def test_the_reason_is_flowers_text_next_to_the_exit_code(tmp_path):
     log = tmp_path / "log"
     log.write_text("\x1b[91mERROR\x1b[0m: Exit Code: 305\n[code: 2004] No.\n\nFor more information, visit\nDone\n")
     assert reason(log) == "[code: 2004] No."
@@ -168,20 +168,20 @@ def test_the_reason_is_what_flower_says_with_its_exit_code(tmp_path):
     assert reason(log) == "ERROR: [Errno 98] address already in use"
 
 
-def test_private_files_are_private_and_made_once(tmp_path):
+def test_private_files_are_private_and_created_once(tmp_path):
     files, key = Certificates.at(tmp_path / "tls"), NodeKey.at(tmp_path / "keys" / "node")
     assert too_open(tmp_path / "tls") == too_open(tmp_path / "keys") == []
     before = files.key.read_bytes(), key.private.read_bytes()
     Certificates.at(tmp_path / "tls"), NodeKey.at(tmp_path / "keys" / "node")
     assert (files.key.read_bytes(), key.private.read_bytes()) == before
     load_ssh_public_key(key.public.read_bytes())
-    key.private.unlink()  # as after a kill between the two halves
+    key.private.unlink()  # as after a kill between the two files
     assert NodeKey.at(tmp_path / "keys" / "node").private.read_bytes() != before[1]
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files.certificate, files.key)  # the key belongs to the certificate
 
 
-def test_an_open_folder_of_an_earlier_version_is_closed(tmp_path):
+def test_an_open_folder_of_an_earlier_version_is_made_private(tmp_path):
     for part in ("work", "work/logs", "work/keys"):
         (tmp_path / part).mkdir(mode=0o755)
     make_private_folder(tmp_path / "work")
@@ -191,21 +191,21 @@ def test_an_open_folder_of_an_earlier_version_is_closed(tmp_path):
     assert stat.S_IMODE((tmp_path / "work" / "superlink.db").stat().st_mode) == 0o600
 
 
-def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_an_unwritable_file_is_an_error_in_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     for call in (make_private_folder, lambda path: write_private(path, b"x"), Certificates.at, NodeKey.at):
         with pytest.raises(StorageError, match="cannot be written"):
             call(tmp_path / "file" / "below")
 
 
-def test_a_superlink_that_is_gone_is_one_sentence(tmp_path):
+def test_a_superlink_that_has_ended_is_an_error_in_one_sentence(tmp_path):
     key = NodeKey.at(tmp_path / "node").public
     control = Control(f"127.0.0.1:{free_ports(1)[0]}", Certificates.at(tmp_path / "tls").ca)
     assert not control.answers()
     run = LocalRun(7, tmp_path / "log", control)
     calls = (control.nodes, lambda: control.register(key), lambda: control.start(b""), run.stop, run.status)
     for call in (*calls, lambda: run.wait(1.0)):
-        with pytest.raises(RunError, match=r"the SuperLink cannot be asked to .*refused$"):
+        with pytest.raises(RunError, match=r"the SuperLink did not .*refused$"):
             call()
 
     def watch() -> None:
@@ -216,18 +216,18 @@ def test_a_superlink_that_is_gone_is_one_sentence(tmp_path):
     control.close()
 
 
-def test_warnings_are_read_from_a_log_of_flowers(tmp_path):
+def test_warnings_are_read_from_a_log_of_flower(tmp_path):
     log = tmp_path / "log"
     assert warnings_in(log) == []
     log.write_text("\x1b[92mINFO \x1b[0m:  a\n\x1b[93mWARNING \x1b[0m:   node 3: no\nWARNING : not yet at its e")
     assert warnings_in(log) == ["node 3: no"]
 
 
-def test_an_app_is_written_once_and_takes_any_setting(tmp_path):
+def test_an_app_is_written_once_and_accepts_any_setting(tmp_path):
     write_app(tmp_path / "my fed")
     assert read_project(tmp_path / "my fed")["project"]["name"] == "my-fed"
     assert make_bundle(tmp_path / "my fed", {"restarts": 3}) != make_bundle(tmp_path / "my fed", {"restarts": 4})
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         write_app(tmp_path / "my fed")
     with pytest.raises(ConfigError, match="coterie flower init"):
         read_project(tmp_path)

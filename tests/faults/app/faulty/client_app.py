@@ -1,13 +1,13 @@
-"""The ordinary node, whose answers go wrong where a file tells it so.
+"""An ordinary node whose answers can be made faulty by a file of orders.
 
-The node's config names a folder (`orders`). There, for node 2::
+The node config has a folder (`orders`) with these files for node 2::
 
-    node-2.json     {"3": "nan"}: what to do in round 3, one of `FAULTS`, an attack, "raise", or "hold" the answer;
-                    {"hello": "classes 10^10"}: the same for any other task
-    node-2.log      one line for each message that was begun, "round 3" or a task's name
-    go-3            those that hold in round 3 may go on
+    node-2.json     {"3": "nan"}: order for round 3, one of `FAULTS`, an attack, "raise", or "hold" the answer;
+                    {"hello": "classes 10^10"}: order for any other task
+    node-2.log      one line for each message that the node has started to process, "round 3" or the name of a task
+    go-3            exists when nodes that hold their answers in round 3 may continue
 
-Attacks are those of tests/flower/attacks.py, whose path is in the node's config (`attacks`).
+Attacks are those of tests/flower/attacks.py, whose path is in the node config (`attacks`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from faulty.data import population
 
 ROUND = "local-round"
 HELD = 600.0
-"""Seconds after which a node that is held gives up: the test is over long before."""
+"""Longest time for which a node holds an answer, in seconds; tests end much earlier."""
 
 
 def load(context: Context) -> FederatedDataset:
-    """The clients of this node."""
+    """Return the clients of this node."""
     node, nodes = (int(context.node_config[name]) for name in ("partition-id", "num-partitions"))
     return population(node, of=nodes)
 
 
 def misbehave(message: Message, context: Context, call: Callable[[Message, Context], Message]) -> Message:
-    """Serve a message as ordered; without an order as it should be."""
+    """Serve a message according to the orders, or normally without an order."""
     task = task_of(message.content)
     folder = Path(str(context.node_config["orders"]))
     name = f"node-{context.node_config['partition-id']}"
@@ -58,8 +58,8 @@ def misbehave(message: Message, context: Context, call: Callable[[Message, Conte
     if order in attacks:
         answer = Message(attacks[order](answer.content), reply_to=message)
     if order in FAULTS:
-        said = read_answer(answer.content, task)
-        answer = Message(answer_content(task, Answer(FAULTS[order](said.reply), said.lost)), reply_to=message)
+        honest = read_answer(answer.content, task)
+        answer = Message(answer_content(task, Answer(FAULTS[order](honest.reply), honest.lost)), reply_to=message)
     return answer
 
 
@@ -90,6 +90,6 @@ FAULTS: Mapping[str, Callable[[Reply], Reply]] = {
     "foreign": lambda reply: replace(reply, clients=("somebody else", *reply.clients[1:])),
     "huge": _with_change(lambda change: change * 1e6),
 }
-"""What is sent instead."""
+"""Functions that change the reply."""
 
 app = make_client_app(load, mods=[misbehave])

@@ -1,4 +1,4 @@
-"""Nine small clients in two groups, spread over the nodes; a simulation has them all."""
+"""Nine small clients in two groups, divided among the nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SIZES = (4, 9, 6, 12, 5, 20, 8, 15, 7)
 
 
 def names(node: int, of: int) -> tuple[str, ...]:
-    """The clients of one of so many nodes."""
+    """Return the clients of one node; `of` is the number of nodes."""
     return tuple(f"site-{i}" for i in range(node, len(SIZES), of))
 
 
 def population(*nodes: int, of: int) -> FederatedDataset:
-    """The clients of some of so many nodes.
+    """Return the data of the clients of some nodes; `of` is the number of nodes.
 
-    Two classes, so that a run has few exchanges after its last round: for linear models the report asks for more.
+    The target has two classes, because a run of linear models has more exchanges after its last round.
     """
     random = np.random.default_rng(5)
     teachers = random.standard_normal((2, 4))

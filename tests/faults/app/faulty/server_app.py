@@ -1,4 +1,4 @@
-"""The server as everybody would write it."""
+"""An ordinary server app."""
 
 from coterie.flower.server import make_server_app
 
