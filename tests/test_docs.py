@@ -51,7 +51,7 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.mark.filterwarnings("ignore:the group of")  # which a page is about
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
-    if page.name == "flower.md":
+    if page.name.startswith("flower"):
         pytest.importorskip("flwr", reason="the page is about coterie[flower]")
     monkeypatch.chdir(tmp_path)
     with patch.dict(MEASURES):  # a page may add some

@@ -20,8 +20,8 @@ RUN = os.environ.get("COTERIE_DOCS_RUN", "true") == "true"
 """Whether the tutorials are run."""
 
 
-MEASUREMENTS = ("scoreboard.md", "defaults.md")
-"""Pages that commands write, after long runs; a checkout may be without them."""
+SCOREBOARD = "scoreboard.md"
+"""The page that `coterie scoreboard` writes after a long run; a checkout may be without it."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -31,7 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for kind, title in GROUPS.items():
         methods.append({title: [f"methods/{page_name(each)}" for each in listed_methods() if each.groups.kind == kind]})
     _replace(config.nav, "Methods", methods)
-    _replace(config.nav, "Benchmarks", ["benchmarks.md", *(each for each in MEASUREMENTS if (docs / each).is_file())])
+    _replace(config.nav, "Scoreboard", [SCOREBOARD] if (docs / SCOREBOARD).is_file() else [])
     for title, folder in {"API": "reference/api", "Command line": "reference/cli"}.items():
         pages = sorted(path.relative_to(docs).as_posix() for path in (docs / folder).glob("*.md"))
         _replace(config.nav, title, sorted(pages, key=lambda name: not name.endswith("index.md")))
