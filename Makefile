@@ -57,7 +57,7 @@ dist: $(READY)
 test-dist: dist
 	$(BIN)/pytest tests/dist -m dist
 
-# Writes the results in papers/reproductions.jsonl as a page; `coterie reproduce NAME` adds to them.
+# Writes the results in papers/reproductions.jsonl as pages; `coterie reproduce NAME` adds to them.
 reproductions: $(READY)
 	$(BIN)/coterie reproduce --page docs/reproductions.md
 

@@ -16,10 +16,10 @@ from mkdocs.config import load_config
 from coterie.cli.about import families, listed_methods
 from coterie.cli.main import cli
 from coterie.cli.reference import NOTE, generated_endings, generated_pages, page_name
-from coterie.experiments.page import page
+from coterie.experiments.page import pages
 from coterie.experiments.reproduce import RESULTS
 from coterie.training.measures import MEASURES
-from papers import REPRODUCTIONS
+from papers import PAPERS
 from website.links import rewritten
 from website.pictures import PICTURES, drawn
 from website.tutorials import cells_of, notebook, run_cells
@@ -87,8 +87,8 @@ def test_generated_pages_are_fresh():
         assert (ROOT / "docs" / path).read_text() == text, f"{path} is stale: run 'make docs'"
     for path, text in generated_endings().items():
         assert (ROOT / "docs" / path).read_text().endswith(text), f"{path} is stale: run 'make docs'"
-    written = page(REPRODUCTIONS.values(), RESULTS)
-    assert (ROOT / "docs" / "reproductions.md").read_text() == written, "run 'make reproductions'"
+    for name, text in pages(PAPERS, RESULTS, "reproductions.md").items():
+        assert (ROOT / "docs" / name).read_text() == text, "run 'make reproductions'"
 
 
 def test_every_generated_page_is_of_something_that_is_there():
