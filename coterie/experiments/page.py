@@ -20,8 +20,8 @@ coterie reproduce ifca-figure3 --quick   # a small version, a minute or two; not
 coterie reproduce ifca-figure3           # run the missing cells and add them to papers/reproductions.jsonl
 ```
 
-The result of a figure or table is *holds* if all tested claims hold, *fails* if none does, and *depends* otherwise: the page
-of the paper shows on what. `make reproductions` writes these pages.
+The result of a figure or table is *holds* if all tested claims hold, *fails* if none does, and *depends* otherwise: the
+page of the paper shows on what. `make reproductions` writes these pages.
 """
 READING = "The tables compare the paper's figures with Coterie's. In parentheses: the number of seeds."
 
