@@ -36,7 +36,7 @@ EVERYWHERE = {
     r"beside": "'next to', 'compared with', 'in addition to'",
     r"headed|heads on one body": "'cluster heads on a shared body'",
     r"one's own": "'your own'",
-    r"greetings?|introductions?": "'onboarding', 'first message'",
+    r"greetings?|introductions": "'onboarding', 'first message'",
 }
 """Patterns of whole words that no text contains, and what to write instead."""
 
