@@ -2,14 +2,14 @@
 
     python benchmarks/adaptive.py            # K from 1 to 50, against FedAvg
     python benchmarks/adaptive.py --cnn      # the same with convolutions, K from 1 to 10
-    python benchmarks/adaptive.py --clients  # 100 to 10,000 small clients: what comparing them costs
+    python benchmarks/adaptive.py --clients  # 100 to 10,000 small clients: cost of comparing them
 
-Random data, 2 local epochs, batches of 20, one thread. K is held by a rho that no distance reaches and by removing
-nothing. What is compared runs in turns in one process, round by round; the medians of the processor time count.
-FedAvg does not score with mini-batches; `scored` is its round with a pass that scores its model on all training
-samples. With --clients all are in one cluster, which is the worst case, and every case runs in a process of its own: a
-round in which nobody is compared, one with the default bound, and one that compares all pairs. Memory is the peak
-beyond what was held before the first round.
+Random data, 2 local epochs, batches of 20, one thread. K is fixed by a rho that no distance reaches and without
+removals. The methods alternate round by round in one process; the figures are medians of the processor time. FedAvg
+does not score with mini-batches; `scored` is its round with a pass that scores its model on all training samples. With
+--clients all clients are in one cluster, which is the worst case, and every case runs in its own process: a round
+without comparisons, one with the default bound, and one that compares all pairs. Memory is the peak beyond what was
+used before the first round.
 """
 
 import argparse

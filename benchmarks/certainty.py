@@ -40,7 +40,7 @@ EDGES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.93, 0.97, 0.99, 1.0)
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is drawn for one seed."""
+    """Clients of one seed, and the settings of their run."""
 
     seed: int
     learner: str

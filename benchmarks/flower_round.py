@@ -1,4 +1,4 @@
-"""A round over a real SuperLink and three real SuperNodes, beside bare Flower doing the same exchange.
+"""A round over a real SuperLink and three real SuperNodes, compared with the same exchange in plain Flower.
 
     python benchmarks/flower_round.py [--sizes 0,1,20] [--rounds 15]
 

@@ -1,7 +1,7 @@
-"""Liars among the clients: what robust means within clusters save, and what they cost where nobody lies.
+"""Attackers among the clients: gains of robust aggregation within clusters, and its cost without attackers.
 
     python benchmarks/poisoning.py [--seeds 5] [--data rotated-digits] [--kinds noise,scale] [--shares 0.2] [--jobs 2]
-    python benchmarks/poisoning.py --cost     # what rows instead of sums cost where nobody lies
+    python benchmarks/poisoning.py --cost     # cost of rows instead of sums, without attackers
 
 IFCA with each way to combine the members' changes; 0, 10, 20 or 30 % of the clients lie, drawn whatever their true
 group is. Scores are those of honest clients: the mean over seeds and the standard deviation over seeds; so is the ARI
@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Figures:
-    """What came out of it."""
+    """Result of a run."""
 
     score: float
     """Accuracy, or root mean squared error."""
@@ -96,7 +96,7 @@ def show(name: str, lies: list[str | None], seeds: int, jobs: int | None) -> Non
         if len(same) == len(WAYS[name]) * seeds:
             for way in WAYS[name]:
                 figures = row([found[other] for other in same if other.combine == way])
-                print(f"{cell.poison or 'nobody lies':<22} {way:<22} {figures}", flush=True)
+                print(f"{cell.poison or 'no attackers':<22} {way:<22} {figures}", flush=True)
 
 
 def show_cost(repeats: int = 3) -> None:
@@ -120,10 +120,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", choices=sorted(WAYS), help="only this one")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of lies; none: nobody lies")
-    parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="of attackers")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of attacks; none: no attackers")
+    parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="shares of attackers")
     parser.add_argument("--jobs", type=int, help="runs at a time; unset: one a core")
-    parser.add_argument("--cost", action="store_true", help="only what rows cost")
+    parser.add_argument("--cost", action="store_true", help="measure only the cost of rows")
     chosen = parser.parse_args()
     if chosen.cost:
         show_cost()

@@ -1,11 +1,11 @@
-"""What privacy costs: accuracy and ARI against epsilon, for local and central noise and several numbers of clients.
+"""Cost of privacy: accuracy and ARI against epsilon, for local and central noise and several numbers of clients.
 
     python benchmarks/private.py [--clients 40 400 4000] [--epsilon 2 8 32] [--seeds 3] [--clip 1]
 
 Rotated digits, logistic regression (650 parameters a cluster), 10 rounds of 10 full-batch steps, delta 1e-5. There are
-only 1440 digits to train on, so each client draws 30 of its rotation with replacement: more clients mean less noise
-in a mean here, not more to learn from. Means and standard deviations over seeds. Private runs have one random start,
-and so have those without privacy beside them.
+only 1440 training digits, so each client draws 30 of its rotation with replacement: more clients mean less noise in a
+mean, not more information. Means and standard deviations over seeds. All runs have one random start, with and without
+privacy.
 """
 
 from __future__ import annotations

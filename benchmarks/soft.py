@@ -111,7 +111,7 @@ class Ours:
 
 
 class FedAvgScored(Ours):
-    """A round of FedAvg, and its model scored on everybody's training samples."""
+    """A round of FedAvg, and its model scored on the training samples of all clients."""
 
     def __call__(self) -> None:
         super().__call__()
@@ -172,7 +172,7 @@ class Loop:
 
 
 def difference(ours: Ours, loop: Loop) -> float:
-    """Of the models, the largest over the largest entry."""
+    """Return the largest difference of the models, relative to the largest entry."""
     pairs = zip(ours.state.clusters.models(), loop.models, strict=True)
     return max(float((a[name] - b[name]).abs().max() / b[name].abs().max()) for a, b in pairs for name in b)
 

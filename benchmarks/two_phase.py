@@ -41,7 +41,7 @@ class Case:
     noise: float = 0.2
     learner: str = "linear"
     change: Callable[[np.ndarray], np.ndarray] = lambda x: x
-    """What is done to independent standard normal features."""
+    """Transformation of independent standard normal features."""
 
 
 def correlated(x: np.ndarray, rho: float = 0.8) -> np.ndarray:

@@ -231,7 +231,7 @@ def third_workload() -> None:
 
 
 def memory() -> None:
-    """What a round of W1 takes on top of its data, by the peak resident size."""
+    """Measure the memory of a round of W1 in addition to its data, by the peak resident size."""
     plan = first_plan(4800, 50)
     state = initialize(plan).state
     data = plan.data.train.x.numpy().nbytes + plan.data.train.y.numpy().nbytes

@@ -1,4 +1,4 @@
-"""Real grouped data: held-out error of clustered models beside what a statistician would fit.
+"""Real grouped data: held-out error of clustered models, compared with the usual statistical models.
 
 No paper: two data sets with a regression in every group and no known clusters. Every seed holds out another quarter of
 each client's rows. The figures are the root mean squared error of each client on its own held-out rows, averaged over
@@ -63,7 +63,7 @@ class Fit:
         return 0
 
     def measure(self, folder: Path) -> Figures:
-        """Closed forms and one likelihood: nothing to go on with."""
+        """Fit from the start: closed forms and one likelihood need no checkpoint."""
         errors = FITS[self.model](scenario(self.data, seed=self.seed))
         return {"rmse": float(errors.mean()), "worst_tenth": worst_tenth(errors, higher_is_better=False)}
 
@@ -123,7 +123,7 @@ def _row(found: Found, data: str, row: str) -> list[str]:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """Who beats whom, by the mean over seeds of the mean over clients; the same held-out rows for all."""
+    """Compare the methods by the mean over seeds of the mean over clients; all have the same held-out rows."""
     made = []
     for data in DATA:
         for method in CLUSTERED:

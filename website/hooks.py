@@ -49,7 +49,7 @@ def _replace(items: list[Any] | None, title: str, pages: list[Any]) -> None:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add documents beside docs, tutorials with what their cells print, and source files that pages name."""
+    """Add documents outside docs, tutorials with the output of their cells, and source files that pages name."""
     made: dict[str, str] = {
         page: (ROOT / document).read_text() for document, page in DOCUMENTS.items() if page != "index.md"
     }

@@ -105,7 +105,7 @@ def local(picture: Picture) -> None:
         picture.line((at[0], 115), (at[0], 176), COLOURS[group], arrow=True)
         picture.client(at, COLOURS[group])
     picture.text((WIDTH / 2, 30), "no server: every client trains alone")
-    picture.caption("clients; the colour is the group, which nobody knows", 232)
+    picture.caption("clients; the colour is the group, which is unknown", 232)
 
 
 def one_model(picture: Picture) -> None:
@@ -197,7 +197,7 @@ def grow(picture: Picture) -> None:
             picture.mixture((470 + 50 * step, y + (step - 1) * 5), share, 11)
         picture.line((398, y), (450, y), COLOURS[index], 1.5, arrow=True)
     picture.text((WIDTH / 2, 20), "the number of clusters grows by splits and shrinks by removals")
-    picture.caption("clients are mixtures of the clusters; whole models or heads on one body", 238)
+    picture.caption("clients are mixtures of the clusters; whole models, or heads on a shared body", 238)
 
 
 def _cloud(picture: Picture, centre: Point, colour: str, turn: float) -> None:

@@ -74,7 +74,7 @@ class Seen(Grid):
 
 
 def processor_seconds(sessions: set[int]) -> float:
-    """Of all processes that belong to these sessions or did so, as Linux counts them."""
+    """Return the processor time of all present and past processes of these sessions, as Linux counts it."""
     total = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

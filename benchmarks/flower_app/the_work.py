@@ -1,4 +1,4 @@
-"""What both kinds of exchange have in common: samples, network, settings. Imports nothing but torch and numpy."""
+"""Common parts of both kinds of exchange: samples, network, settings. Imports nothing but torch and numpy."""
 
 import json
 import os

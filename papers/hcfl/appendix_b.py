@@ -145,7 +145,7 @@ def _middle(values: Sequence[float]) -> str:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """What theorem B.12 and remark B.13 say, as far as it can be measured."""
+    """Return the measurable claims of theorem B.12 and remark B.13."""
     return [
         _linear(found),
         _exact(found),
@@ -162,7 +162,7 @@ def claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _linear(found: Found) -> Claim:
-    """Of the balanced groups, every seed by itself."""
+    """Return the claim of linear convergence for balanced groups, in every seed."""
     text = f"without noise and drift convergence is linear: R^2 of log distance is above {STRAIGHT} in every seed"
     straight, last = (values_of(found, BALANCED.title, name) for name in ("straight", "last"))
     if not last:

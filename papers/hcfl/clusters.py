@@ -1,4 +1,4 @@
-"""What the clusters are: their number over the rounds, their cost, their classes (figure 4, tables 11 and 13).
+"""The clusters: their number over the rounds, their cost, their classes (figure 4, tables 11 and 13).
 
 Guo, Tang, Lin 2025, on a small scale.
 """
@@ -113,7 +113,7 @@ TABLE13_GRID: Grid = tuple((setting, (PLUS_FOR_12,)) for setting in TABLE13_SETT
 
 
 def _table13(found: Found, quick: bool) -> list[Table]:
-    """Of each seed: how many training samples of a class are in which cluster."""
+    """Return a table for each seed: number of training samples of each class in each cluster."""
     tables = []
     for setting in TABLE13_SETTINGS:
         for seed, counts in _counts(found, setting).items():

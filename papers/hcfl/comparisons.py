@@ -85,7 +85,7 @@ def _table1_claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _main_claims(found: Found, setting: Setting, baselines: tuple[Row, ...]) -> list[Claim]:
-    """What the paper reads off its tables of methods (A to E), and the order of those whose K is given."""
+    """Return the claims of the paper from its tables of methods (A to E), and the order of methods with a given K."""
     fesem, fedem, fedrc = PLUS_FESEM[-1], PLUS_FEDEM[-1], PLUS_FEDRC[-1]
     by_rho = "as rho rises from 0.05 to 0.3"
     return [

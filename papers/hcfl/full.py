@@ -87,7 +87,7 @@ class Network:
         ]
 
     def tables(self, found: Found, quick: bool) -> list[Table]:
-        """The paper beside each figure."""
+        """Return a table with the paper's value next to each figure."""
         header = ["method"]
         for name in ("Val", "Test", "K"):
             header += [f"{name}: paper", *(f"{start} start" for start in STARTS)]
@@ -102,7 +102,7 @@ class Network:
         return texts
 
     def claims(self, found: Found, quick: bool) -> list[Claim]:
-        """What the paper says of HCFL+, for each start."""
+        """Return the paper's claims about HCFL+, for each start."""
         return [_best_with_newcomers(found, self.rows, start) for start in STARTS]
 
 

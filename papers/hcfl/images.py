@@ -1,4 +1,4 @@
-"""What the small versions of the tables of Guo, Tang, Lin 2025 share: data, methods, figures, rows and verdicts.
+"""Common parts of the small versions of the tables of Guo, Tang, Lin 2025: data, methods, figures, rows and verdicts.
 
 All tables share one family of cells: a run that several tables show is made once.
 """
@@ -153,7 +153,7 @@ class MeteredCell(RunCell):
 
 
 def metered(folder: Path, cell: MeteredCell) -> Figures:
-    """What the process of a metered cell does."""
+    """Run a cell in its own process, with its time and memory."""
     data = scenario(cell.scenario, seed=cell.seed, **cell.scenario_options)
     before = forget_peak()
     figures = cell.take(cell, data, cell._result(data, folder))
@@ -247,7 +247,7 @@ NO_FIGURES = ("", "", "")
 
 
 def comparison(found: Found, setting: Setting, rows: Sequence[Row], paper: Paper | None = None) -> Table:
-    """Val, Test and K of methods, the paper's beside them if it has them."""
+    """Return Val, Test and K of methods, next to the paper's values if it has them."""
     title = f"{setting.title}, percent"
     if paper is None:
         header = ["method", "Val: best round", "last round", "Test: best round", "last round", "K in use"]
@@ -314,7 +314,7 @@ def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], wo
 
 
 def named(figure: str) -> str:
-    """What a figure is called in a claim."""
+    """Return the name of a figure in a claim."""
     return {**SHOWN, "val at best test": "Val in the round of the best Test"}.get(figure, figure)
 
 

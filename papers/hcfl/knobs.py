@@ -1,4 +1,4 @@
-"""What the settings of HCFL+ do to its accuracy and to the number of clusters, beside reference figures.
+"""Effect of the settings of HCFL+ on its accuracy and the number of clusters, compared with reference figures.
 
 Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved Methodologies, 2025,
 tables 3, 6 and 7 and figure 3 on a small scale: recipe A of `hcfl-reference`, one setting changed at a time.

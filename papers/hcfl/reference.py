@@ -1,4 +1,4 @@
-"""Diverse shifts at once: personal and general accuracy of soft and hard clusters, beside reference figures.
+"""Diverse shifts at once: personal and general accuracy of soft and hard clusters, compared with reference figures.
 
 Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved Methodologies, 2025, the
 setting of table 1 on a small scale. The reference figures are those of another implementation of the same recipe.
@@ -134,7 +134,7 @@ PLUS_FEDRC = Row(
 FIXED = (ORACLE, LOCAL, FEDAVG, IFCA, IFCA_STARTS, FESEM, FEDEM, FEDRC, FEDRC_BY_SHARE, FEDGMM, FEDSOFT)
 ROWS = (*FIXED, CFL, PLUS_FEDEM, PLUS_FEDRC)
 SWAPPED = (FEDAVG, FEDEM, FEDRC, PLUS_FEDRC)
-"""What the reference has for recipe C."""
+"""Reference figures of recipe C."""
 
 
 def rows_of(recipe: str) -> tuple[Row, ...]:
@@ -179,7 +179,7 @@ def best_and_last(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """A table for each recipe, the reference beside each figure."""
+    """Return a table for each recipe, with the reference next to each figure."""
     header = ["method"]
     for name in ("Val", "Test"):
         header += [f"{name}: reference", "best round", "last round"]
@@ -205,7 +205,7 @@ def count_range(counts: Sequence[float]) -> str:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """What an implementation of this recipe should reach, in the mean over seeds."""
+    """Return the claims that an implementation of this recipe should fulfil, in the mean over seeds."""
     return [
         _bar(found, "A", ORACLE, "test", "is at least 74.5", lambda v: v >= 74.5),
         _bar(found, "A", FEDAVG, "test", "is from 57.5 to 60.5", lambda v: 57.5 <= v <= 60.5),
@@ -260,7 +260,7 @@ REPRODUCTION = Reproduction(
     "Personal and general accuracy where labels, looks and meanings of labels differ from client to client",
     "the setting of Guo, Tang, Lin 2025, table 1, on a small scale",
     "Fashion-MNIST at 14x14 on 64 principal axes, 48 clients of 120 samples, a perceptron 64-64-32-10, K = 3 (CFL and "
-    "HCFL+ start at 1), 2 local epochs in batches of 20 with step size 0.3, 60 rounds (`local`: 30), everybody in "
+    "HCFL+ start at 1), 2 local epochs in batches of 20 with step size 0.3, 60 rounds (`local`: 30), all clients in "
     "every round. CFL: eps1 0.2, eps2 1 (lengths of updates), from round 15. HCFL+: rho 0.3, mu 0 (FedEM) or 0.4 "
     "(FedRC). Val is the accuracy on a client's own 100 held-out samples. Test is that of one newcomer for each "
     "concept with clean images: 1000 labelled ones to choose a model or weights by, 3000 to be judged on. The best of "

@@ -292,7 +292,7 @@ READING = (
     "True models are R times a vector of zeros and ones and starts are zeros and ones, as in the authors' public "
     "code (the text's scaling to length R would make a model of zeros a success for small R); gradients are those "
     "of (y - x.theta)^2, averaged over all clients; ten full starts, never raced, each with three step sizes; "
-    "the matching of models is one to one. The figure in the paper has no numbers to put beside ours: what is "
+    "the matching of models is one to one. The figure in the paper has no numbers to compare with: what is "
     "checked are its trends. With little data (m n / k below 3.8 d) even the least-squares solution with known "
     "groups misses the threshold, so the left edge of (c) and (d) is a property of the threshold."
 )

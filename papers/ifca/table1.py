@@ -106,14 +106,14 @@ def _cell(column: Column, method: str, seed: int, quick: bool) -> RunCell:
 
 
 def _own(scenario: str, method: str, rounds: int) -> dict[str, object]:
-    """What a method needs beyond the options that the scenario suggests."""
+    """Return the options of a method beyond those that the scenario recommends."""
     if method == "fedavg":
         return {"client_weight": "uniform"}
     if method == "ifca":
         return {"stable_after": 10} if scenario == "rotated-mnist" else {}
     if scenario == "rotated-mnist":
         return dict(ALONE)
-    alone = max(1, rounds // 10)  # everybody works in every round, not a tenth of the clients
+    alone = max(1, rounds // 10)  # all clients work in every round, not a tenth of them
     return {"participation": 1.0, "rounds": alone, "evaluate_every": alone}
 
 
@@ -132,7 +132,7 @@ def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """The paper's table with ours beside it."""
+    """Return the paper's table with our figures next to it."""
     header = ["test accuracy, %", *(x for c in COLUMNS for x in (f"{c.name}: paper", "ours"))]
     rows = []
     for method, title in METHODS.items():

@@ -29,7 +29,7 @@ PAPER = {
     "local": "75.85 ± 0.72",
 }
 MORE = ("ifca k=4", "ifca k=5")
-"""What happens for k > 3: the paper has no figures, but says that three clusters stay in use."""
+"""Numbers of clusters above 3: the paper has no figures, but says that three clusters stay in use."""
 ROUNDS, QUICK_ROUNDS, QUICK_WRITERS = 40, 3, 12
 EPOCHS_ALONE = 20
 """Passes of a local model over its writer's images; in the federation a writer makes 8 in 40 rounds."""

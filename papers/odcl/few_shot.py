@@ -1,7 +1,7 @@
 """A one-shot result as the start of IFCA, which Armacki et al. leave as future work, against random starts.
 
 Ten random starts run to the end side by side and the one with the least training loss is kept, as `restarts=10` does.
-Its curve over the rounds stands beside that of IFCA from `init=odcl`.
+Its curve over the rounds is compared with that of IFCA from `init=odcl`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Case:
     rounds: int
     seeds: int
     figures: Sequence[str]
-    """What the curves show: the score of a run; mse: normalised MSE of the models."""
+    """Figure of the curves: the score of a run, or mse, the normalised MSE of the models."""
 
     @property
     def name(self) -> str:

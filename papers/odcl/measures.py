@@ -1,4 +1,4 @@
-"""What the reproductions of ODCL have in common: how models are made and measured, and what a claim looks like.
+"""Common parts of the reproductions of ODCL: models, their measures, and the form of a claim.
 
 Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous
 Environments, 2022.
@@ -31,7 +31,7 @@ PAPER = "Armacki, Bajovic, Jakovetic, Kar 2022"
 
 @dataclass(frozen=True)
 class Shot:
-    """What a one-shot method, or one of its yardsticks, gives every client."""
+    """Models that a one-shot method, or one of its baselines, gives the clients."""
 
     models: Floats
     """(K, P) weights, then the intercept where there is one."""

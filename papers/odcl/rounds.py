@@ -51,7 +51,7 @@ def _matched(values: Sequence[float | None]) -> list[float]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """Of the runs that got there."""
+    """Return the median over the runs that reached the error; None without any."""
     there = _matched(values)
     return median(there) if there else None
 
@@ -288,7 +288,7 @@ def figure5_cells(seeds: int, quick: bool) -> list[Cell]:
 
 
 def figure5_tables(found: Found, quick: bool) -> list[Table]:
-    """Errors of the one-shot methods, and how IFCA does beside them."""
+    """Return the errors of the one-shot methods, and those of IFCA."""
     errors = Table(
         "Normalised MSE: mean ± standard deviation (seeds)",
         ["n", "ODCL-CC, lambda by (13)", "Oracle Averaging"],
@@ -329,7 +329,7 @@ def _shown(value: float | None) -> str:
 
 
 def figure5_claims(found: Found, quick: bool) -> list[Claim]:
-    """What the paper says of both panels, and the bars."""
+    """Return the claims of the paper about both panels, and the bars."""
     ends = {400: (0.86, 0.94), 600: (0.90, 0.98)}
     sizes = SIZES[:1] if quick else SIZES
     made = [

@@ -119,9 +119,9 @@ class Figure:
     quick: Sequence[int]
     ways: Sequence[str]
     claims: Callable[[Found, Sequence[int]], list[Claim]]
-    """What the paper says, for these n."""
+    """The claims of the paper, for these n."""
     bars: Callable[[Found, Sequence[int]], list[Claim]]
-    """What prototypes measured: for all seeds and n."""
+    """Claims from prototypes: for all seeds and n."""
 
     def sizes_of(self, quick: bool) -> Sequence[int]:
         return self.quick if quick else self.sizes
@@ -350,7 +350,7 @@ FIGURE2 = _reproduction(
     "Ten groups of linear models: error over samples a client",
     "figure 2",
     "m = 100, K = 10, d = 20. The lambda of section 5 is drawn from (13) with the true clusters, or is its upper end "
-    "where (13) is empty: an oracle's choice, which no server can make; beside it the path, which needs no "
+    "where (13) is empty: an oracle's choice, which no server can make. The path, in comparison, needs no "
     "truth. K-means++ is the best of ten greedy seedings. The best possible clustering gives Oracle Averaging, so that "
     "is what every clustering is compared with. The bars are means of ten drawings, and so are ours: over sixty other "
     "seeds Cluster Oracle over Oracle Averaging is 0.87 at n = 200 and lower over upper end of (13) is 6.3 at n = 50, "

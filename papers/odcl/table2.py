@@ -113,7 +113,7 @@ class Ifca(AtOnce):
 
     def measure(self, folder: Path) -> Figures:
         data = images(self.dataset, self.noise, self.seed)
-        # float32 as the images are: a third faster, and nothing here is told to more than three digits
+        # float32, as the images are: a third faster, and no figure here has more than three digits
         common: dict[str, Any] = {"dtype": "float32", "seed": self.seed, "restarts": 1}
         run = {"lr": self.lr, "rounds": self.rounds, "evaluate_every": self.rounds, **EXCHANGES[self.exchange]}
         with warnings.catch_warnings():
@@ -141,7 +141,7 @@ def images(dataset: str, noise: str, seed: int) -> FederatedDataset:
 
 
 def mean_accuracy(data: FederatedDataset, models: Floats, groups: Ints) -> float:
-    """Of binary models (K, P) without intercept, each client with that of `groups` (m,) on its own test images."""
+    """Return the accuracy of binary models (K, P) without intercept, each client with that of `groups` (m,)."""
     assert data.test is not None
     spans = np.stack([data.test.starts, data.test.stops], axis=1)
     shared, place = np.unique(spans, axis=0, return_inverse=True)
@@ -186,7 +186,7 @@ class Column:
     dataset: str
     noise: str
     seeds: int
-    """Of the one-shot methods, at most."""
+    """Largest number of seeds of the one-shot methods."""
     runs: Mapping[Run, int]
     """Runs of IFCA, each with its number of seeds at most."""
 

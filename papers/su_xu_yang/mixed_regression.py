@@ -2,8 +2,8 @@
 
 A trial draws true models and data and runs every method of a figure on them. The error is eq. (6): the largest
 distance of a found model to its true one under the best matching. Left panels: the two-phase method with s = 1, 5, 10
-local steps and with FedProx. Right panels: it beside FedAvg, one-shot clustering, IFCA (phase 2 from a random start)
-and the oracle (phase 2 from the true models), all with s = 5.
+local steps and with FedProx. Right panels: it is compared with FedAvg, one-shot clustering, IFCA (phase 2 from a random
+start) and the oracle (phase 2 from the true models), all with s = 5.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def _rounds(values: Sequence[float | None]) -> list[str]:
 
 
 def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
-    """What the paper says, with the tolerances that prototypes gave; at the full number of rounds only."""
+    """Return the claims of the paper, with tolerances from prototypes; at the full number of rounds only."""
     seeds = found.get(setting.title, {})
     everybody = list(seeds.values())
     covered = [f for f in seeds.values() if f["covered"]]
