@@ -31,11 +31,17 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for kind, title in GROUPS.items():
         methods.append({title: [f"methods/{page_name(each)}" for each in listed_methods() if each.groups.kind == kind]})
     _replace(config.nav, "Methods", methods)
-    _replace(config.nav, "Scoreboard", [SCOREBOARD] if (docs / SCOREBOARD).is_file() else [])
+    if (docs / SCOREBOARD).is_file():
+        _section(config.nav, "Benchmarks").append(SCOREBOARD)
     for title, folder in {"API": "reference/api", "Command line": "reference/cli"}.items():
         pages = sorted(path.relative_to(docs).as_posix() for path in (docs / folder).glob("*.md"))
         _replace(config.nav, title, sorted(pages, key=lambda name: not name.endswith("index.md")))
     return config
+
+
+def _section(items: list[Any] | None, title: str) -> list[Any]:
+    """Return the pages of a section at the top of the navigation."""
+    return next(each[title] for each in items or () if isinstance(each, dict) and title in each)
 
 
 def _replace(items: list[Any] | None, title: str, pages: list[Any]) -> None:

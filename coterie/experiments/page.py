@@ -93,7 +93,7 @@ def _page_of(paper: Paper, found: Sequence[Judged], summary: str) -> str:
 
 def _score(found: Sequence[Judged]) -> str:
     holding, failing, not_run = (sum(each.count(verdict) for each in found) for verdict in VERDICTS)
-    return f"{holding} of {holding + failing} tested claims hold; {not_run} were not tested."
+    return f"{holding} of {holding + failing} tested claims hold{f'; {not_run} were not tested' if not_run else ''}."
 
 
 def _summary(found: Iterable[Judged], page: str) -> str:
