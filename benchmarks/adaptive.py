@@ -30,12 +30,12 @@ from coterie.training.planning import Plan
 ROUNDS, FEW_ROUNDS, WARM = 21, 3, 2
 CLIENTS = (100, 300, 1000, 3000, 10_000)
 ALL_PAIRS = 3000
-"""Up to so many clients; the distances of all pairs of 10,000 take tens of gigabytes."""
+"""Largest number of clients; the distances of all pairs of 10,000 need tens of gigabytes."""
 NEVER = 1e9
 RECIPE = WORKLOADS[0]
 CONVOLVING, FEW_HEADS = WORKLOADS[3], (1, 3, 10)
 LARGE = replace(RECIPE, clients=max(GROWTH))
-"""Where there are more heads than clients of the recipe."""
+"""Number of clients if there are more heads than clients of the recipe."""
 SMALL = replace(RECIPE, samples=20)
 BOUNDS: dict[str, tuple[SplitByGap, ...]] = {
     "nobody": (SplitByGap(NEVER, warmup=sys.maxsize),),
@@ -45,12 +45,12 @@ BOUNDS: dict[str, tuple[SplitByGap, ...]] = {
 
 
 def plus(work: Workload, K: int, backbone: str) -> Plan:
-    """HCFL+ with K heads that stay."""
+    """HCFL+ with a fixed number of K heads."""
     return plan_of(work, "hcfl+", clusters=K, backbone=backbone, rho=NEVER, remove=False)
 
 
 def compare(work: Workload, backbone: str, K: int) -> None:
-    """Print a round with K heads over one of FedAvg, bare and with its model scored."""
+    """Print the time of a round with K heads over one of FedAvg, without and with scores of its model."""
     single = plan_of(work, "fedavg")
     rounds = FEW_ROUNDS if work is CONVOLVING else ROUNDS
     bare, scored, ours = in_turns([Ours(single), FedAvgScored(single), Ours(plus(work, K, backbone))], rounds, WARM)

@@ -192,7 +192,7 @@ def candidates(result: coterie.Result, draw: Draw) -> dict[str, list[float]]:
 
 
 def measured(seed: int) -> dict[str, Any]:
-    """Return what one seed shows."""
+    """Return the figures of one seed."""
     scenario = Scenario.drawn(seed)
     draw = Draw.of(scenario)
     result = fitted(scenario, draw, scenario.groups)

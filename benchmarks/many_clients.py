@@ -37,7 +37,7 @@ from coterie.tiers.view import View
 from coterie.training.planning import prepare
 
 CLIENTS, ALL_PAIRS = (1000, 3000, 10_000), 3000
-"""All pairs of 10,000 take minutes, and their eigenvectors longer."""
+"""Largest number of clients for all pairs: those of 10,000 need minutes, and their eigenvectors longer."""
 PARAMETERS, FEATURES, SAMPLES = 6570, 64, 20
 LENGTH, TAU = 2.0, 0.1
 """Length of the noise, and StoCFL's threshold: cosines are 0.2 in a group and 0 between groups."""
@@ -46,7 +46,7 @@ Groups = list[set[int]]
 
 
 def group(clients: int) -> torch.Tensor:
-    """(clients,) every other one is of the second group."""
+    """(clients,) every second client is of the second group."""
     return torch.arange(clients) % 2
 
 
@@ -72,7 +72,7 @@ def view_of(clients: int, arrived: bool) -> View:
 
 
 def decision(step: ProcedureStep, view: View) -> Callable[[], Groups]:
-    """The server's step."""
+    """Return the server's step."""
 
     def decide() -> Groups:
         decided = step.server_propose(view)
@@ -82,7 +82,7 @@ def decision(step: ProcedureStep, view: View) -> Callable[[], Groups]:
 
 
 def grouping(clients: int, most: int) -> Callable[[], Groups]:
-    """PACFL's start: samples lie near one of two planes."""
+    """Return the initialisation of PACFL: samples lie near one of two planes."""
     random = np.random.default_rng(0)
     planes = random.standard_normal((2, 2, FEATURES))
     x = random.standard_normal((clients, SAMPLES, 2)) @ planes[group(clients).numpy()]

@@ -28,7 +28,7 @@ WAYS = {
     "rotated-digits": ("mean", "median", "trimmed:share=0.3", "krum:attackers=5", "krum:attackers=5,keep=5"),
     "mixed-regression": ("mean", "median", "trimmed:share=0.3", "krum:attackers=12", "krum:attackers=12,keep=12"),
 }
-"""Clusters have 15 and 40 members if the groups are found, of whom about 30 % are borne."""
+"""Clusters have 15 and 40 members if the groups are found; the bounds tolerate about 30 % of attackers."""
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"rotated-digits": {"rounds": 25}, "mixed-regression": {"rounds": 30}}
 NOBODY = "none"
 KINDS = (NOBODY, "sign-flip", "scale", "noise", "label-flip")
@@ -37,7 +37,7 @@ SHARES = (0.1, 0.2, 0.3)
 
 @dataclass(frozen=True)
 class Cell:
-    """One run."""
+    """A run."""
 
     data: str
     poison: str | None
@@ -56,7 +56,7 @@ class Figures:
 
 
 def run(cell: Cell) -> Figures:
-    """Train it."""
+    """Train."""
     data = coterie.scenario(cell.data, seed=cell.seed)
     options = {"combine": cell.combine, "poison": cell.poison, "seed": cell.seed, "evaluate_every": 1000}
     result = coterie.fit(data, "ifca", **OPTIONS[cell.data], **options)
@@ -65,7 +65,7 @@ def run(cell: Cell) -> Figures:
 
 
 def overrun(result: Result) -> int:
-    """In how many clusters at least half of the members lie."""
+    """Return the number of clusters in which at least half of the members are attackers."""
     members: dict[int, list[bool]] = {}
     for row in result.clients:
         members.setdefault(row["cluster"], []).append(bool(row.get("liar")))
@@ -73,7 +73,7 @@ def overrun(result: Result) -> int:
 
 
 def row(outcomes: list[Figures | CoterieError]) -> str:
-    """One way to combine under one lie, over all seeds."""
+    """Return the results of one combination under one attack, over all seeds."""
     known = [outcome for outcome in outcomes if isinstance(outcome, Figures)]
     lost = f"  {len(outcomes) - len(known)} lost" if len(known) < len(outcomes) else ""
     if not known:
@@ -86,7 +86,7 @@ def row(outcomes: list[Figures | CoterieError]) -> str:
 
 
 def show(name: str, lies: list[str | None], seeds: int, jobs: int | None) -> None:
-    """These lies on one kind of data, one after the other as they finish."""
+    """Run these attacks on one kind of data, and print them as they finish."""
     cells = [Cell(name, lie, way, seed) for lie in lies for way in WAYS[name] for seed in range(seeds)]
     found: dict[Cell, Figures | CoterieError] = {}
     print(f"\n{name}\n{'poison':<22} {'combine':<22} {'score':>10} {'':<10} {'ARI':>5} {'':<7} overrun", flush=True)
@@ -100,7 +100,7 @@ def show(name: str, lies: list[str | None], seeds: int, jobs: int | None) -> Non
 
 
 def show_cost(repeats: int = 3) -> None:
-    """Processor time and bytes of a run with rows, over those of one with sums; in turns, the median of `repeats`."""
+    """Print processor time and bytes of a run with rows, relative to sums; medians of `repeats` alternating runs."""
     sizes = {"rotated-digits": {}, "mixed-regression": {"clients": 2000}}
     print(f"{'data':<18} {'combine':<22} {'time':>6} {'bytes up':>9}")
     for name, ways in WAYS.items():

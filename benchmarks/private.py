@@ -23,12 +23,12 @@ from coterie.data.scenarios.rotated_images import QUARTERS, Upright, rotated
 EACH = 30
 COMMON = {"learner": "logistic", "rounds": 10, "local_steps": 10, "lr": 0.5, "evaluate_every": 10}
 CLIP_ALONE = "clip alone"
-"""Changes are cut, and the noise is too small to matter: what of a loss is the clip's."""
+"""Noise that is too small to matter, to measure the effect of the clip alone."""
 WAYS = ("none", CLIP_ALONE, "central", "local")
 
 
 def population(clients: int, seed: int) -> FederatedDataset:
-    """Clients of equal size whose samples are drawn with replacement."""
+    """Return clients of equal size whose samples are drawn with replacement."""
     random = np.random.default_rng(seed)
     digits = upright_digits(random)
     drawn = random.integers(len(digits.y_train), size=clients // 4 * EACH)
@@ -37,7 +37,7 @@ def population(clients: int, seed: int) -> FederatedDataset:
 
 
 def figures(method: str, way: str, budget: float, clip: float, data: list[FederatedDataset]) -> tuple[str, str, str]:
-    """Accuracy and ARI over the seeds, and the noise that the budget asks for."""
+    """Return accuracy and ARI over the seeds, and the noise for the budget."""
     own = {"clusters": 4, "restarts": 1} if method == "ifca" else {}
     private = {} if way == "none" else {"privacy": way, "privacy_epsilon": budget, "privacy_clip": clip}
     if way == CLIP_ALONE:

@@ -30,7 +30,7 @@ BURNER = "while True: pass"
 
 
 class OneShard(InProcess):
-    """All clients at once in the calling thread: torch cuts their products into pieces for its threads."""
+    """Run all clients at once in the calling thread: torch divides their products among its threads."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         reply = self.group.take(asked).serve(task, broadcast.to(np.arange(len(asked))))
