@@ -1,4 +1,4 @@
-"""Soft methods against plain loops: FedEM and FedRC by the book, and what clients keep for themselves."""
+"""Soft methods against plain loops: FedEM and FedRC, and the states that clients keep."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_mixture_predicts_by_mixed_probabilities():
     row = next(row for row in result.clients if row["id"] == client)
     assert row["score"] == pytest.approx((mixed.argmax(axis=1) == y).mean())
     assert row["loss"] == pytest.approx(-np.log(mixed[np.arange(len(y)), y]).mean(), rel=1e-9)
-    with pytest.raises(InputError, match="2 numbers from 0 on that sum to 1"):
+    with pytest.raises(InputError, match="2 non-negative numbers with sum 1"):
         result.predict_mixed(x, [0.9, 0.9])
 
 
@@ -107,7 +107,7 @@ def test_the_likelihood_of_a_mixture_with_small_steps_never_falls():
     assert (rise > 0).all()
 
 
-def test_numbers_are_told_apart_by_the_error_of_the_round_before():
+def test_the_error_of_the_previous_round_scales_regression_likelihoods():
     # two groups of linear clients with opposite models: the mixture finds them from a random start
     random = np.random.default_rng(0)
     clients, truth = {}, {}
@@ -155,7 +155,7 @@ def test_fesem_against_a_plain_loop():
         assert found["weight"] == pytest.approx(expected["weight"], rel=1e-9, abs=1e-12)
 
 
-# ---- what clients keep ---------------------------------------------------------------------------------------------
+# ---- states of clients ---------------------------------------------------------------------------------------------
 
 
 def plan_for(**options):
@@ -163,7 +163,7 @@ def plan_for(**options):
     return prepare(small_federation("logistic"), "fedem", "logistic", settings)
 
 
-def test_a_client_that_was_away_goes_on_from_its_own_last_round():
+def test_an_absent_client_continues_from_its_own_last_round():
     plan = plan_for()
     away = Simulated(plan.federation.group, missing={1: ("site-4",), 2: ("site-4",)})
     initialized = initialize(replace(plan, run=replace(plan.run, federation=away)))
@@ -190,11 +190,11 @@ def test_a_state_of_another_round_is_an_error():
     execute(initialize(plan), None)
     initialized = initialize(plan)
     later = replace(initialized.state.with_values(accepted=torch.full((9,), 1)), round=2)
-    with pytest.raises(TrainingError, match="goes on from round 1 of a client that has kept weights of round 3"):
+    with pytest.raises(TrainingError, match="continues from round 1, but a client has stored its weights of round 3"):
         execute(replace(initialized, state=later), None)
 
 
-def test_weights_that_have_become_zero_can_come_back():
+def test_weights_that_became_zero_can_grow_again():
     from coterie.tiers.assignment import EMMixture
 
     cost = torch.tensor([[[[0.0, 50.0]]]], dtype=torch.float64).flip(
@@ -212,7 +212,7 @@ def test_a_sample_that_nothing_explains_belongs_to_all():
     assert gamma[0, 0, 0].tolist() == [0.5, 0.5]
 
 
-def test_the_start_of_least_loss_in_the_last_round_wins():
+def test_the_restart_of_lowest_loss_in_the_last_round_wins():
     data = small_federation("logistic")
     result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.3, restarts=4, seed=2)
     losses = result.records[-1]["start_losses"]
