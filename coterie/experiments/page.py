@@ -12,7 +12,8 @@ from coterie.experiments.results import read
 NOTE = "<!-- Written by `make reproductions` from papers/reproductions.jsonl; do not edit. -->\n"
 VERDICTS = {True: "holds", False: "does not hold", None: "not run"}
 INTRODUCTION = """\
-Figures and tables of papers, run again with Coterie. For each claim of a paper, the pages state whether it holds here.
+Figures and tables of papers, run again with Coterie. The pages state for each claim whether it
+holds here. Claims are statements of the paper, and figures that independent prototypes of its experiments gave.
 
 ```sh
 coterie reproduce                        # list all reproductions

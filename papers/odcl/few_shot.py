@@ -258,12 +258,12 @@ def _claims(found: Found, case: Case, figure: str) -> list[Claim]:
     return [
         at_least(f"{what} ends as good as from the best of 10 random starts, in 9 of 10 seeds", {"seeds": good}, 0.9),
         at_least(
-            f"{what} gets there in at most a tenth of the rounds, in 9 of 10 seeds",
+            f"{what} reaches that result in at most a tenth of the rounds, in 9 of 10 seeds",
             {"seeds": [_tenth(few, random) for few, random in pairs]},
             0.9,
         ),
         at_least(
-            f"{what} gets there with at most a tenth of the exchanges (ten starts count ten times, ODCL counts one)",
+            f"{what} reaches that result with at most a tenth of the exchanges (ten starts count ten times, ODCL once)",
             {"seeds": [_tenth(None if few is None else 1 + few, STARTS * random) for few, random in pairs]},
             0.9,
         ),

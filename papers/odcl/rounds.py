@@ -342,7 +342,7 @@ def figure5_claims(found: Found, quick: bool) -> list[Claim]:
             0,
         ),
         within(
-            "the same with loss r^2",
+            "n=400: the same numbers of rounds with loss r^2",
             [
                 Bar(f"{lr:g}", _median(values_of(found, "n=400", f"rounds {lr:g} r^2")), said / 2, said * 1.5)
                 for lr, said in SAID[400].items()

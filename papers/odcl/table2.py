@@ -382,7 +382,7 @@ def _bars(found: Found) -> list[Claim]:
     ]
     noisy = [_like(found, name, "mnist iid one-shot", name, expected) for name, expected in MNIST_IID.items()]
     return [
-        within("mnist: 0.836, 0.917, 0.985, 0.916 (± 0.01)", clean, 3),
+        within("mnist: one-shot methods at 0.836, 0.917, 0.985, 0.916 (± 0.01)", clean, 3),
         within("mnist, i.i.d. wrong labels: 0.694, 0.908, 0.880, 0.734 (± 2 standard errors)", noisy, 3),
         *(
             _like_prototype(found, noise, start, each, expected)

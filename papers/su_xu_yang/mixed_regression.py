@@ -514,7 +514,11 @@ def fresh_claims(found: Found, quick: bool) -> list[Claim]:
     covered = [f["coarse"] < 0.5 for f in many.values() if f["covered"]]
     return [
         _share_claim("with m = 160 d new clients a round, covered seeds end within Delta/2", covered, 0.8),
-        _share_claim("with m = 10 d they do not", [f["coarse"] >= 0.5 for f in few.values()], 0.8),
+        _share_claim(
+            "with m = 10 d new clients a round, covered seeds do not end within Delta/2",
+            [f["coarse"] >= 0.5 for f in few.values()],
+            0.8,
+        ),
     ]
 
 
