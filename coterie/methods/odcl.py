@@ -310,6 +310,7 @@ def solve_and_cluster(run: Run, solving: Solving, clustering: Clustering | None)
     notes = tuple(
         f"one-shot: {note}"
         for note in (*found.get("warnings", ()), *_about_sizes(run, like, known), *_about_groups(run, labels))
+        if run.tiers.assignment.assigned  # otherwise the clients choose again in every round
     )
     return FirstModels(models, K, labels, {"one_shot": _with_costs(run, found, models, labels)}, notes)
 

@@ -69,6 +69,7 @@ def plain_rounds(data, models, ratio: bool, averaging: str, rounds: int = ROUNDS
 def test_soft_methods_against_a_plain_loop(method: str, averaging: str):
     data = small_federation("logistic")
     options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "averaging": averaging, "seed": 1}
+    options["init"] = "random"
     plan = prepare(data, method, "logistic", options)
     initialized = initialize(plan)
     first = [{name: v.numpy() for name, v in model.items()} for model in initialized.state.clusters.models()]
@@ -83,7 +84,7 @@ def test_soft_methods_against_a_plain_loop(method: str, averaging: str):
 
 def test_a_mixture_predicts_by_mixed_probabilities():
     data = small_federation("logistic")
-    result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.2)
+    result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=3, lr=0.2, init="random")
     client = data.clients[3]
     test = data.test
     x = test.x[test.starts[3] : test.stops[3]].numpy()
@@ -102,7 +103,9 @@ def test_a_mixture_predicts_by_mixed_probabilities():
 
 def test_the_likelihood_of_a_mixture_with_small_steps_never_falls():
     data = small_federation("logistic")
-    result = coterie.fit(data, "fedem", learner="logistic", clusters=2, rounds=15, lr=0.05, local_steps=1)
+    result = coterie.fit(
+        data, "fedem", learner="logistic", clusters=2, rounds=15, lr=0.05, local_steps=1, init="random"
+    )
     rise = np.diff([record["likelihood"] for record in result.records])
     assert (rise > 0).all()
 
@@ -123,7 +126,7 @@ def test_the_error_of_the_previous_round_scales_regression_likelihoods():
 
 def test_fesem_against_a_plain_loop():
     data = small_federation("logistic")
-    options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1}
+    options = {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1, "init": "random"}
     initialized = initialize(prepare(data, "fesem", "logistic", options))
     centres = [{name: v.numpy() for name, v in model.items()} for model in initialized.state.clusters.models()]
     result = execute(initialized, None)
@@ -159,7 +162,7 @@ def test_fesem_against_a_plain_loop():
 
 
 def plan_for(**options):
-    settings = {"clusters": 2, "rounds": 4, "lr": 0.2, "local_steps": 2, "seed": 1} | options
+    settings = {"clusters": 2, "rounds": 4, "lr": 0.2, "local_steps": 2, "seed": 1, "init": "random"} | options
     return prepare(small_federation("logistic"), "fedem", "logistic", settings)
 
 

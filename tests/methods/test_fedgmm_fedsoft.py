@@ -53,7 +53,7 @@ def initialized_with(data: FederatedDataset, method: str, **options: object):
         data,
         method,
         "logistic",
-        {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1} | options,
+        {"clusters": K, "rounds": ROUNDS, "lr": LR, "local_steps": STEPS, "seed": 1, "init": "random"} | options,
     )
     initialized = initialize(plan)
     return initialized, [
@@ -196,7 +196,7 @@ def test_fedem_with_responsibilities_of_zero_and_one_is_ifca_step_by_step(monkey
         "logistic", sizes=(6, 6, 6, 6, 6, 6, 6, 6, 6)
     )  # a mean over padding would not be the client's
     options = {"clusters": 3, "rounds": 1, "lr": LR, "local_steps": STEPS, "seed": 2, "client_weight": "samples"}
-    models = None
+    models: object = "random"
     for _ in range(4):
         hard = coterie.fit(data, "ifca", learner="logistic", averaging="members", init=models, **options)
         plan = prepare(data, "fedem", "logistic", options | {"averaging": "responsibility", "init": models})

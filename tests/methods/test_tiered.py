@@ -14,7 +14,7 @@ from coterie.core.plain import from_plain, from_text, settings_of, to_plain, to_
 from coterie.core.registry import Registered
 from coterie.core.regroup import Regroup
 from coterie.errors import ConfigError
-from coterie.methods import ODCL, Averaging, Tiered
+from coterie.methods import ODCL, AutoInit, Averaging, Tiered
 from coterie.options import options_of
 from coterie.testing.checks import small_federation
 from coterie.tiers import (
@@ -50,15 +50,17 @@ BY_NORM = Tiered(assignment=Assigned(), procedure=(SplitByNorm(10.0, 0.0, warmup
 @pytest.mark.parametrize(
     ("method", "options", "mine", "learner"),
     [
-        ("fedem", {"clusters": 2}, Tiered(assignment=EMMixture(), clusters=2), "logistic"),
-        ("fedrc", {"clusters": 2}, Tiered(objective=Ratio(), clusters=2), "logistic"),
+        ("fedem", {"clusters": 2}, Tiered(assignment=EMMixture(), clusters=2, init=AutoInit()), "logistic"),
+        ("fedrc", {"clusters": 2}, Tiered(objective=Ratio(), clusters=2, init=AutoInit()), "logistic"),
         (
             "fedgmm",
             {"clusters": 2, "gaussians": 3},
-            Tiered(objective=Joint(gaussians=3), clusters=2, averaging=Averaging(over="responsibility")),
+            Tiered(
+                objective=Joint(gaussians=3), clusters=2, averaging=Averaging(over="responsibility"), init=AutoInit()
+            ),
             "logistic",
         ),
-        ("fesem", {"clusters": 2}, Tiered(assignment=NearestParameters(), clusters=2), "logistic"),
+        ("fesem", {"clusters": 2}, Tiered(assignment=NearestParameters(), clusters=2, init=AutoInit()), "logistic"),
         ("fedsoft", {"clusters": 2}, Tiered(assignment=CountShares(), clusters=2), "logistic"),
         (
             "ifca",

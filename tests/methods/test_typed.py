@@ -164,11 +164,11 @@ def test_an_option_that_the_method_does_not_have_is_refused():
 
 def test_recommendations_for_a_method_do_not_apply_to_a_typed_one():
     """Its fields are set; only recommendations for runs, such as the number of rounds, apply."""
-    data = coterie.scenario("rotated-digits", clients=8)
-    assert {"restarts", "lr", "clusters", "rounds"} <= data.recommended.keys()
+    data = coterie.scenario("mixed-regression", clients=8)
+    assert {"restarts", "lr", "rounds"} <= data.recommended.keys()
     typed, named = prepare(data, IFCA(), None, {}), prepare(data, "ifca", None, {})
     decided = {"init": RandomInit(restarts=5), "race": 5, "race_share": 1.0}
-    assert typed.method == IFCA(local=MiniBatch(batch_size=20, epochs=2), **decided)
+    assert typed.method == IFCA(local=FullBatch(steps=10), **decided)
     assert named.method.init == RandomInit(restarts=data.recommended["restarts"])
     assert typed.rounds == named.rounds == data.recommended["rounds"]
 
