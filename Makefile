@@ -9,7 +9,7 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
 
-# Types are checked beside the tests, one of which mostly waits for Flower's programs.
+# Types are checked at the same time as the tests, one of which mostly waits for Flower's programs.
 test: $(READY) lint
 	$(MAKE) --no-print-directory --jobs 2 types unit
 
