@@ -26,7 +26,7 @@ from website.tutorials import cells_of, notebook, run_cells
 from website.tutorials import page as page_of_cells
 
 ROOT = Path(__file__).resolve().parent.parent
-ELSEWHERE = {"extending.md"}
+ELSEWHERE = {"extending.md", "extending-parts.md"}
 """Pages whose blocks tests/test_extending.py runs."""
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
@@ -98,6 +98,13 @@ def test_every_generated_page_is_of_something_that_is_there():
         path.relative_to(ROOT / "docs").as_posix() for each in folders for path in (ROOT / "docs" / each).glob("*.md")
     }
     assert found == {path for path in {**generated_pages(), **generated_endings()} if path.startswith(folders)}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_a_page_that_is_written_by_hand_is_short(path):
+    text = path.read_text()
+    words = re.findall(r"[A-Za-z][\w'-]*", text.partition("<!-- Written by")[0])
+    assert len(words) <= 1500, f"split docs/{path.name}: a page for users, and one for details or measurements"
 
 
 @pytest.mark.parametrize("kind", listed_methods(), ids=lambda kind: kind.name)
