@@ -29,7 +29,7 @@ EVERYWHERE = {
     r"(un)?begun": "'started', 'initialised'",
     r"(live|lives|clients|begin|run) elsewhere": "'remote clients'",
     r"liars?": "'attackers'",
-    r"what (bears|became|becomes) (some|of)": "name it: 'robust mean', 'the encoding of each column'",
+    r"what bears": "'robust alternative to the mean'",
     r"strangers?": "'new clients', 'untrusted input'",
     r"(the|a) (shelf|census|roll)": "'client state store', 'client directory', 'client registry'",
     r"lanes?": "'restarts'",
@@ -52,7 +52,7 @@ def found(text: str, rules: dict[str, str], start: str = r"\b") -> Iterator[str]
     """Yield a message for every forbidden construction in a text."""
     prose = re.sub(r"`[^`]*`", "``", " ".join(text.split()))
     for pattern, advice in rules.items():
-        for match in re.finditer(rf"{start}({pattern})\b(?![\w.]*[_(])", prose, re.IGNORECASE):
+        for match in re.finditer(rf"{start}(?<!{{)({pattern})\b(?!\.\w|[\w.]*[_(])", prose, re.IGNORECASE):
             around = prose[max(match.start() - 30, 0) : match.end() + 30]
             yield f"'{match[1]}' in '{around}': write {advice}"
 
@@ -120,14 +120,17 @@ def test_help_texts_are_in_plain_english(name, command):
         "So many rounds in a row without an answer end a run",
         "aggregated as was asked",
         "the client is told its cluster",
-        "the share of\n    liars",
+        "the share of\n    liars.",
+        "what bears some that are false",
     ],
 )
 def test_forbidden_constructions_are_found(text):
     assert list(found(text, EVERYWHERE))
 
 
-@pytest.mark.parametrize("text", ["the field `liars`", "airplanes fly", "Return what(x)", "begins at one"])
+@pytest.mark.parametrize(
+    "text", ["the field `liars`", "airplanes fly", "{liars} of them", "beside.safetensors has more", "begins at one"]
+)
 def test_other_texts_are_accepted(text):
     assert not list(found(text, EVERYWHERE))
 
