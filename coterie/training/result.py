@@ -336,8 +336,8 @@ class Result:
         client, which can be served if there is only one model, or if the clusters model the inputs (fedgmm).
 
         Args:
-            x: Samples (n, ...) as an array; for a run of a table its raw rows, as a DataFrame, an Arrow table, a dict of
-                columns or a path. The encoding and scaling of the run are applied to them.
+            x: Samples (n, ...) as an array; for a run of a table its raw rows, as a DataFrame, an Arrow table, a dict
+                of columns or a path. The encoding and scaling of the run are applied to them.
             client: Id of a client that trained. Its cluster's model predicts, or its mixture of all models, or its
                 personal model.
             cluster: Number of the cluster whose model predicts.
