@@ -24,7 +24,7 @@ EVERYWHERE = {
     r"(go|goes|went|gone|going) on with": "'resume', 'continue'",
     r"put(s|ting)? aside": "'hold out', 'validation split'",
     r"(rounds?|measurements?|times|epochs?) in a row": "'consecutive rounds'",
-    r"as (was |were )?asked": "name the setting",
+    r"as (was|were) asked": "name the setting",
     r"(is|are|was|were|be|been|being) told(?! (apart|from))": "'receives', 'knows', 'is distinguished'",
     r"(un)?begun": "'started', 'initialised'",
     r"(live|lives|clients|begin|run) elsewhere": "'remote clients'",

@@ -104,7 +104,7 @@ class Result:
     diagnosis: Diagnosis | None = field(default=None, repr=False)
     """The diagnosis that chose the method, with method="auto"."""
     column_notes: tuple[ColumnNote, ...] = ()
-    """What was done with each column of the run's table; empty for other data."""
+    """Use of each column of the run's table; empty for other data."""
     diagnostics: Diagnostics | None = field(default=None, repr=False, compare=False)
     """Source of diagnostics while the run is in memory; a run folder stores their values instead."""
 
