@@ -50,7 +50,6 @@ class Tiers:
     """Initial number of clusters; None if the initializer finds it."""
     local: LocalTraining = field(default_factory=FullBatch)
     """Local training of the clients in a round."""
-    server: ServerOptimizer = field(default_factory=ServerSGD)
     averaging: Averaging = field(default_factory=Averaging)
     """How the server combines the clients' updates."""
     server: ServerOptimizer = field(default_factory=ServerSGD)
