@@ -1,4 +1,4 @@
-"""The public names and what a user does with them in Python."""
+"""Public names of the package and their use in Python."""
 
 import ast
 import json
@@ -65,7 +65,7 @@ def test_the_public_names_are_these_and_no_others():
 
 
 @pytest.mark.parametrize("package", [coterie, coterie.data])
-def test_names_that_are_imported_late_are_those_that_type_checkers_see(package):
+def test_lazily_imported_names_are_those_of_type_checkers(package):
     tree = ast.parse(Path(package.__file__).read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {alias.name: node.module for node in block.body for alias in node.names}
@@ -85,7 +85,7 @@ IMPORT = re.compile(r"^\s*from (coterie[\w.]*) import ([\w, ]+)", re.MULTILINE)
 
 
 def documented_names():
-    """Every dotted name that starts with `coterie.` and every imported one, with the document that has it."""
+    """Return all names in the documents that start with `coterie.` or are imported, with their document."""
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         for name in DOTTED.findall(text):
@@ -95,7 +95,7 @@ def documented_names():
                 yield path.name, f"{module}.{name.split(' as ')[0].strip()}"
 
 
-def test_every_documented_name_is_there_after_import_coterie():
+def test_every_documented_name_exists_after_import_coterie():
     named = dict.fromkeys(found for found in documented_names() if found[1] != GROUP)  # no name of Python
     script = f"""
 import importlib, coterie
@@ -163,7 +163,7 @@ def test_predictions_come_from_the_clients_own_model(result):
         (lambda r: r.assign(np.ones((2, 4)), np.ones(3)), "2 samples but labels of shape"),
     ],
 )
-def test_wrong_questions_to_a_result_are_answered_with_what_to_do(result, call, message):
+def test_wrong_uses_of_a_result_raise_errors_with_advice(result, call, message):
     with pytest.raises(InputError, match=message):
         call(result)
 
@@ -196,7 +196,7 @@ def small_net():
 
 
 def test_any_module_is_a_learner_and_equals_the_built_in_one_step_by_step():
-    """The same starting parameters under other names give the same models as `mlp`."""
+    """Equal initial parameters with other names give the same models as `mlp`."""
     data = coterie.scenario("rotated-digits", clients=8)
     options = {"clusters": 2, "rounds": 2, "lr": 0.3, "local_steps": 3, "dtype": "float64", "restarts": 1}
     built_in = coterie.fit(data, "ifca", learner="mlp:hidden=12", **options | {"rounds": 1, "lr": 1e-300})
@@ -209,15 +209,15 @@ def test_any_module_is_a_learner_and_equals_the_built_in_one_step_by_step():
             np.testing.assert_allclose(a[mine], b[theirs], rtol=1e-9, atol=1e-12)
 
 
-def test_a_learner_of_ones_own_has_to_be_passed_again_to_load(tmp_path):
+def test_a_user_defined_learner_must_be_passed_again_to_load(tmp_path):
     data = coterie.scenario("rotated-digits", clients=8)
     coterie.fit(data, "fedavg", learner=small_net, rounds=1, out=tmp_path / "run")
-    with pytest.raises(ConfigError, match="pass that function again"):
+    with pytest.raises(ConfigError, match="pass this function again"):
         coterie.load(tmp_path / "run")
     assert len(coterie.load(tmp_path / "run", learner=small_net).models) == 1
 
 
-def test_a_run_can_start_where_another_ended(tmp_path):
+def test_a_run_can_be_initialised_with_the_models_of_another_one(tmp_path):
     data = population()
     common = {"learner": "linear", "clusters": 2, "lr": 0.1, "seed": 3}
     whole = coterie.fit(data, "ifca", rounds=8, **common)
@@ -228,7 +228,7 @@ def test_a_run_can_start_where_another_ended(tmp_path):
             np.testing.assert_allclose(a["weight"], b["weight"], rtol=1e-12)
 
 
-def test_a_given_start_survives_an_interruption(tmp_path):
+def test_given_initial_models_survive_an_interruption(tmp_path):
     data, start = population(), [{"weight": np.ones(4)}, {"weight": -np.ones(4)}]
     options = {"learner": "linear", "clusters": 2, "rounds": 4}
 
@@ -241,7 +241,7 @@ def test_a_given_start_survives_an_interruption(tmp_path):
     assert np.array_equal(whole.models[0]["weight"], cut.models[0]["weight"])
 
 
-def test_resume_refuses_other_data_and_arrays_from_nowhere(tmp_path):
+def test_resume_refuses_other_data_and_missing_arrays(tmp_path):
     def stop(record):
         raise KeyboardInterrupt
 
@@ -292,7 +292,7 @@ def test_bad_options_are_refused_in_one_line_and_nothing_is_written(options, mes
     assert not (tmp_path / "run").exists()
 
 
-def test_a_training_that_diverges_says_so(tmp_path):
+def test_a_diverging_run_is_reported(tmp_path):
     with pytest.warns(DivergenceWarning, match=r"the training diverged, do not .*; lower lr \(now 1e\+20\)"):
         coterie.fit(population(), "fedavg", learner="linear", lr=1e20, rounds=50, out=tmp_path / "run")
     result = coterie.load(tmp_path / "run")
@@ -302,7 +302,7 @@ def test_a_training_that_diverges_says_so(tmp_path):
 
 
 def test_one_diverging_client_is_left_out_and_named():
-    """Values near the largest float overflow in one client only; the others go on."""
+    """Values near the largest float overflow on one client only; training continues on the others."""
     random = np.random.default_rng(0)
     clients = {f"c{i}": (random.standard_normal((5, 2)), random.standard_normal(5)) for i in range(4)}
     clients["huge"] = (np.full((5, 2), 1e200), np.full(5, 1e200))
@@ -313,8 +313,8 @@ def test_one_diverging_client_is_left_out_and_named():
     assert np.isfinite(result.models[0]["weight"]).all()
 
 
-def test_a_client_that_no_model_fits_is_written_as_unknown(tmp_path):
-    """Its loss overflows; the folder is still complete, and the figures say None instead of infinity."""
+def test_a_client_with_infinite_losses_has_an_unknown_cluster(tmp_path):
+    """Its loss overflows; the folder is complete, with None instead of infinity."""
     clients = {"sane": (np.ones((3, 1)), np.ones(3)), "huge": (np.full((3, 1), 1e200), np.full(3, 1e200))}
     data = coterie.from_arrays(clients)
     options = {"clusters": 2, "restarts": 2, "rounds": 2, "lr": 0.1}
@@ -332,13 +332,13 @@ def same_net():
     return net
 
 
-def test_clusters_that_all_start_equal_are_refused():
+def test_equal_initial_models_of_all_clusters_are_refused():
     with pytest.raises(ConfigError, match="clusters could never separate"):
         coterie.fit(population(), "ifca", learner=same_net, clusters=2)
     assert len(coterie.fit(population(), "fedavg", learner=same_net, rounds=1).models) == 1
 
 
-def test_a_run_is_resumed_with_the_threads_it_began_with_and_changes_are_told(tmp_path):
+def test_a_run_is_resumed_with_its_number_of_threads_and_changes_are_reported(tmp_path):
     seen, told = [], []
 
     def stop(record):

@@ -8,6 +8,7 @@ import pytest
 
 import coterie
 from coterie.core.registry import Registered
+from coterie.learners import LEARNERS
 
 PACKAGE = Path(coterie.__file__).parent
 
@@ -27,16 +28,19 @@ MODULES = sorted(name_of(path) for path in PACKAGE.rglob("*.py") if holds_exampl
 
 @pytest.fixture
 def restored_families():
-    """Classes that an example registers are forgotten afterwards."""
+    """Remove the classes and learners that an example registers."""
     kinds, known = [Registered], {}
     for kind in kinds:
         kinds += kind.__subclasses__()
         if "members" in vars(kind):
             known[kind] = dict(kind.members)
+    learners = dict(LEARNERS)
     yield
     for kind, members in known.items():
         kind.members.clear()
         kind.members.update(members)
+    LEARNERS.clear()
+    LEARNERS.update(learners)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -45,11 +49,3 @@ def test_examples_run(module, restored_families, tmp_path, monkeypatch):
     failed, tried = doctest.testmod(import_module(module), optionflags=doctest.ELLIPSIS)
     assert tried, "a module with >>> in its text has no example in a docstring"
     assert failed == 0
-
-
-def test_every_public_name_has_a_docstring_that_begins_with_a_sentence():
-    for name in coterie.__all__:
-        text = getattr(coterie, name).__doc__
-        assert text, name
-        summary = text.strip().split("\n\n")[0]
-        assert summary.endswith("."), f"{name}: {summary}"

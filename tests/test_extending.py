@@ -1,4 +1,4 @@
-"""Everything that a user can add works like what Coterie brings: plugins through fit, engines, resume and checks."""
+"""Extensions by users: plugins in fit, engines, resume and the check suite."""
 
 import os
 import re
@@ -29,15 +29,15 @@ TIERS = {"assignment": "reluctant-loss:margin=0.1", "procedure": "split-in-round
 
 
 def families(base=Registered):
-    """All families of named values."""
+    """Return all families of registered classes."""
     found = [base] if "members" in vars(base) else []
     return found + [each for sub in base.__subclasses__() for each in families(sub)]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays(monkeypatch):
-    """Forget what a test has registered, and the modules that registered it."""
-    monkeypatch.setenv(VARIABLE, "")  # and as it was afterwards, whatever plugins a test loads
+    """Remove classes that a test has registered, and their modules."""
+    monkeypatch.setenv(VARIABLE, "")  # restored afterwards, even if a test loads plugins
     kept = [(family.members, dict(family.members)) for family in families()]
     kept += [(SCENARIOS, dict(SCENARIOS)), (LEARNERS, dict(LEARNERS))]
     yield
@@ -69,8 +69,8 @@ def test_plugins_pass_the_check_suite(plugin, case, check):
 
 
 @pytest.mark.parametrize(("plugin", "case"), CASES[::2], ids=lambda value: getattr(value, "method", value))
-def test_plugins_give_the_same_over_a_grid(plugin, case, tmp_path):
-    """A Flower server without data gets the same models, and refuses no reply."""
+def test_plugins_have_the_same_results_on_a_flower_grid(plugin, case, tmp_path):
+    """A Flower server without data has the same models and refuses no reply."""
     pytest.importorskip("flwr")
     from tests.flower.make import clients_behind_a_grid
     from tests.flower.test_every_method import TWO, same
@@ -81,13 +81,13 @@ def test_plugins_give_the_same_over_a_grid(plugin, case, tmp_path):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_plugin_meets_every_kind_of_data(task):
+def test_a_plugin_works_on_every_kind_of_data(task):
     load("scaffold")
     assert check_task("scaffold", task, layouts=("float16", "lists")) is None
 
 
 def test_scaffold_equals_a_plain_loop():
-    """Option II of the paper; c is the mean of c_i over all clients that have answered."""
+    """Option II of the paper; c is the mean of c_i over all clients that have replied."""
     load("scaffold")
     data, lr, steps = population(), 0.05, 3
     settings = {"learner": "linear", "rounds": 5, "lr": lr, "local_steps": steps, "seed": 1}
@@ -112,7 +112,7 @@ def test_fl_hc_finds_the_groups_once():
     assert list(result.assignments.values()) in ([0, 1] * 4, [1, 0] * 4)
 
 
-def test_own_members_of_the_tiers_work_together():
+def test_user_defined_tier_members_work_together():
     load("own_tiers")
     result = coterie.fit(population(sizes=(30,) * 8), "tiered", learner="linear", rounds=4, lr=0.1, **TIERS)
     assert [record["clusters"] for record in result.records] == [1, 2, 2, 2]
@@ -122,7 +122,7 @@ def test_own_members_of_the_tiers_work_together():
 
 
 def test_a_run_of_a_plugin_is_resumed_by_another_process(tmp_path):
-    """The environment variable names the plugin, and the run folder everything else."""
+    """The environment variable provides the plugin, and the run folder everything else."""
     load("scaffold")
     (tmp_path / "lines.py").write_text(SCENARIO)
     coterie.load_plugin(tmp_path / "lines.py")
@@ -164,7 +164,7 @@ def two_lines(*, seed: int = 0, clients: int = 12, noise: float = 0.1) -> coteri
 
 
 def test_plugins_are_compared_in_worker_processes(tmp_path):
-    """Workers learn from the environment which plugins to load, before they make the scenario."""
+    """Workers load the plugins of the environment variable before they create the scenario."""
     (tmp_path / "lines.py").write_text(SCENARIO)
     command = ["compare", "two-lines", "--clients", "6", "--methods", "scaffold,fedamp"]
     command += ["--seeds", "1", "--jobs", "1", "--rounds", "2", "--out", str(tmp_path / "compared")]
@@ -174,7 +174,7 @@ def test_plugins_are_compared_in_worker_processes(tmp_path):
     assert len(list((tmp_path / "compared" / "jobs").glob("*/result.json"))) == 2
 
 
-def test_a_scenario_of_ones_own_has_options_and_recommendations(tmp_path):
+def test_a_user_defined_scenario_has_options_and_recommendations(tmp_path):
     (tmp_path / "lines.py").write_text(SCENARIO)
     coterie.load_plugin(tmp_path / "lines.py")
     entry = SCENARIOS["two-lines"]
@@ -193,7 +193,7 @@ def test_a_scenario_of_ones_own_has_options_and_recommendations(tmp_path):
         coterie.scenario("two-lines", client=6)
 
 
-def test_names_of_scenarios_and_learners_are_taken_once():
+def test_names_of_scenarios_and_learners_can_be_registered_once():
     with pytest.raises(ConfigError, match="already a scenario called 'drift'"):
         register_scenario("drift")(lambda *, seed: None)
     with pytest.raises(ConfigError, match="already a learner called 'mlp'"):
@@ -202,7 +202,7 @@ def test_names_of_scenarios_and_learners_are_taken_once():
         register_scenario("mine")(lambda *, seed, clients: None)
 
 
-def test_a_learner_of_ones_own_is_named_in_the_config():
+def test_a_user_defined_learner_is_named_in_the_config():
 
     @register_learner("narrow")
     def narrow(profile, *, width: int = 3, deep: bool = False) -> torch.nn.Module:
@@ -216,7 +216,7 @@ def test_a_learner_of_ones_own_is_named_in_the_config():
 
 
 def test_every_file_of_the_methods_package_is_registered():
-    """A new file needs no entry: whatever registers a method in the package is imported with it."""
+    """All modules of the package are imported, so a new method needs no further entry."""
     folder = Path(coterie.methods.__file__).parent
     named = {
         name for path in folder.glob("*.py") for name in re.findall(r'^@register\("(.+)"\)', path.read_text(), re.M)

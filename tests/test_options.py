@@ -1,4 +1,4 @@
-"""Options: derived from fields, checked, grouped, and the inverse of each other for every registered method."""
+"""Options: derivation from fields, checks, groups, and conversions for every registered method."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_options_follow_from_fields_and_groups():
         ("brake", "rim", "rim"),
     ],
 )
-def test_values_are_brought_into_their_type(name, value, expected):
+def test_values_are_converted_to_their_type(name, value, expected):
     bicycle = Bicycle(**{name: value})
     assert getattr(bicycle, name) == expected
     assert type(getattr(bicycle, name)) is type(expected)
@@ -171,7 +171,7 @@ def test_seeds_are_whole_numbers_from_zero_on():
 # ---- groups and inverses ---------------------------------------------------------------------------------------------
 
 
-def test_options_of_a_group_belong_to_what_contains_it():
+def test_options_of_a_group_belong_to_the_containing_value():
     bicycle = from_options(Bicycle, {"spokes": 30, "wheel_tyre": "wide", "unknown": 1})
     assert bicycle == Bicycle(wheel=Wheel(spokes=30, tyre="wide"))
     assert to_options(bicycle) == {
@@ -184,7 +184,7 @@ def test_options_of_a_group_belong_to_what_contains_it():
     }
 
 
-def test_what_options_do_not_name_is_as_in_the_default():
+def test_settings_without_an_option_are_those_of_the_default():
     mine = Bicycle(gears=3, owner="me", wheel=Wheel(tyre="wide"))
     assert from_options(Bicycle, {"weight": 9.0}, mine) == replace(mine, weight=9.0)
     assert from_options(Bicycle, {"spokes": 5}, mine).wheel == Wheel(spokes=5, tyre="wide")
@@ -211,7 +211,7 @@ def test_options_are_the_inverse_of_fields(bicycle):
 # ---- families --------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_comes_from_itself_its_text_or_its_table():
+def test_a_member_can_be_an_object_a_text_or_a_table():
     one = {each.name: each for each in find_method("tiered").options()}["distance"]
     parts = [one.check("prototypes:principle=ascp"), one.check({"name": "prototypes", "principle": "ascp"})]
     assert parts[0] == parts[1] == one.check(parts[0])
@@ -247,7 +247,7 @@ MEMBERS: dict[str, list[str]] = {
 
 
 def values_of(one: Option) -> st.SearchStrategy[Any]:
-    """Values that an option takes, as users give them."""
+    """Draw allowed values of an option."""
     if one.name in MEMBERS:
         return st.sampled_from(MEMBERS[one.name])
     words = st.sampled_from(one.words) if one.words else st.nothing()
@@ -271,7 +271,7 @@ def own_of(kind: type[Method]) -> list[Option]:
 
 
 def drawn(data: st.DataObject, kind: type[Method]) -> tuple[dict[str, Any], Method]:
-    """Some options of a method and the method that they give."""
+    """Draw options of a method, and return them with the method."""
     own = own_of(kind)
     chosen = data.draw(st.lists(st.sampled_from(own), unique_by=lambda one: one.name)) if own else []
     options = {one.name: data.draw(values_of(one), one.name) for one in chosen}
@@ -310,7 +310,7 @@ def test_options_and_fields_of_a_method_are_inverses(name, data):
 @settings(max_examples=round(8 * SCALE), suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_options_give_the_tiers_of_the_fields(name, data):
-    """What a config says of a method composes the same rounds, with the averaging of its paper filled in."""
+    """The options of a method give the same tiers as its fields, with the averaging of its paper."""
     kind = find_method(name)
     _, method = drawn(data, kind)
     try:
@@ -332,7 +332,7 @@ def test_every_option_of_a_method_has_a_help_text_and_one_meaning(name):
             assert one.check(one.default) == one.default
 
 
-def test_the_settings_of_runs_are_no_options_of_methods():
+def test_settings_of_runs_are_not_options_of_methods():
     of_runs = {one.name for one in RUN_OPTIONS}
     for kind in Method.members.values():
         assert not of_runs & {one.name for one in options_of(kind)}, kind.name

@@ -1,1 +1,1 @@
-"""Code that runs next to the data. It does not know the server."""
+"""Code that runs next to the data of clients; it does not import code of the server."""

@@ -1,8 +1,8 @@
-"""Alternatives to clustering that a statistician would fit, from the side of a client.
+"""Client side of classical statistical alternatives to clustering.
 
-All of them are generalised linear models with an intercept, on the features of the learner. What they have in common is
-fitted by the server from sums; the intercept of a client from the client's own row; the model of a client alone by the
-client, which keeps it.
+All of them are generalised linear models with an intercept on the features of the learner. The server fits common
+coefficients from sums over clients, and the intercept of a client from a row of this client. Each client fits its local
+model and does not send it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from coterie.core.shard import Shard
 from coterie.learners.minimum import GeneralisedLinear, Glm, minimise
 
 ROWS_FOR_EACH_COEFFICIENT = 3
-"""Training rows that a client needs for each coefficient of a model of its own."""
+"""Minimum number of training samples for each coefficient of a local model."""
 OWN_PENALTY = 0.01
-"""Weight of half the squared slopes in the mean log-loss of a model of a client alone, which may lack a class."""
+"""Ridge penalty of local models: weight of half the squared slopes in the mean log-loss. A client may lack a class."""
 
 
 def with_intercept(learner: GeneralisedLinear, block: Block) -> Glm:
-    """Return the problem of a block's clients with the constant 1 as last feature, whatever the learner has."""
+    """Return the problem of a block's clients with the constant 1 as last feature, even if the learner has no bias."""
     problem = learner.glm(block)
     if not learner.bias:
         one = torch.ones_like(problem.phi[..., :1])
@@ -33,14 +33,17 @@ def with_intercept(learner: GeneralisedLinear, block: Block) -> Glm:
 
 
 def own_models(learner: GeneralisedLinear, shard: Shard, pooled: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the model of each client alone, (m, p, q), and whether it has one, (m,).
+    """Fit a local model for each client.
 
-    A client with too few rows, or whose likelihood has no maximum, has the pooled model instead.
+    A client with too few samples, or whose likelihood has no maximum, has the pooled model instead.
 
     Args:
-        learner: The learner.
+        learner: Learner that defines the features.
         shard: Training samples of the clients.
-        pooled: (p, q) the pooled model.
+        pooled: Coefficients of the pooled model, (p, q).
+
+    Returns:
+        Coefficients of each client, (m, p, q), and whether they are those of a local model, (m,).
     """
     models = pooled.double().repeat(len(shard), 1, 1)
     has_own = torch.zeros(len(shard), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The clients that live together in one process, and what they need to serve a task."""
+"""Groups of clients in one process, with everything that they need to run a task."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from coterie.core.shard import Positions, Shard
 from coterie.core.task import Task
 from coterie.core.validation import split_validation
 from coterie.learners.base import Learner
-from coterie.privacy.noise import SECRET, Noise
+from coterie.privacy.noise import SYSTEM_NOISE, Noise
 
 
 @dataclass(frozen=True)
 class ClientGroup:
-    """One or many clients that live together, with their data and the learner that they use."""
+    """One or several clients in one process, with their data and their learner."""
 
     learner: Learner
+    """Model family that the clients train."""
     train: Shard
+    """Training samples."""
     test: Shard | None = None
+    """Test samples."""
     validation: Shard | None = None
-    """Held-out training samples; a client may have none."""
+    """Validation samples, held out from the training samples; a client may have none."""
     memory: Memory | None = None
-    """Cache of values that depend on the training samples only, kept from round to round; None: no cache."""
+    """Cache of tensors that depend on the training samples only; None: no cache."""
     states: ClientStates | None = None
-    """State that the clients keep from round to round; None: they keep nothing."""
-    noise: Noise = SECRET
-    """Source of the noise that makes replies private; only a simulation may draw it from its seed."""
+    """State that the clients keep from round to round; None: they keep none."""
+    noise: Noise = SYSTEM_NOISE
+    """Source of the noise for differential privacy; only a simulation may derive it from its seed."""
 
     @classmethod
     def of(
@@ -50,10 +53,10 @@ class ClientGroup:
         Args:
             data: Training and test samples of the clients.
             learner: Model family that they train.
-            dtype: Floating type of all computations.
+            dtype: Floating-point dtype of all computations.
             device: Device of all computations.
-            validation: Share of the training samples that is held out; None: none is.
-            seed: Seed that decides which samples are held out.
+            validation: Share of validation samples; None: no validation split.
+            seed: Seed of the validation split.
             keeps: Whether clients keep a state from round to round.
         """
         train, held_out = data.train, None
@@ -69,7 +72,7 @@ class ClientGroup:
 
         Args:
             positions: Positions of the clients in this group.
-            remember: Whether the same clients will be taken together again, so that the cache is of use.
+            remember: Whether the same clients will be taken together again, so that the cache is useful.
         """
         test, validation = (None if part is None else part.take(positions) for part in (self.test, self.validation))
         memory = self.memory if remember else None
@@ -78,16 +81,20 @@ class ClientGroup:
         return replace(self, train=train, test=test, validation=validation, memory=memory, states=states)
 
     def evaluated(self, on: Literal["test", "validation"]) -> Shard:
-        """Return the samples that scores are about: without test samples those for validation, else for training."""
+        """Return the samples for evaluation.
+
+        Args:
+            on: Preferred samples. Without test samples, validation samples are used; without these, training samples.
+        """
         if self.test is None or on == "validation":
             return self.validation or self.train
         return self.test
 
     @property
     def held_out(self) -> Shard | None:
-        """Samples that no model was trained on: test samples, or else validation samples; None if there are none."""
+        """Samples that are not used for training: test samples, else validation samples, else None."""
         return self.validation if self.test is None else self.test
 
     def serve(self, task: Task, broadcast: Broadcast) -> Reply:
-        """Run a task for every client of the group; row i of the broadcast is for client i."""
+        """Run a task for all clients of the group; row i of the broadcast is for client i."""
         return task.run(self, broadcast)

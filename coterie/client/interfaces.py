@@ -1,10 +1,10 @@
-"""The abstract bases of the tier members that run next to the data: objectives and distances.
+"""Base classes of tier members with a client side: objectives and distances.
 
-Their members are in `coterie/tiers`. A member's methods start with the side that they run on: `client_` next to the
-data, `server_` without it. The third such base, `ClientAlgorithm`, is in `coterie/client/round.py`.
+The members are in `coterie/tiers`. The prefix of a method tells where it runs: `client_` next to the data, `server_` on
+the server. A third base class, `ClientAlgorithm`, is in `coterie/client/round.py`.
 
-Shapes: B clients, n samples, R restarts, K clusters; P components, K of them unless an objective has more, in which
-case the last K-th part of them belongs to each cluster in turn (component p to cluster p mod K).
+Shapes: B clients, n samples, R restarts, K clusters, P components. There are K components unless an objective has more;
+then component p belongs to cluster p mod K.
 """
 
 from __future__ import annotations
@@ -29,117 +29,165 @@ Needs = Literal["updates", "features", "labels", "inputs", "anchor"]
 
 
 class Objective(Registered, ABC, family="objective"):
-    """Tier 1: how badly a cluster explains a sample.
+    """Base class of tier 1: the cost of assigning a sample to a cluster.
 
-    The client turns losses into costs and may report counts, which the server keeps and combines into what all clients
-    receive in the next round. The defaults are those of an objective that looks at labels only and has one component
-    per cluster.
+    The client converts losses to costs and may send counts. The server stores and combines these counts, and sends the
+    result to all clients in the next round. By default, an objective depends on labels only and has one component for
+    each cluster.
     """
 
     counts: ClassVar[tuple[str, ...]] = ()
-    """Names of the counts that clients report for it."""
+    """Names of the counts that clients send."""
     models_features: ClassVar[bool] = False
-    """Whether a cluster also models what its samples look like, so that newcomers need no labels."""
+    """Whether clusters also model the distribution of the features, so that newcomers need no labels."""
     reveals: ClassVar[dict[str, str]] = {}
-    """Counts that are sent as rows, and what each reveals to the server about a client."""
+    """Counts that are sent as rows, with the information that each reveals to the server about a client."""
     summed: ClassVar[bool] = False
-    """Whether counts are only ever added up; otherwise the server keeps those of every client."""
+    """Whether counts are summed over clients; otherwise the server stores the counts of each client."""
 
     def client_see(self, learner: Learner, block: Block) -> Tensor | None:
-        """Return what it looks at besides the labels, (B, n, d), the same in every round; None: nothing."""
+        """Return the representation of the samples on which the objective depends in addition to the labels.
+
+        Args:
+            learner: Model family of the run.
+            block: Samples of B clients.
+
+        Returns:
+            Vectors, (B, n, d), which are the same in every round, or None if the objective depends on labels only.
+        """
         return None
 
     @abstractmethod
     def client_cost(self, losses: Tensor, block: Block, z: Tensor | None, common: Params) -> Tensor:
-        """Return -log L_p, (B, n, R, P), from -log p_k(y|x), (B, n, R, K); the same tensor where they agree."""
+        """Return the cost of assigning each sample to each component.
+
+        Args:
+            losses: Losses -log p_k(y|x) of all models, (B, n, R, K).
+            block: Samples of B clients.
+            z: Return value of `client_see`.
+            common: Arrays that all clients received, {name: (R, ...)}.
+
+        Returns:
+            Costs -log L_p, (B, n, R, P); may be the tensor `losses` itself.
+        """
 
     def client_components(self, K: int) -> int:
-        """Return the number of components P."""
+        """Return the number of components (P)."""
         return K
 
     def client_by_cluster(self, shares: Tensor, K: int) -> Tensor:
-        """Return shares of clusters, (..., K), from shares of components, (..., P)."""
+        """Return weights of clusters, (..., K), given weights of components, (..., P)."""
         return shares
 
     def client_prior(self, weights: Tensor, z: Tensor | None, common: Params, K: int) -> Tensor:
-        """Return the weight of each cluster before the label is known: (B, K), or (B, n, K) where z informs it.
+        """Return the weights of the clusters for samples whose labels are unknown.
 
         Args:
-            weights: Weights of the components, (B, P), of one restart.
-            z: What `client_see` returned for the samples to predict for.
-            common: What all clients received, of that restart.
+            weights: Weights of the components in one restart, (B, P).
+            z: Return value of `client_see` for the samples.
+            common: Arrays that all clients received, of the same restart.
             K: Number of clusters.
+
+        Returns:
+            Weights (B, K), or (B, n, K) if they depend on the sample.
         """
         return weights
 
     def client_counts(self, gamma: Tensor, block: Block, z: Tensor | None, classes: int | None) -> Params:
-        """Return counts {name: (B, ...)} for the server, from responsibilities (B, n, R, P), 0 for padding."""
+        """Return the counts that clients send to the server.
+
+        Args:
+            gamma: Responsibilities, (B, n, R, P), 0 for padding.
+            block: Samples of B clients.
+            z: Return value of `client_see`.
+            classes: Number of classes; None for regression.
+
+        Returns:
+            Counts by name, {name: (B, ...)}.
+        """
         return {}
 
     def server_with_seed(self, seed: int) -> Objective:
-        """Return the objective with the seed of the run, from which it may draw; most draw nothing."""
+        """Return the objective with the seed of the run; by default, an objective uses no random numbers."""
         return self
 
     def server_keep(self, kept: Params, counts: Params, answered: Tensor, clients: int) -> Mapping[str, StateArray]:
-        """Return the arrays to keep after a round; their declared axes say how they follow a change of the clusters.
+        """Return the arrays that the server stores after a round, with declared axes.
 
         Args:
-            kept: What it kept before.
-            counts: Counts of those who answered, {name: (answered, ...)}, or their sum, {name: (...)}.
-            answered: Positions of the clients that answered.
+            kept: Arrays stored after the previous round.
+            counts: Counts of the clients that replied, {name: (number of replies, ...)}, or their sums, {name: (...)}.
+            answered: Positions of the clients that replied.
             clients: Number of all clients.
         """
         return {}
 
     def server_combine(self, kept: Params) -> Params:
-        """Return what all clients receive, {name: (R, ...)}; nothing before the first counts."""
+        """Return the arrays that all clients receive in the next round.
+
+        Args:
+            kept: Arrays that the server stores; empty before the first counts.
+
+        Returns:
+            Arrays by name, {name: (R, ...)}.
+        """
         return {}
 
     def server_expects(self, restarts: int, K: int, run: RunFacts) -> Specs:
-        """Return the form of one client's counts by name."""
+        """Return the expected form of one client's counts by name."""
         return {name: Spec((restarts, None, None)) for name in self.counts}
 
 
 class Distance(Registered, ABC, family="distance"):
-    """Tier 4: how far apart two clients are. Symmetric, and zero for a client and itself."""
+    """Base class of tier 4: a symmetric distance between clients, which is zero between a client and itself."""
 
     needs: ClassVar[Needs]
-    """What the distance is computed from. updates: each client's change is sent as a row; features: a body that all
-    clusters share; labels: classes; inputs: samples as they are, so that clients can be asked before anything is
-    trained; anchor: the change that a client makes to a model that nobody trains, sent once."""
+    """Basis of the distance: `updates`, each client's model change, sent as a row; `features`, computed with a body
+    that all clusters share; `labels`, the classes of the samples; `inputs`, the raw samples, which can be compared
+    before training; `anchor`, the change of a fixed random model by a client, sent once."""
     reveals: ClassVar[dict[str, str]]
-    """The rows that it needs and what they reveal to the server about a client."""
+    """Rows that the distance needs, with the information that each reveals to the server about a client."""
 
     @property
     def round_rows(self) -> dict[str, str]:
-        """Rows of `reveals` that clients send in a round; the changes are rows of the round anyway."""
+        """Rows of `reveals` that clients send in every round, in addition to model changes."""
         sent_once = ("change", "anchor")
         return {name: words for name, words in self.reveals.items() if name not in sent_once}
 
     @property
     def before_training(self) -> bool:
-        """Whether clients are compared before anything is trained."""
+        """Whether clients are compared before training."""
         return self.needs == "inputs"
 
     @property
     def weighted(self) -> bool:
-        """Whether a distance inside a cluster is weighted by the cluster's weights for both clients."""
+        """Whether distances within a cluster are weighted by the cluster's weights of both clients."""
         return False
 
     def client_summary(self, features: Tensor | None, block: Block, classes: int | None) -> Params:
-        """Return rows {name: (B, ...)} that clients send in addition to what they send anyway.
+        """Return additional rows that clients send for the distance.
 
         Args:
-            features: Features (B, n, d) under the body that all clusters share; None if they share none.
+            features: Features computed with the shared body, (B, n, d); None without a shared body.
             block: Samples of B clients.
-            classes: Number of classes; None for a regression.
+            classes: Number of classes; None for regression.
+
+        Returns:
+            Rows by name, {name: (B, ...)}.
         """
         return {}
 
     @abstractmethod
     def server_pairwise(self, rows: Params) -> Floats:
-        """Return distances (a, a) from the rows of a clients."""
+        """Return the matrix of distances between clients.
+
+        Args:
+            rows: Rows of a clients, {name: (a, ...)}.
+
+        Returns:
+            Distances, (a, a).
+        """
 
     def server_expects(self, run: RunFacts) -> Specs:
-        """Return the form of the rows of `client_summary`; none for changes, which clients send anyway."""
+        """Return the expected form of the rows of `client_summary`."""
         return {name: Spec((None,), None) for name in self.round_rows}

@@ -1,4 +1,4 @@
-"""How clients predict with what they keep: a mixture of all models, or a model of their own."""
+"""Prediction by clients that keep a state: with a mixture of all models or with a personal model."""
 
 from __future__ import annotations
 
@@ -21,28 +21,35 @@ from coterie.core.shard import Shard
 from coterie.learners.base import Learner
 
 Outputs = Callable[[Block], Tensor]
-"""The outputs of a block's clients on their samples, (B, n, ...)."""
+"""Function that returns the outputs for all samples of a block, (B, n, ...)."""
 
 
 class Predictor(Registered, ABC, family="predictor"):
-    """How clients predict in one restart of a run."""
+    """Base class of prediction by clients that keep a state, in one restart."""
 
     @abstractmethod
     def client_outputs(
         self, learner: Learner, shard: Shard, broadcast: Broadcast, states: ClientStates | None
     ) -> Outputs:
-        """Return the function that predicts for the blocks of a shard."""
+        """Return the function that computes the outputs for blocks of a shard.
+
+        Args:
+            learner: Model family of the run.
+            shard: Samples of the clients.
+            broadcast: Message of the server.
+            states: State of the clients.
+        """
 
 
 @register("personal-model")
 @dataclass(frozen=True)
 class PersonalModel(Predictor):
-    """A client predicts with its own model; before it has one, with the equal mixture of the clusters' models."""
+    """Prediction with a client's personal model; before its first round, with the mean of the clusters' models."""
 
     restart: int
-    """The restart that the broadcast holds the models of."""
+    """Restart to which the models in the broadcast belong."""
     restarts: int
-    """Number of restarts that clients keep models for."""
+    """Number of restarts for which clients keep models."""
 
     def client_outputs(
         self, learner: Learner, shard: Shard, broadcast: Broadcast, states: ClientStates | None
@@ -59,20 +66,21 @@ class PersonalModel(Predictor):
 @register("mixture")
 @dataclass(frozen=True)
 class Mixture(Predictor):
-    """A client predicts with all models, weighted by the weights that it keeps."""
+    """Prediction with a mixture of all models, with the weights that the client keeps."""
 
     objective: Objective
+    """Objective of the method."""
     restart: int
-    """The restart that the broadcast holds the models of."""
+    """Restart to which the models in the broadcast belong."""
     restarts: int
-    """Number of restarts that clients keep weights for."""
+    """Number of restarts for which clients keep weights."""
 
     def client_outputs(
         self, learner: Learner, shard: Shard, broadcast: Broadcast, states: ClientStates | None
     ) -> Outputs:
-        K, everybody = broadcast.clusters.K, np.arange(len(shard))
+        K, positions = broadcast.clusters.K, np.arange(len(shard))
         shape = (self.restarts, self.objective.client_components(K))
-        kept = kept_weights(states, everybody, broadcast, shape)[:, self.restart]
+        kept = kept_weights(states, positions, broadcast, shape)[:, self.restart]
 
         def outputs(block: Block) -> Tensor:
             z = self.objective.client_see(learner, block)
@@ -83,9 +91,13 @@ class Mixture(Predictor):
 
 
 def _mixed(learner: Learner, models: Params, block: Block, share: Tensor) -> Tensor:
-    """Return the log of mixed probabilities (B, n, C), or mixed predictions (B, n) for a regression.
+    """Return the logarithms of mixed probabilities, (B, n, C), or mixed predictions for regression, (B, n).
 
-    share: weight of each model for a client, (B, K), or for each of its samples, (B, n, K).
+    Args:
+        learner: Model family of the run.
+        models: Parameters of the K models, {name: (K, ...)}.
+        block: Samples of B clients.
+        share: Weight of each model for each client, (B, K), or for each sample, (B, n, K).
     """
     total: Tensor | None = None
     share = share if share.dim() == 3 else share[:, None]

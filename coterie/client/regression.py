@@ -1,12 +1,12 @@
-"""Sums over clients from which the diagnostics of generalised linear models are computed.
+"""Sums over clients for regression diagnostics of generalised linear models.
 
 X is a client's feature matrix phi(x), (n_i, p), with a last column of ones if the models have a bias. A model is a
-matrix of coefficients theta (p, q) with outputs X theta: one column for a regression, one for each class but the first,
-the reference, for a classification. Wherever coefficients are one vector of q p numbers, those of the first column come
-first. Everything is computed in float64, whatever the type of the run: cross-products lose half of the digits.
+matrix of coefficients theta, (p, q), with outputs X theta: one column for regression, and one column for each class
+except the first (the reference) for classification. As a vector of q p numbers, the coefficients of the first column
+come first. All computations are in float64, since cross-products lose half of the digits.
 
-The sums are made to be added over clients. The sums of a single client reveal much: X^T X of a client with one sample
-is that sample but for its sign. Secure aggregation hides it among the other clients of its cluster, if there are any.
+The sums are meant to be added over clients. The sums of a single client reveal much: X^T X of a client with one sample
+determines this sample up to its sign. Secure aggregation hides a client among the other clients of its cluster.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from coterie.learners.base import Learner
 from coterie.learners.minimum import GeneralisedLinear, Glm
 
 THETA = "theta"
-"""Name of the coefficients (K, p, q) in a broadcast."""
+"""Name of the coefficients, (K, p, q), in a broadcast."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Samples of some clients under a model: what every sum is made of. Padding counts nothing anywhere."""
+    """Samples of B clients evaluated under a model; padding contributes zeros."""
 
     x: Tensor
-    """(B, n, p) features."""
+    """Features, (B, n, p)."""
     residual: Tensor
-    """(B, n, q) targets minus expected values."""
+    """Targets minus expected values, (B, n, q)."""
     weight: Tensor | None
-    """(B, n, q, q) second derivative of each sample's loss by its outputs; None: 1, as for least squares."""
+    """Second derivative of each sample's loss with respect to its outputs, (B, n, q, q); None: 1 (least squares)."""
     loss: Tensor
-    """(B, n) half the squared error, or the negative log-likelihood."""
+    """Half the squared error or the negative log-likelihood of each sample, (B, n)."""
 
     def hessian(self) -> Tensor:
-        """Return the sum over samples of the second derivative of the loss, (q p, q p)."""
+        """Return the Hessian of the loss, summed over samples, (q p, q p)."""
         x = self.x.flatten(0, 1)
         if self.weight is None:
             return x.T @ x
@@ -53,7 +53,7 @@ class Fitted:
         return torch.cat([torch.cat(row, dim=1) for row in blocks])
 
     def scores(self) -> Tensor:
-        """Return each sample's derivative of the log-likelihood, (B, n, q p)."""
+        """Return the gradient of each sample's log-likelihood, (B, n, q p)."""
         return (self.residual[..., None] * self.x[:, :, None]).flatten(2)
 
     def gradient(self) -> Tensor:
@@ -62,24 +62,30 @@ class Fitted:
 
 
 Sums = Callable[[Fitted], Params]
-"""From the samples of clients of one cluster to named sums."""
+"""Function that computes named sums for clients of one cluster."""
 
 
 def as_generalised_linear(learner: Learner) -> GeneralisedLinear:
-    """Return the learner if its models are generalised linear ones.
+    """Return the learner with the type of a generalised linear model.
 
     Raises:
-        ConfigError: if they are not.
+        ConfigError: if its models are not generalised linear models.
     """
     if not isinstance(learner, GeneralisedLinear):
         raise ConfigError(
-            f"this is about linear and logistic regression, but the learner is {learner.spec}: use linear or logistic"
+            f"regression diagnostics need a linear or logistic model, but the learner is {learner.spec}: use linear "
+            "or logistic"
         )
     return learner
 
 
 def fitted(problem: Glm, outputs: Tensor) -> Fitted:
-    """Return the samples of a block's clients under models with these outputs, (B, n, q)."""
+    """Return the samples of a block's clients evaluated under models with these outputs.
+
+    Args:
+        problem: Samples of the clients.
+        outputs: Outputs of the models, (B, n, q).
+    """
     if problem.classes is None:
         target = problem.y if problem.mask is None else torch.where(problem.mask, problem.y, 0)
         residual = _unpadded(problem, target[..., None] - outputs)
@@ -94,18 +100,25 @@ def fitted(problem: Glm, outputs: Tensor) -> Fitted:
 
 
 def _unpadded(problem: Glm, values: Tensor) -> Tensor:
-    """Return values (B, n, ...) with zeros where there is padding."""
+    """Return values (B, n, ...) with zeros for padding."""
     return values if problem.mask is None else torch.where(problem.mask[..., None], values, 0)
 
 
 def expected_by_cluster(broadcast: Broadcast, arrays: dict[str, Spec]) -> Expected:
-    """Return the form of the reply of `sums_by_cluster`, with these arrays and the number of samples."""
+    """Return the expected form of a reply of `sums_by_cluster` with these arrays."""
     samples = Spec((), low=0, whole=True, total="samples")
     return Expected(slotted={"clusters": Slots(broadcast.clusters.K, {**arrays, "samples": samples})})
 
 
 def sums_by_cluster(learner: Learner, shard: Shard, broadcast: Broadcast, sums: Sums) -> Reply:
-    """Return these sums, slotted by the clients' own clusters, with the number of samples."""
+    """Return a reply with sums over the clients of each cluster, and with their number of samples.
+
+    Args:
+        learner: Model family; linear or logistic.
+        shard: Samples of the clients.
+        broadcast: Message with the coefficients and each client's cluster (`own`).
+        sums: Function that computes the sums.
+    """
     own = broadcast.each["own"]
     slots, rows, counts = torch.unique(own, return_inverse=True, return_counts=True)
     totals: dict[int, Params] = {}
@@ -122,7 +135,7 @@ def sums_by_cluster(learner: Learner, shard: Shard, broadcast: Broadcast, sums: 
 def _parts(
     learner: GeneralisedLinear, shard: Shard, broadcast: Broadcast, own: Tensor, sums: Sums
 ) -> Iterator[tuple[int, Params]]:
-    """Yield the sums of each cluster in each block: one product over all its clients, never a matrix for each."""
+    """Yield the sums of each cluster in each block, computed for all its clients at once."""
     for block in cut(shard, shard.hashes, 0):
         problem = learner.glm(block)
         mine = own[torch.from_numpy(block.positions)]

@@ -1,4 +1,4 @@
-"""Building the reply of a group of clients in a round: running sums over blocks, and rows."""
+"""Construction of the reply of a group of clients in a round, with running sums over blocks."""
 
 from __future__ import annotations
 
@@ -16,59 +16,66 @@ from coterie.learners.contribution import Contribution, add_by_row
 
 @dataclass(frozen=True)
 class Assignment:
-    """The models that the clients of a block train."""
+    """Assignment of the clients of a block to models."""
 
     slots: Tensor
-    """(S,) slots of the available models, ascending."""
+    """Slots of the available models in ascending order, (S,)."""
     models: Params
     """Available models, {name: (S, ...)}."""
     own: Tensor
-    """(B, R) slot of each client's own model in each restart."""
+    """Slot of each client's assigned model in each restart, (B, R)."""
     loss: Tensor | None = None
-    """(B, R) mean loss of each client under its own model; None where nothing was scored."""
+    """Mean loss of each client under its assigned model, (B, R); None if it was not computed."""
     memo: Tensor | None = None
-    """Intermediate result of the scoring that the learner can use again in the training."""
+    """Intermediate result of scoring, which the learner can reuse in training."""
     share: Tensor | None = None
-    """(B, S) weight of each model for each client (lambda); None where only the own model counts."""
+    """Weight of each model for each client (lambda), (B, S); None if a client trains its assigned model only."""
     gamma: Tensor | None = None
-    """(B, n, S) weight of each model for each sample; None where all samples of a client have the same."""
+    """Weight of each model for each sample, (B, n, S); None if all samples of a client have the same weights."""
     likelihood: Tensor | None = None
-    """(B, R) mean log-likelihood of each client's samples under its own mixture."""
+    """Mean log-likelihood of each client's samples under its mixture of models, (B, R)."""
 
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """Models that the clients of a block train at the same time, at most one per restart."""
+    """Models that the clients of a block train at the same time, at most one for each restart."""
 
     restarts: Tensor
-    """(T,) restarts of the models."""
+    """Restarts of the models, (T,)."""
     slots: Tensor
-    """(B, T) slot of each client's model in these restarts."""
+    """Slot of each client's model in these restarts, (B, T)."""
     weight: Tensor
-    """(B, T) weight of its change in the sums."""
+    """Weight of each change in the sums, (B, T)."""
     mass: Tensor
-    """(B, T) weight in the denominator of the mean."""
+    """Weight of each change in the denominator of the mean, (B, T)."""
     focus: Tensor | None = None
-    """(B, n) or (B, 1), weight of the model for each sample; None: 1."""
+    """Weight of the model for each sample, (B, n), or for each client, (B, 1); None: 1."""
     soft: bool = False
-    """Whether the client trains other models, too, so that the loss of this pass is not its loss."""
+    """Whether clients also train other models in other passes; then the loss of this pass is not the client's loss."""
 
 
 class ReplyBuilder:
-    """Running sums and rows of a group of clients. A contribution that is not finite never enters them."""
+    """Running sums and rows of the reply of a group of clients, without contributions that are not finite.
+
+    Args:
+        clusters: Models that the clients received.
+        count: Number of clients in the group.
+        summed: Whether counts of the objective are summed over clients.
+        send_loss: Whether the reply contains the sum of the losses.
+    """
 
     def __init__(self, clusters: Clusters, count: int, summed: bool, send_loss: bool = True) -> None:
         self.clusters = clusters
         self.send_loss = send_loss
-        held = next(iter(clusters.params.values())).shape[0]
-        self.slots = torch.arange(held) if clusters.slots is None else clusters.slots
+        slot_count = next(iter(clusters.params.values())).shape[0]
+        self.slots = torch.arange(slot_count) if clusters.slots is None else clusters.slots
         self.sums = {name: torch.zeros_like(p) for name, p in clusters.params.items()}
         self.body = {name: torch.zeros_like(p) for name, p in clusters.shared.items()}
         self.overall = {name: torch.zeros_like(p) for name, p in (clusters.overall or {}).items()}
         self.pooled: Params = {}
-        self.slot_mass = torch.zeros(held, dtype=torch.float64)
-        self.slot_count = torch.zeros(held, dtype=torch.int64)
-        # by client and restart
+        self.slot_mass = torch.zeros(slot_count, dtype=torch.float64)
+        self.slot_count = torch.zeros(slot_count, dtype=torch.int64)
+        # for each client and restart
         self.own = torch.zeros(count, clusters.restarts, dtype=torch.int64)
         self.counted = torch.zeros(count, clusters.restarts, dtype=torch.bool)
         self.loss = torch.zeros(count, clusters.restarts, dtype=torch.float64)
@@ -82,7 +89,13 @@ class ReplyBuilder:
         self.adds_body = False
 
     def start(self, places: Positions, block: Block, assignment: Assignment) -> None:
-        """Record the assignment of a block's clients, before they train."""
+        """Record the assignment of a block's clients before they train.
+
+        Args:
+            places: Positions of the block's clients in the group, (B,).
+            block: Samples of the clients.
+            assignment: Assignment of the clients to models.
+        """
         at = torch.from_numpy(places)
         self.own[at] = assignment.own
         self.samples[at] = block.sizes.double().cpu()
@@ -115,7 +128,14 @@ class ReplyBuilder:
             self.rows[name][torch.from_numpy(places)] = value.cpu()
 
     def add(self, places: Positions, assignment: Assignment, training_pass: TrainingPass, given: Contribution) -> None:
-        """Add what a block's clients contributed in a training pass."""
+        """Add the model changes of a block's clients in a training pass.
+
+        Args:
+            places: Positions of the block's clients in the group, (B,).
+            assignment: Assignment of the clients to models.
+            training_pass: Models that were trained.
+            given: Weighted sums of the changes.
+        """
         self.adds = True
         rows, restarts = torch.searchsorted(self.slots, assignment.slots), assignment.slots // self.clusters.K
         if given.pooled and not self.pooled:
@@ -135,7 +155,13 @@ class ReplyBuilder:
         self.paths.add(given.path)
 
     def add_heads(self, change: Params, weight: Tensor, held: Tensor) -> None:
-        """Add the changes {name: (B, K, ...)} of all heads by a block's clients; weight, held (B, K). One restart."""
+        """Add the changes of all heads by a block's clients, in a single restart.
+
+        Args:
+            change: Changes of the heads, {name: (B, K, ...)}.
+            weight: Weight of each change, (B, K).
+            held: Mass of each client in each cluster, (B, K).
+        """
         self.adds = True
         rows = torch.arange(self.clusters.K).expand(weight.shape)
         for name, value in change.items():
@@ -144,39 +170,50 @@ class ReplyBuilder:
         self.slot_count += (weight > 0).cpu().sum(dim=0)
 
     def add_body(self, change: Params, mass: Tensor) -> None:
-        """Add the changes {name: (B, ...)} of the shared body by a block's clients, with mass (B,). One restart."""
+        """Add the changes of the shared body by a block's clients, in a single restart.
+
+        Args:
+            change: Changes of the body, {name: (B, ...)}.
+            mass: Weight of each client, (B,).
+        """
         self.adds_body = True
         for name, value in change.items():
             kept = torch.where((mass > 0).reshape(-1, *(1,) * (value.dim() - 1)), value, 0)
             self.body[name] += torch.tensordot(mass.to(value), kept, dims=1)[None].to(self.body[name])
 
     def add_overall(self, change: Params) -> None:
-        """Add the summed changes {name: (1, ...)} of the overall model by a block's clients. One restart."""
+        """Add the summed changes of the overall model by a block's clients, {name: (1, ...)}, in a single restart."""
         for name, value in change.items():
             self.overall[name] += value
 
     def accept(self, places: Positions, restarts: Tensor, counted: Tensor) -> None:
-        """Record in which of these restarts the work of a block's clients counts, (B, T)."""
+        """Record in which restarts the contributions of a block's clients are accepted.
+
+        Args:
+            places: Positions of the block's clients in the group, (B,).
+            restarts: The restarts, (T,).
+            counted: Whether each contribution is accepted, (B, T).
+        """
         self.counted[torch.from_numpy(places)[:, None], restarts] |= counted
 
     def accepted(self, places: Positions) -> Tensor:
-        """Return whose work counts in some restart, (B,)."""
+        """Return whether each client's contribution is accepted in at least one restart, (B,)."""
         return self.counted[torch.from_numpy(places)].any(dim=1)
 
     def reply(self, shard: Shard) -> Reply:
         """Return the reply of the group."""
         counted = self.counted
         accepted = counted.any(dim=1)
-        # a client that fails in every restart is left out; one that fails in some makes those restarts the worst
+        # a client that fails in all restarts is left out; if it fails in some, the loss of these restarts is infinite
         loss = torch.where(counted, self.loss, torch.where(accepted[:, None], torch.inf, 0.0))
-        everybody = bool(accepted.all())
+        all_accepted = bool(accepted.all())
         mixture = {}
         if self.likelihood is not None:
             known = torch.where(accepted[:, None], self.likelihood, 0)
             mixture["likelihood"] = (known * self.samples[:, None]).sum(dim=0)
-        named = list(zip(shard.ids, accepted.tolist(), strict=True)) if not everybody else []
+        named = list(zip(shard.ids, accepted.tolist(), strict=True)) if not all_accepted else []
         return Reply(
-            clients=shard.ids if everybody else tuple(client for client, ok in named if ok),
+            clients=shard.ids if all_accepted else tuple(client for client, ok in named if ok),
             sums={
                 **({"loss": (loss * self.samples[:, None]).sum(dim=0)} if self.send_loss else {}),
                 "samples": torch.where(accepted, self.samples, 0).sum(),
@@ -185,15 +222,15 @@ class ReplyBuilder:
             },
             slotted=self._slotted(),
             rows={
-                "cluster": (self.own if everybody else self.own[accepted]) % self.clusters.K,
-                **{name: value if everybody else value[accepted] for name, value in self.rows.items()},
+                "cluster": (self.own if all_accepted else self.own[accepted]) % self.clusters.K,
+                **{name: value if all_accepted else value[accepted] for name, value in self.rows.items()},
             },
             rejected=tuple(client for client, ok in named if not ok),
             paths=tuple(sorted(self.paths)),
         )
 
     def _slotted(self) -> dict[str, Slotted]:
-        """Return the sums of the slots that somebody contributed to; none where clients send models of their own."""
+        """Return the slotted sums, for slots with contributions; there are none if clients send personal models."""
         if self.pooled:
             return {"pooled": self._filled(self.pooled)}
         slotted = self._own() if self.adds else {}
@@ -209,8 +246,9 @@ class ReplyBuilder:
         return {"clusters": self._filled({f"change/{name}": value for name, value in self.sums.items()})}
 
     def _filled(self, sums: Params) -> Slotted:
-        """Return sums {name: (S, ...)} and their mass, of the slots that somebody contributed to."""
+        """Return sums {name: (S, ...)} and their mass, for slots with contributions only."""
         used = torch.nonzero(self.slot_count).flatten()
-        kept = used if len(used) < len(self.slots) else slice(None)  # `local` holds a model a client: no second copy
+        # no second copy if all slots are used: the method `local` has one model for each client
+        kept = used if len(used) < len(self.slots) else slice(None)
         arrays = {name: value[kept] for name, value in sums.items()} | {"mass": self.slot_mass[used]}
         return Slotted(self.slots[used], arrays, self.slot_count[used])

@@ -1,4 +1,4 @@
-"""Parts of the clients' samples: fresh ones for every round, and two halves for a test."""
+"""Random parts of the clients' samples: disjoint parts for each round, and two halves for a test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from coterie.core.shard import Shard, spans
 
 
 def fresh_parts(shard: Shard, seed: int, round_: int, rounds: int) -> tuple[Shard, Shard]:
-    """Return the samples that each client chooses its cluster by in this round, and those that it trains on.
+    """Return the samples by which each client chooses its cluster in a round, and those on which it trains.
 
-    As the analysis of IFCA assumes (Ghosh et al. 2020, section 5).
+    No sample is used twice, as in the analysis of IFCA (Ghosh et al. 2020, section 5). A client's samples are divided
+    at random into 2T subsets of n' = n_i // 2T samples, and the remainder is not used. Round t uses the subsets 2t
+    (Z-hat in the paper) and 2t + 1 (Z).
 
-    A client's samples, in an order that is drawn once, are cut into 2T subsets of n' = n_i // 2T samples; what is left
-    over is not used. Round t takes the subsets 2t (the paper's Z-hat) and 2t + 1 (Z), so no sample is met twice.
+    Args:
+        shard: Training samples of the clients.
+        seed: Seed of the run.
+        round_: Number of the round (t), from 0.
+        rounds: Number of rounds (T).
     """
     order = shuffled(keys_for_clients(seed, Purpose.RESAMPLE, 0, shard.hashes), shard.sizes)
     rows = order + np.repeat(shard.starts, shard.sizes)
@@ -25,7 +30,13 @@ def fresh_parts(shard: Shard, seed: int, round_: int, rounds: int) -> tuple[Shar
 
 
 def halves(shard: Shard, seed: int, round_: int) -> tuple[Shard, Shard]:
-    """Return two random halves of each client's samples, drawn anew in every round; an odd sample is in neither."""
+    """Return two random halves of each client's samples, different in every round; an odd sample is in neither.
+
+    Args:
+        shard: Training samples of the clients.
+        seed: Seed of the run.
+        round_: Number of the round.
+    """
     order = shuffled(keys_for_clients(seed, Purpose.HALVES, round_, shard.hashes), shard.sizes)
     rows = order + np.repeat(shard.starts, shard.sizes)
     size = shard.sizes // 2

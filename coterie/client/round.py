@@ -1,7 +1,7 @@
-"""One local round of a group of clients: its settings, its algorithms, and the training that they share.
+"""A local round of a group of clients: settings, base class of client algorithms, and common training code.
 
-A `ClientAlgorithm` decides which models a client trains, and on which samples; it is the client half of a member of
-tier 2 (`coterie/tiers/assignment`). `ClientRound` is what stays the same while the blocks of a group are worked on.
+A `ClientAlgorithm` determines which models a client trains on which samples; it is the client side of a member of tier
+2 (`coterie/tiers/assignment`). A `ClientRound` holds everything that is the same for all blocks of a group.
 """
 
 from __future__ import annotations
@@ -30,30 +30,34 @@ from coterie.learners.contribution import Contribution, add_by_row, finite_model
 from coterie.learners.local_training import LocalTraining
 from coterie.privacy.client import made_private
 from coterie.privacy.mechanism import Privacy
-from coterie.privacy.noise import SECRET, Noise
+from coterie.privacy.noise import SYSTEM_NOISE, Noise
 
 ClientWeight = Literal["uniform", "samples"]
-"""Whether a client counts once or n_i times."""
+"""Weight of a client in a mean: 1 (`uniform`) or its number of samples (`samples`)."""
 
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """Settings of a round that every client algorithm receives."""
+    """Settings of a round, for all client algorithms."""
 
     objective: Objective
+    """Tier 1 of the method."""
     work: LocalTraining
+    """Local training."""
     client_weight: ClientWeight
+    """Weight of a client in a mean."""
     seed: int
+    """Seed of the run."""
     resample: int | None = None
-    """T, the number of rounds, if every round uses fresh samples; None: all samples in every round."""
+    """Number of rounds (T) if every round uses different samples; None: all samples in every round."""
     by_share: bool = False
-    """Whether a soft client's change is weighted in the sums by the cluster's weight for the client."""
+    """Whether the change of a model is weighted by the client's soft weight of the cluster."""
     send_each: bool = False
-    """Whether every client's change is sent as a row, and its soft weights with it, instead of being added up."""
+    """Whether every client's change, with its soft weights, is sent as a row instead of a part of a sum."""
     distance: Distance | None = None
-    """Distance whose summaries clients send."""
+    """Distance whose rows clients send."""
     privacy: Privacy | None = None
-    """How clients make their replies private; None: they do not."""
+    """Privacy mechanism on the clients; None: no differential privacy."""
 
     @property
     def adds_noise(self) -> bool:
@@ -62,14 +66,14 @@ class RoundSettings:
 
 
 class ClientAlgorithm(Registered, ABC, family="assignment"):
-    """What a client does between broadcast and reply: which models it trains, and what it sends.
+    """Base class of client algorithms: which models a client trains in a round, and what it sends.
 
-    The declared facts say what the rest of a run needs to know about it. The defaults are those of a client that is a
-    member of one cluster and trains a whole model.
+    The class variables declare facts for the rest of the run. The defaults describe a client that is a member of one
+    cluster and trains a complete model.
     """
 
     assigned: ClassVar[bool] = False
-    """Whether the server decides which cluster a client belongs to."""
+    """Whether the server determines the cluster of a client."""
     keeps: ClassVar[bool] = False
     """Whether a client keeps a state from round to round."""
     single: ClassVar[bool] = False
@@ -77,95 +81,102 @@ class ClientAlgorithm(Registered, ABC, family="assignment"):
     member_of_one: ClassVar[bool] = True
     """Whether a client is a member of exactly one cluster in a round."""
     mixture: ClassVar[bool] = False
-    """Whether every sample belongs to all clusters in part, so that clients train all models and predict by a mixture
-    of them; objectives count only here."""
+    """Whether every sample belongs to all clusters with weights, so that clients train all models and predict with a
+    mixture of them. Only these algorithms use the objective's counts."""
     personal: ClassVar[bool] = False
-    """Whether a client trains a model of its own, sends it, and predicts with it."""
+    """Whether a client trains a personal model, sends it, and predicts with it."""
     trains_heads: ClassVar[bool] = False
-    """Whether clients train the heads and the body separately where all clusters share a body; otherwise they train
-    whole models, and never compute features."""
+    """Whether clients train cluster heads and a shared body separately; otherwise they train complete models and never
+    compute features."""
     cluster_row: ClassVar[str] = "which cluster it chose"
-    """What the row `cluster` of a reply reveals about a client."""
+    """Information that the row `cluster` of a reply reveals about a client."""
     not_private: ClassVar[str] = ""
-    """What clients send beyond the change of one model and their cluster; such replies cannot be made private."""
+    """Content of replies other than one model change and a cluster, which prevents privacy; empty if there is none."""
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether a client keeps a weight for every cluster."""
+        """Whether a client keeps a weight for each cluster."""
         return self.mixture or self.personal
 
     @abstractmethod
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
-        """Do one round for the clients of a block; what they send goes into `work.builder`.
+        """Do one round for the clients of a block, and add their contributions to `work.builder`.
 
         Args:
             work: The round of the whole group.
             places: Positions of the block's clients in the group, (B,).
-            scored: Samples to choose a cluster by.
-            block: Samples to train on; the same block as `scored` unless samples are fresh in every round.
+            scored: Samples by which clients choose a cluster.
+            block: Samples for training; the same block as `scored`, unless every round uses different samples.
         """
 
     def client_predictor(self, objective: Objective, restart: int, restarts: int) -> Predictor | None:
-        """Return how clients predict with what they keep; None: with the model of their cluster."""
+        """Return the predictor of clients that keep a state; None: clients predict with the model of their cluster."""
         return None
 
     def client_reveals(self, settings: RoundSettings) -> dict[str, str]:
-        """Return the rows that clients send in a round, and what each reveals to the server about a client."""
+        """Return the rows that clients send in a round, with the information that each reveals about a client."""
         rows = {"cluster": self.cluster_row}
         return rows | {"change": "how it changed its cluster's model"} if settings.send_each else rows
 
     def server_expects(self, settings: RoundSettings, clusters: Clusters, run: RunFacts) -> Expected:
-        """Return the form of what clients send in a round, without what all algorithms send."""
+        """Return the expected form of a reply, without the arrays that are common to all algorithms."""
         if settings.send_each:
             return Expected(rows={"change": expected_vectors(clusters, clusters.restarts)})
         return Expected(slotted={"clusters": expected_sums(clusters)})
 
 
 def expected_vectors(clusters: Clusters, count: int) -> Spec:
-    """Return the form of `count` models or changes of a client as vectors; in a diverged restart they are missing."""
+    """Return the expected form of `count` models or changes of a client as vectors, NaN in a diverged restart."""
     several = clusters.restarts > 1
     shape = (count, parameter_count(clusters.params))
     return Spec(shape, clusters_dtype(clusters), missing="vector" if several else "never")
 
 
 def expected_weights(clusters: Clusters) -> Spec:
-    """Return the form of a client's weights of the clusters."""
+    """Return the expected form of a client's cluster weights."""
     missing: Literal["vector", "never"] = "vector" if clusters.restarts > 1 else "never"
     return Spec((clusters.restarts, clusters.K), low=0, high=1, total="one", axes=1, missing=missing)
 
 
 def expected_sums(clusters: Clusters) -> Slots:
-    """Return the form of the clusters' summed changes."""
+    """Return the expected form of the summed changes of the clusters' models."""
     mass = Spec((), low=0, total="mass")
     return Slots(clusters.restarts * clusters.K, {**expected_changes(clusters.params), "mass": mass})
 
 
 @dataclass(frozen=True)
 class ClientRound:
-    """One round of one group of clients."""
+    """One round of a group of clients."""
 
     learner: Learner
+    """Model family of the run."""
     settings: RoundSettings
+    """Settings of the round."""
     broadcast: Broadcast
+    """Message of the server."""
     shard: Shard
+    """Training samples of the clients."""
     states: ClientStates | None
+    """State of the clients; None if they keep none."""
     builder: ReplyBuilder
-    noise: Noise = SECRET
+    """Reply under construction."""
+    noise: Noise = SYSTEM_NOISE
+    """Source of the noise for differential privacy."""
 
     @property
     def lr(self) -> float:
-        """Step size of the round."""
+        """Learning rate of the round."""
         return self.broadcast.scalars["lr"]
 
     @property
     def kept(self) -> ClientStates:
-        """State of the clients."""
+        """State of the clients, which must exist."""
         assert self.states is not None, "clients that keep a state need a store for it"
         return self.states
 
     @property
     def first(self) -> Tensor:
-        """(R,) first slot of each restart."""
+        """First slot of each restart, (R,)."""
         return torch.arange(self.broadcast.clusters.restarts) * self.broadcast.clusters.K
 
     def accepted(self, places: Positions) -> Tensor:
@@ -173,19 +184,27 @@ class ClientRound:
         return self.broadcast.each["accepted"][torch.from_numpy(places)]
 
     def mass(self, places: Positions, block: Block) -> Tensor:
-        """Return what each client counts, (B,): once or n_i times, however many of its samples this round uses."""
+        """Return the weight of each client, (B,): 1, or its total number of training samples."""
         n = torch.from_numpy(self.shard.sizes[places]).to(block.counts)
         return n if self.settings.client_weight == "samples" else torch.ones_like(n)
 
     def weight(self, places: Positions, block: Block, assignment: Assignment) -> Tensor:
-        """Return what each client's change counts in each restart, (B, R); 0 where its loss is not finite."""
+        """Return the weight of each client's change in each restart, (B, R); 0 if its loss is not finite."""
         weight = self.mass(places, block)[:, None].expand(assignment.own.shape)
-        if assignment.loss is None or self.settings.privacy is not None:  # leaving a client out would reveal its data
+        # with differential privacy, no client is left out, since this would reveal something about its data
+        if assignment.loss is None or self.settings.privacy is not None:
             return weight
         return torch.where(assignment.loss.isfinite(), weight, 0)
 
     def train(self, places: Positions, block: Block, assignment: Assignment, memo: Tensor | None) -> None:
-        """Take local steps on the assigned models, and add the changes to the reply."""
+        """Train the assigned models locally, and add the changes to the reply.
+
+        Args:
+            places: Positions of the block's clients in the group, (B,).
+            block: Training samples of the clients.
+            assignment: Assignment of the clients to models.
+            memo: Intermediate result of scoring, which the learner can reuse.
+        """
         weight = self.weight(places, block, assignment)
         self.builder.start(places, block, assignment)
         if self.settings.privacy is not None:
@@ -208,7 +227,7 @@ class ClientRound:
     def _train_privately(
         self, privacy: Privacy, places: Positions, block: Block, assignment: Assignment, weight: Tensor
     ) -> None:
-        """Train with each client's change made private before anything else is done with it; one restart only."""
+        """Train, and apply the privacy mechanism to each client's change before it is used; for a single restart."""
         slots, rows = assignment.own, torch.searchsorted(assignment.slots, assignment.own)
         theta = take_rows(assignment.models, rows)
         change = as_vectors(self.learner.descend(theta, block, self.settings.work, self.lr))[:, 0]
@@ -228,7 +247,7 @@ class ClientRound:
         self.builder.add(places, assignment, TrainingPass(restarts, slots, weight, weight), given)
 
     def _train_each(self, places: Positions, block: Block, assignment: Assignment, weight: Tensor) -> None:
-        """Train with each client's own change in a row of the reply; whole models only."""
+        """Train, and add each client's change to the reply as a row; for complete models only."""
         vectors = []
         for one in _passes(assignment, weight, self.broadcast.clusters.K, self.settings.by_share):
             theta = take_rows(assignment.models, torch.searchsorted(assignment.slots, one.slots))
@@ -242,7 +261,7 @@ class ClientRound:
     def _train_with_overall(
         self, overall: Params, places: Positions, block: Block, assignment: Assignment, weight: Tensor
     ) -> None:
-        """Train the cluster's model, pulled to the overall one as it was sent, and the overall one as in FedAvg."""
+        """Train the cluster's model with a proximal term towards the received overall model, and train the latter."""
         rows, first = torch.searchsorted(assignment.slots, assignment.own), torch.zeros_like(assignment.own)
         theta, omega, local = take_rows(assignment.models, rows), take_rows(overall, first), self.settings.work
         change = self.learner.descend(theta, block, local, self.lr, towards=omega)
@@ -254,22 +273,28 @@ class ClientRound:
         self.builder.add_overall({name: add_by_row(value, first, mass, 1) for name, value in common.items()})
 
     def summarise(self, places: Positions, block: Block, features: Tensor | None = None) -> None:
-        """Add the rows that the distance needs; features (B, n, d) under the shared body, where there is one."""
+        """Add the rows that the distance needs.
+
+        Args:
+            places: Positions of the block's clients in the group, (B,).
+            block: Samples of the clients.
+            features: Features computed with the shared body, (B, n, d); None without a shared body.
+        """
         if self.settings.distance is not None:
             self.builder.add_rows(places, self.settings.distance.client_summary(features, block, self.learner.classes))
 
     def keep(self, places: Positions, rows: dict[str, Tensor]) -> None:
-        """Write these rows {name: (B, ...)} to the state of the clients whose work counts."""
-        counts = self.builder.accepted(places)
-        own = {name: value.cpu()[counts] for name, value in rows.items()}
-        self.kept.write(places[counts.numpy()], self.broadcast.round, own)
+        """Write rows, {name: (B, ...)}, to the state of those clients whose contribution is accepted."""
+        accepted = self.builder.accepted(places)
+        own = {name: value.cpu()[accepted] for name, value in rows.items()}
+        self.kept.write(places[accepted.numpy()], self.broadcast.round, own)
 
 
 def _passes(assignment: Assignment, weight: Tensor, K: int, by_share: bool) -> Iterator[TrainingPass]:
-    """Yield one pass over the own models of all restarts; or, where clients train all models, one pass per model.
+    """Yield one training pass for the assigned models of all restarts, or one pass for each model if all are trained.
 
-    A soft client's change of a model is small already where the model's share is small; with `by_share` its weight in
-    the sum is, too.
+    If all models are trained, a small weight of a model already makes its change small; with `by_share`, it also makes
+    the weight of this change in the sum small.
     """
     if assignment.share is None:
         yield TrainingPass(torch.arange(assignment.own.shape[1]), assignment.own, weight, weight)

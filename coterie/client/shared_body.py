@@ -1,4 +1,4 @@
-"""Cluster heads on a shared body (HCFL+): evaluation and training of the heads and of the body."""
+"""Cluster heads with a shared body (HCFL+): evaluation and training of heads and body."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ from coterie.learners.heads import (
 
 @dataclass(frozen=True)
 class SharedBody:
-    """The heads and the body that a block's clients received, evaluated on their samples. One restart."""
+    """The heads and the body that a block's clients received, evaluated on their samples; for a single restart."""
 
     learner: WithFeatures
+    """Model family of the run."""
     body: Params
-    """Body of every client, {name: (B, ...)}."""
+    """Parameters of the body, repeated for each client, {name: (B, ...)}."""
     z: Tensor
-    """(B, n, d) features under the body."""
+    """Features computed with the body, (B, n, d)."""
     heads: Heads
     """Heads of all clusters."""
     losses: Tensor
-    """(B, n, 1, K) loss of every head on every sample."""
+    """Loss of each head for each sample, (B, n, 1, K)."""
 
 
 def evaluate_heads(work: ClientRound, places: Positions, block: Block) -> SharedBody:
-    """Compute the features once, and the losses of all heads on them.
+    """Compute the features of all samples and the losses of all heads.
 
-    All clients hold the same models, so that each layer is one product over the samples of all of them.
+    All clients received the same models, so each layer is evaluated for the samples of all clients at once.
     """
     clusters, learner = work.broadcast.clusters, with_features(work.learner)
     z = learner.features(clusters.shared, block.x.flatten(0, 1)[None])
@@ -57,9 +58,15 @@ def evaluate_heads(work: ClientRound, places: Positions, block: Block) -> Shared
 
 
 def features_under(work: ClientRound, block: Block, slots: Tensor) -> Tensor | None:
-    """Return the features (B, n, d) of each client under the body of its cluster, where the distance compares them.
+    """Return the features of each client's samples, computed with the body of its cluster.
 
-    slots: (B,) the cluster of each client.
+    Args:
+        work: The round of the group of clients.
+        block: Samples of the clients.
+        slots: Cluster of each client, (B,).
+
+    Returns:
+        Features, (B, n, d), or None if the distance does not need them.
     """
     distance = work.settings.distance
     if distance is None or distance.needs != "features":
@@ -68,13 +75,16 @@ def features_under(work: ClientRound, block: Block, slots: Tensor) -> Tensor | N
 
 
 def with_features(learner: Learner) -> WithFeatures:
-    """Return the learner as one that ends in a head.
+    """Return the learner with the type of a learner with a head.
 
     Raises:
-        ConfigError: if it does not.
+        ConfigError: if the last layer of its models is not fully connected.
     """
     if not _ends_in_head(learner):
-        raise ConfigError(f"a shared body needs a learner that ends in a fully connected layer, not {learner.spec}")
+        raise ConfigError(
+            f"a shared body needs a learner whose last layer is fully connected, but the learner is {learner.spec}: "
+            "use mlp, cnn or a module that ends in nn.Linear"
+        )
     return learner
 
 
@@ -83,16 +93,25 @@ def _ends_in_head(learner: Learner) -> TypeGuard[WithFeatures]:
 
 
 def head_of(learner: WithFeatures, params: Params) -> Heads:
-    """Return heads from their parameters {name: (B, K, ...)}; the inverse of `Heads.params`."""
+    """Return heads given their parameters, {name: (B, K, ...)}; the inverse of `Heads.params`."""
     return Heads(params[f"{learner.head}.weight"], params[f"{learner.head}.bias"])
 
 
 def train_heads(
     work: ClientRound, shared: SharedBody, heads: Heads, block: Block, gamma: Tensor, towards: Heads | None = None
 ) -> tuple[Params, Heads]:
-    """Return the change of the body {name: (B, ...)} and of these heads, each sample weighted by gamma (B, n, K).
+    """Train the body and the heads locally.
 
-    The proximal term of the local work pulls heads to `towards`; it does not act on the body.
+    Args:
+        work: The round of the group of clients.
+        shared: Heads and body that the clients received.
+        heads: Heads from which training starts.
+        block: Training samples of the clients.
+        gamma: Weight of each cluster for each sample, (B, n, K).
+        towards: Heads towards which the proximal term pulls; the body has no proximal term.
+
+    Returns:
+        Change of the body, {name: (B, ...)}, and change of the heads.
     """
     learner, body, steps = shared.learner, shared.body, work.settings.work
     if steps.order == "together":

@@ -1,4 +1,4 @@
-"""How a client solves its own problem, without the help of others."""
+"""Solvers of the local problem of each client."""
 
 from __future__ import annotations
 
@@ -18,26 +18,30 @@ from coterie.learners.projected import ProjectedSgd
 
 
 class LocalSolver(Registered, ABC, family="solver"):
-    """A way to solve the clients' own problems."""
+    """Base class of solvers of local problems."""
 
     @abstractmethod
     def client_solve(self, learner: Learner, block: Block, first: Params, lr: float) -> tuple[Params, Tensor]:
-        """Return each client's model {name: (B, ...)}, and whether it is a solution, (B,).
+        """Solve the local problem of each client.
 
         Args:
             learner: Model family of the problem.
             block: Samples of B clients.
-            first: The common first model {name: (1, ...)}; empty for solvers that start at zero.
-            lr: Step size.
+            first: Common initial model, {name: (1, ...)}; empty for solvers that start at zero.
+            lr: Learning rate.
+
+        Returns:
+            Model of each client, {name: (B, ...)}, and whether it is a solution, (B,).
         """
 
 
 @register("steps")
 @dataclass(frozen=True)
 class LocalSteps(LocalSolver):
-    """Local gradient steps from a common first model."""
+    """Solver by local training from a common initial model."""
 
     work: LocalTraining
+    """Settings of local training."""
 
     def client_solve(self, learner: Learner, block: Block, first: Params, lr: float) -> tuple[Params, Tensor]:
         models = {name: p.expand(len(block.positions), *p.shape[1:]) for name, p in first.items()}
@@ -50,9 +54,10 @@ class LocalSteps(LocalSolver):
 @register("sgd")
 @dataclass(frozen=True)
 class StochasticGradient(LocalSolver):
-    """Projected stochastic gradient descent from zero."""
+    """Solver by projected stochastic gradient descent from zero."""
 
     descent: ProjectedSgd
+    """Settings of the descent."""
 
     def client_solve(self, learner: Learner, block: Block, first: Params, lr: float) -> tuple[Params, Tensor]:
         linear = _generalised_linear(learner, self)
@@ -63,10 +68,11 @@ class StochasticGradient(LocalSolver):
 @register("exact")
 @dataclass(frozen=True)
 class ExactMinimum(LocalSolver):
-    """The minimum of the loss to machine precision; of squared errors with a ridge for clients with few samples."""
+    """Exact solver: minimum of the loss to machine precision; in regression, clients with few samples use a ridge."""
 
     ridge: float = 0.0
-    """Ridge at n_i <= coefficients, as a share of each feature's squares (`learners.minimum.with_ridge`)."""
+    """Ridge penalty of clients with at most as many samples as coefficients, as a share of each feature's sum of
+    squares (`learners.minimum.with_ridge`)."""
 
     def client_solve(self, learner: Learner, block: Block, first: Params, lr: float) -> tuple[Params, Tensor]:
         linear = _generalised_linear(learner, self)
@@ -84,5 +90,5 @@ def _generalised_linear(learner: Learner, solver: LocalSolver) -> GeneralisedLin
 
 
 def _finite(models: Params) -> Tensor:
-    """Return whether every entry of a client's model is finite, (B,)."""
+    """Return whether all parameters of each client's model are finite, (B,)."""
     return flat(models).isfinite().all(dim=1)

@@ -73,6 +73,13 @@ def unflat(vectors: Tensor, like: Mapping[str, Tensor]) -> Params:
 
     Returns:
         Parameters of the models, {name: (B, ...)}.
+
+    Example:
+        >>> import torch
+        >>> from coterie.extend import flat, unflat
+        >>> models = {"weight": torch.tensor([[1.0, 2.0]]), "bias": torch.tensor([3.0])}
+        >>> unflat(flat(models), models)["weight"]
+        tensor([[1., 2.]])
     """
     names = sorted(like)
     parts = torch.split(vectors, [like[name][:1].numel() for name in names], dim=1)
@@ -85,6 +92,13 @@ class Clusters:
 
     A *restart* is an independent repetition of the same method from other initial models; all restarts share every
     message. Model k of restart r has the *slot* r K + k. The server holds all slots; a client may receive only some.
+
+    Example:
+        >>> import torch
+        >>> from coterie.extend import Clusters
+        >>> clusters = Clusters({"weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}, K=2)
+        >>> clusters.at(torch.tensor([1]))["weight"]
+        tensor([[3., 4.]])
     """
 
     params: Params

@@ -91,6 +91,13 @@ def keys_for_clients(seed: int, purpose: Purpose, round_: int, hashes: Words) ->
 
     Returns:
         Keys of the clients, (m,).
+
+    Example:
+        >>> from coterie.core.keys import hash_ids
+        >>> from coterie.extend import Purpose, keys_for_clients
+        >>> keys = keys_for_clients(0, Purpose.BATCHES, round_=3, hashes=hash_ids(["a", "b"]))
+        >>> bool((keys[::-1] == keys_for_clients(0, Purpose.BATCHES, 3, hash_ids(["b", "a"]))).all())
+        True
     """
     return fold(seed, int(purpose), round_, hashes)
 

@@ -125,18 +125,18 @@ class Reply:
         rows = sum(r.numel() * r.element_size() for r in self.rows.values())
         return len(self.clients) * sums + rows + sum(s.nbytes for s in self.slotted.values())
 
-    def only(self, sound: Tensor) -> Reply:
+    def only(self, valid: Tensor) -> Reply:
         """Return the reply without invalid rows, whose clients become rejected; for replies without sums.
 
         Args:
-            sound: Whether each client's rows are valid, (m,).
+            valid: Whether each client's rows are valid, (m,).
         """
-        if bool(sound.all()):
+        if bool(valid.all()):
             return self
-        flags = sound.tolist()
+        flags = valid.tolist()
         accepted = tuple(client for client, good in zip(self.clients, flags, strict=True) if good)
         rejected = tuple(client for client, good in zip(self.clients, flags, strict=True) if not good)
-        rows = {name: value[sound] for name, value in self.rows.items()} if accepted else {}
+        rows = {name: value[valid] for name, value in self.rows.items()} if accepted else {}
         return replace(self, clients=accepted, rows=rows, rejected=(*self.rejected, *rejected))
 
 

@@ -77,6 +77,13 @@ class ServerState:
             clients: Number of clients.
             flows: Whether to add the array `flows`, which is needed if clients store weights over the clusters and the
                 number of clusters may change.
+
+        Example:
+            >>> import torch
+            >>> from coterie.extend import Clusters, ServerState
+            >>> state = ServerState.fresh(Clusters({"weight": torch.zeros(2, 3)}, K=2), clients=4)
+            >>> state.round, sorted(state.arrays)
+            (0, ['accepted', 'choice', 'loss', 'steady'])
         """
         restarts = clusters.restarts
         choice = torch.full((clients, restarts), UNKNOWN, dtype=torch.int64)

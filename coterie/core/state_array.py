@@ -94,6 +94,16 @@ class Inherit(RegroupRule):
     """Copy the entries of the parent to each child; after a merge, average the parents by their numbers of clients.
 
     If no parent has clients, all parents have the same weight.
+
+    Example:
+        Merge clusters of 1 and 3 clients:
+
+        >>> import torch
+        >>> from coterie.extend import Inherit, NewCluster, Regroup, RegroupEvent, StateArray
+        >>> momentum = StateArray(torch.tensor([0.0, 4.0]), ("cluster",), Inherit())
+        >>> merge = Regroup((NewCluster((0, 1), how="average"),), kind="merge")
+        >>> momentum.regrouped(RegroupEvent(merge, clients=("a", "b", "c", "d"), sizes=torch.tensor([1, 3]))).value
+        tensor([3.])
     """
 
     newborn: float = 0.0

@@ -1,12 +1,20 @@
 """Base class of client tasks: work that the server can request from clients.
 
 A task is a frozen dataclass whose fields are sent to the clients as plain values. The tasks of Coterie are in
-`coterie/client/tasks`. A user-defined task is registered in the same way and works on every engine::
+`coterie/client/tasks`. A user-defined task is registered in the same way and works on every engine.
 
-    @register("class-counts")
-    @dataclass(frozen=True)
-    class ClassCounts(Task):
-        def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply: ...
+Example:
+    >>> from dataclasses import dataclass
+    >>> import torch
+    >>> import coterie
+    >>> from coterie.extend import Reply, Task
+    >>> @coterie.register("sample-counts")
+    ... @dataclass(frozen=True)
+    ... class SampleCounts(Task):
+    ...     def run(self, clients, broadcast):
+    ...         return Reply(clients.train.ids, rows={"count": torch.from_numpy(clients.train.sizes)})
+    >>> SampleCounts.name
+    'sample-counts'
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def federation_of(data: ClientDirectory, seed: int) -> Federation:
     name = "linear" if data.profile.classes is None else "logistic"
     learner = make_learner(name, data.profile)
     if isinstance(data, RemoteClients):
-        return data.reach(RunSettings(learner=learner.spec, seed=seed, dtype="float64"), FedAvg().tiers())
+        return data.connect(RunSettings(learner=learner.spec, seed=seed, dtype="float64"), FedAvg().tiers())
     if not isinstance(data, FederatedDataset):
         raise ConfigError(
             f"the clients of {type(data).__name__} cannot be asked: use from_table, from_arrays or Flower"

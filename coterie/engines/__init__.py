@@ -1,1 +1,1 @@
-"""Where clients live. A federation has one verb, `ask`; every engine answers it with the same result."""
+"""Engines: implementations of `Federation.ask` for simulated clients, all with equal results; attacks by clients."""

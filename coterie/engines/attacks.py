@@ -1,12 +1,12 @@
-"""Attacks by clients of a simulation: which clients attack, and what they send instead of their honest reply.
+"""Attacks by simulated clients, for measuring the robustness of methods.
 
-    sign-flip    -strength times its change of the models: uphill
-    scale        strength times its change
-    noise        a random direction, strength times as long as its change
-    label-flip   an honest round on false labels: C - 1 - y for classes, -y for numbers
+    sign-flip    send -strength times the change of the model, which increases the loss
+    scale        send strength times the change
+    noise        send a random vector that is strength times as long as the change
+    label-flip   train honestly on false labels: C - 1 - y for classes, -y for regression
 
-The first three falsify the changes of every round; the reported cluster, the loss and whatever is sent before the first
-round are true. Attackers are drawn by key, whatever the true groups are.
+The first three attacks falsify the model changes in every round. The reported cluster and loss, and everything sent
+before the first round, are honest. The attackers are drawn at random, independently of the true groups.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from coterie.core.task import Task
 from coterie.errors import ConfigError
 
 MASS = "mass"
-"""Entry of a slotted sum that is not a change of a model."""
+"""Array of a slotted sum that is not a model change."""
 
 
 @dataclass(frozen=True)
 class Attack(Registered, ABC, family="poison"):
-    """What the attackers among the clients do."""
+    """Base class of attacks by a share of the clients."""
 
     share: float = 0.2
-    """Part of the clients that attack."""
+    """Share of the clients that attack."""
     in_data: ClassVar[bool] = False
-    """Whether the attackers' training labels are false, instead of their replies."""
+    """Whether the attackers have false training labels instead of sending false replies."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -52,10 +52,10 @@ class Attack(Registered, ABC, family="poison"):
 
 @dataclass(frozen=True)
 class ModelAttack(Attack):
-    """Base of attacks that falsify the changes of models."""
+    """Base class of attacks that send false model changes."""
 
     strength: float = 10.0
-    """Length of the false change, in lengths of the honest one."""
+    """Norm of the false change divided by the norm of the honest change."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,13 +64,18 @@ class ModelAttack(Attack):
 
     @abstractmethod
     def falsify(self, change: Tensor, key: int) -> Tensor:
-        """Return what is sent instead of a change (P,)."""
+        """Return the false change that is sent instead of an honest one.
+
+        Args:
+            change: The honest change of one model, (P,).
+            key: Random key.
+        """
 
 
 @register("sign-flip")
 @dataclass(frozen=True)
 class SignFlip(ModelAttack):
-    """A change uphill instead of downhill."""
+    """Send the change with the opposite sign, which increases the loss."""
 
     def falsify(self, change: Tensor, key: int) -> Tensor:
         return -self.strength * change
@@ -79,7 +84,7 @@ class SignFlip(ModelAttack):
 @register("scale")
 @dataclass(frozen=True)
 class Scale(ModelAttack):
-    """A change in the right direction, but too long, to gain influence."""
+    """Send a change in the right direction that is too large, to gain influence."""
 
     def falsify(self, change: Tensor, key: int) -> Tensor:
         return self.strength * change
@@ -88,7 +93,7 @@ class Scale(ModelAttack):
 @register("noise")
 @dataclass(frozen=True)
 class Noise(ModelAttack):
-    """A change in a random direction."""
+    """Send a change in a random direction."""
 
     def falsify(self, change: Tensor, key: int) -> Tensor:
         drawn = torch.from_numpy(generator(key).standard_normal(len(change))).to(change)
@@ -99,35 +104,49 @@ class Noise(ModelAttack):
 @register("label-flip")
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Honest training on false labels."""
+    """Train honestly on false labels."""
 
     in_data: ClassVar[bool] = True
 
 
 def read_attack(text: str) -> Attack:
-    """Return the attack that a text such as `sign-flip:share=0.2` names.
+    """Return the attack that a text such as `sign-flip:share=0.2` describes.
 
     Raises:
-        ConfigError: if there is no such attack, or a setting does not fit.
+        ConfigError: if the attack is unknown or a setting is not allowed.
     """
     attack: Attack = from_text(Attack, text)
     return attack
 
 
 def attackers_of(attack: Attack, seed: int, hashes: Words) -> npt.NDArray[np.bool_]:
-    """Return which clients attack, (m,): round(share m) of them, the same ones in any order of the clients."""
+    """Return whether each client attacks, (m,); the choice does not depend on the order of the clients.
+
+    Args:
+        attack: The attack; `round(share * m)` clients attack.
+        seed: Seed of the run.
+        hashes: Hash of each client's id, (m,).
+
+    Raises:
+        ConfigError: if all clients or none would attack.
+    """
     count = round(attack.share * len(hashes))
     if not 0 < count < len(hashes):
         raise ConfigError(
-            f"poison={attack.name}:share={attack.share:g} of {len(hashes)} clients is {count}, but some must attack "
-            "and some must not: choose another share"
+            f"poison={attack.name}:share={attack.share:g} means {count} attackers among {len(hashes)} clients, but "
+            "some clients must attack and some must not: choose another share"
         )
     drawn = fold(seed, int(Purpose.ATTACK), hashes)
     return np.isin(np.arange(len(hashes)), np.argsort(drawn, kind="stable")[:count])
 
 
 def with_false_labels(data: FederatedDataset, attacking: npt.NDArray[np.bool_]) -> FederatedDataset:
-    """Return the data with the training labels of the attackers (m,) inverted; held-out labels stay true."""
+    """Return the data with false training labels of the attackers; test labels stay correct.
+
+    Args:
+        data: Clients with their samples.
+        attacking: Whether each client attacks, (m,).
+    """
     train, classes = data.train, data.profile.classes
     rows = torch.from_numpy(spans(train.starts[attacking], train.sizes[attacking]))
     y = train.y.clone()
@@ -137,26 +156,35 @@ def with_false_labels(data: FederatedDataset, attacking: npt.NDArray[np.bool_]) 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackedGroup(ClientGroup):
-    """Clients of which some falsify their changes in every round."""
+    """Clients some of which falsify their model changes in every round."""
 
     attack: ModelAttack
+    """The attack."""
     attackers: frozenset[ClientId]
+    """Ids of the attackers."""
     seed: int
+    """Seed of the run."""
 
     @classmethod
     def among(cls, group: ClientGroup, attack: ModelAttack, seed: int) -> AttackedGroup:
-        """Return the same clients, some of which attack."""
-        who = attackers_of(attack, seed, group.train.hashes)
-        names = frozenset(client for client, attacks in zip(group.train.ids, who, strict=True) if attacks)
+        """Return the same clients with attackers among them.
+
+        Args:
+            group: Honest clients.
+            attack: The attack.
+            seed: Seed of the run, which determines the attackers.
+        """
+        attacking = attackers_of(attack, seed, group.train.hashes)
+        names = frozenset(client for client, attacks in zip(group.train.ids, attacking, strict=True) if attacks)
         return cls(**vars(group), attack=attack, attackers=names, seed=seed)
 
     def serve(self, task: Task, broadcast: Broadcast) -> Reply:
-        """Run the task honestly, and falsify the changes of the attackers."""
+        """Run the task honestly, then falsify the changes of the attackers."""
         if not task.trains or self.attackers.isdisjoint(self.train.ids):
             return task.run(self, broadcast)
         if task.send_each:
             return self._with_false_rows(task.run(self, broadcast), broadcast.round)
-        # changes that are added up at once cannot be separated afterwards, so each attacker runs the task alone
+        # summed changes cannot be separated afterwards, so each attacker runs the task alone
         attacks = np.array([client in self.attackers for client in self.train.ids])
         parts = [np.flatnonzero(~attacks), *np.flatnonzero(attacks)[:, None]]
         replies = [task.run(self.take(p), broadcast.to(p)) for p in parts if len(p)]
@@ -170,7 +198,7 @@ class AttackedGroup(ClientGroup):
         return replace(reply, rows={**reply.rows, "change": change})
 
     def _with_false_sums(self, reply: Reply, round_: int) -> Reply:
-        """Falsify the reply of a single attacker; one of honest clients is returned as it is."""
+        """Return the falsified reply of a single attacker; the reply of honest clients is returned unchanged."""
         if self.attackers.isdisjoint(reply.clients):
             return reply
         slotted = {}
@@ -181,6 +209,6 @@ class AttackedGroup(ClientGroup):
         return replace(reply, slotted=slotted)
 
     def _falsified(self, changes: Tensor, client: ClientId, round_: int) -> Tensor:
-        """Return the changes (T, P) that a client sends instead of its own."""
+        """Return the false changes, (T, P), that a client sends instead of its honest ones."""
         key = keys_for_clients(self.seed, Purpose.ATTACK, round_, hash_ids([client]))[0]
         return torch.stack([self.attack.falsify(change, int(fold(key, at))) for at, change in enumerate(changes)])

@@ -1,4 +1,4 @@
-"""The base class of engines whose clients live in this process."""
+"""Base class of engines for simulated clients in this process."""
 
 from __future__ import annotations
 
@@ -19,36 +19,42 @@ from coterie.engines.missing import Missing
 
 @dataclass(frozen=True)
 class InProcess(ABC):
-    """Clients whose data this process holds; `missing` is a log of replies that never came, to be replayed."""
+    """Simulated clients whose data is in this process."""
 
     group: ClientGroup
+    """All clients with their data."""
     missing: Missing = field(default_factory=dict)
+    """Clients without a reply in each round, as recorded in a log of another run."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """All ids, in order."""
+        """Ids of all m clients."""
         return self.group.train.ids
 
     @property
     def hashes(self) -> Words:
-        """One word a client, from its id."""
+        """64-bit hash of each client's id, (m,)."""
         return self.group.train.hashes
 
     @property
     def sizes(self) -> Positions:
-        """n_i, shape (m,)."""
+        """Number of training samples of each client (n_i), (m,)."""
         return self.group.train.sizes
 
     @property
     def store(self) -> ClientStateStore | None:
-        """State that the clients keep from round to round."""
+        """State that the clients keep from round to round; None if they keep none."""
         return None if self.group.states is None else self.group.states.store
 
-    def release(self, accepted: Tensor) -> None:  # noqa: B027 nobody need override it
-        """Nothing to do: one version is kept, and it is in the checkpoints."""
+    def release(self, accepted: Tensor) -> None:  # noqa: B027 optional to override
+        """Do nothing: clients in this process store one version only, which is also in the checkpoints."""
 
     def pooled(self, groups: Positions) -> ClientGroup:
-        """Return the pooled data of each group (m,) as a group of clients."""
+        """Return one client for each group, with the pooled data of its members.
+
+        Args:
+            groups: Group of each client, (m,), numbered from 0.
+        """
         clients = self.group
         return replace(
             clients, train=clients.train.pooled(groups), test=None, validation=None, memory=None, states=None
@@ -56,4 +62,4 @@ class InProcess(ABC):
 
     @abstractmethod
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        """Ask these clients (by position)."""
+        """Send a task to clients and return their merged reply; see `Federation.ask`."""

@@ -1,4 +1,4 @@
-"""A log of clients that did not answer, which a simulation can replay."""
+"""Log of clients that did not reply, which a simulation can replay."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ import numpy as np
 from coterie.core.shard import ClientId, Positions
 
 Missing = Mapping[int, Collection[ClientId]]
-"""Clients that were asked and did not answer, by round."""
+"""Clients that were asked and did not reply, by round."""
 
 
 def answering(clients: tuple[ClientId, ...], asked: Positions, round_: int, missing: Missing) -> Positions:
-    """Return the places in `asked` of the clients that answer in this round, according to the log."""
+    """Return the positions in `asked` of the clients that reply in this round.
+
+    Args:
+        clients: Ids of all clients.
+        asked: Positions of the asked clients.
+        round_: Number of the round.
+        missing: Log of clients that do not reply.
+    """
     absent = missing.get(round_, ())
     if not absent:
         return np.arange(len(asked))

@@ -1,4 +1,4 @@
-"""Clients that do not live in this process: the server knows who they are and how to reach them, and has no sample."""
+"""Remote clients: the server knows their ids and sizes and how to contact them, but has none of their samples."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from coterie.core.federation import Federation
 from coterie.methods.settings import RunSettings
 from coterie.tiers.composition import Tiers
 
-PLACES = frozenset({"engine", "device", "poison"})
-"""Options about where clients compute and which of them attack: remote clients decide that themselves."""
+SIMULATION_OPTIONS = frozenset({"engine", "device", "poison"})
+"""Options that apply to simulated clients only: where they compute, and which of them attack."""
 
 
 @dataclass(frozen=True)
 class RemoteClients(ClientDirectory):
-    """What a run is given instead of data, see `coterie.fit`."""
+    """Directory of remote clients, which `coterie.fit` accepts instead of data."""
 
     @abstractmethod
-    def reach(self, settings: RunSettings, tiers: Tiers) -> Federation:
-        """Return the clients as a run with these settings and this composition asks them."""
+    def connect(self, settings: RunSettings, tiers: Tiers) -> Federation:
+        """Return the federation of these clients for a run.
+
+        Args:
+            settings: Settings of the run.
+            tiers: Composition of the method.
+        """
 
     @abstractmethod
-    def write_down(self, folder: Path) -> None:
-        """Put what a resumed run has to know of the clients into the run's folder."""
+    def save(self, folder: Path) -> None:
+        """Write the facts about the clients that a resumed run needs to the folder of the run."""

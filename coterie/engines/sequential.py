@@ -1,4 +1,4 @@
-"""One client at a time, every message through bytes: slow and plain, the oracle for the fast engine."""
+"""Sequential engine: one client at a time with serialised messages; slow and simple, the reference of other engines."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from coterie.engines.missing import answering
 
 @dataclass(frozen=True)
 class Sequential(InProcess):
-    """Each client gets its own message, sees nothing else, and sends its own reply."""
+    """Engine in which each client receives its own serialised message, sees nothing else, and sends its own reply."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
-        served: Task = from_plain(Task, json.loads(json.dumps(to_plain(task))))
+        decoded: Task = from_plain(Task, json.loads(json.dumps(to_plain(task))))
         replies = []
         for place in answering(self.clients, asked, broadcast.round, self.missing):
             one = np.array([place])
             received = decode_broadcast(encode_broadcast(broadcast.to(one)))
-            reply = self.group.take(asked[one]).serve(served, received)
+            reply = self.group.take(asked[one]).serve(decoded, received)
             replies.append(decode_reply(encode_reply(reply)))
         return Replies(merge(replies), sum(r.nbytes for r in replies), broadcast.bytes_for(len(asked)))

@@ -1,4 +1,4 @@
-"""All clients in this process, vectorised over shards: the default engine."""
+"""Simulated engine, the default: all clients in this process, vectorised over shards."""
 
 from __future__ import annotations
 
@@ -16,35 +16,32 @@ from coterie.engines.missing import answering
 from coterie.engines.threads import in_threads
 
 PART_BYTES = 4 << 20
-"""Features that a thread of its own is worth: for less, the threads wait for each other more than they gain."""
+"""Minimum size of the features for each thread: with less work, synchronisation costs more than a thread saves."""
 
 
 @dataclass(frozen=True)
 class Simulated(InProcess):
-    """Clients are served a shard at a time, several shards side by side; how they are cut does not change the result.
-
-    There are as many shards as torch has threads, and each is served by one thread.
-    """
+    """Engine that processes shards of clients in parallel threads; results do not depend on the number of shards."""
 
     shards: int | None = None
-    """How many; None: as many as threads, fewer where there is little to do."""
+    """Number of shards; None: one for each thread of torch, or fewer if there is little work."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         places = answering(self.clients, asked, broadcast.round, self.missing)
 
         def serve(part: Positions) -> Reply:
-            whole = np.array_equal(asked[part], np.arange(len(self.clients)))
-            group = self.group if whole else self.group.take(asked[part], remember=len(asked) == len(self.clients))
+            everyone = np.array_equal(asked[part], np.arange(len(self.clients)))
+            group = self.group if everyone else self.group.take(asked[part], remember=len(asked) == len(self.clients))
             return group.serve(task, broadcast.to(part))
 
         with one_thread() as threads:
-            count = self.shards or self._worth(asked[places], threads)
+            count = self.shards or self._shard_count(asked[places], threads)
             parts = [part for part in np.array_split(places, count) if len(part)]
             reply = merge(in_threads(serve, parts, threads))
         return Replies(reply, reply.nbytes, broadcast.bytes_for(len(asked)))
 
-    def _worth(self, asked: Positions, threads: int) -> int:
-        """How many of the threads pay for these clients, by the size of their features and nothing that varies."""
+    def _shard_count(self, asked: Positions, threads: int) -> int:
+        """Return the number of shards for these clients, which depends on the size of their features only."""
         x = self.group.train.x
         features = int(self.sizes[asked].sum()) * x[:1].numel() * x.element_size()
         return max(1, min(threads, features // PART_BYTES)) if x.device.type == "cpu" else 1

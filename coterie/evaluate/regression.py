@@ -36,7 +36,7 @@ from coterie.errors import TrainingError
 from coterie.learners.base import Learner
 from coterie.learners.linear import Linear
 from coterie.learners.minimum import GeneralisedLinear
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -85,7 +85,7 @@ class FlowerClients(RemoteClients):
     def training_only(self) -> FlowerClients:
         return replace(self, run=f"{self.run}/trial", scored=False, truth=None)
 
-    def reach(self, settings: RunSettings, tiers: Tiers) -> FlowerFederation:
+    def connect(self, settings: RunSettings, tiers: Tiers) -> FlowerFederation:
         if settings.privacy is not None and self.registry.column_notes:
             raise ConfigError(NOT_PRIVATE)
         # there are many trial runs, and clients keep their states separately for each
@@ -93,7 +93,7 @@ class FlowerClients(RemoteClients):
         terms = replace(terms_of(run, self.profile, settings, tiers, self.scored), table=self.registry.table)
         return FlowerFederation(self.exchange, self.registry, terms, self.quorum, self.most_change, self.change_factor)
 
-    def write_down(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         facts = {
             "run": self.run,
             "bound": self.registry.bound,

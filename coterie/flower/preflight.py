@@ -134,10 +134,10 @@ class UnseenClients(RemoteClients):
     def training_only(self) -> UnseenClients:
         return self
 
-    def reach(self, settings: RunSettings, tiers: Tiers) -> Federation:
+    def connect(self, settings: RunSettings, tiers: Tiers) -> Federation:
         return self
 
-    def write_down(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Nothing is known of them."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:

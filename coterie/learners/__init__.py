@@ -1,4 +1,11 @@
-"""Model families with their local optimisation. A learner is a name with settings, or any module factory."""
+"""Learners: model families with local training. Any function that returns a `torch.nn.Module` is a learner, too.
+
+Example:
+    >>> from coterie.core.dataset import Profile
+    >>> from coterie.learners import make_learner
+    >>> make_learner("mlp:hidden=32-16", Profile(features=(8,), classes=3)).spec
+    'mlp:hidden=32-16,l2=0.0'
+"""
 
 from __future__ import annotations
 
@@ -19,7 +26,7 @@ from coterie.learners.linear import linear
 from coterie.learners.local_training import AutoTraining, FullBatch, LocalTraining, MiniBatch, PooledHeads, ProximalStep
 from coterie.learners.logistic import logistic
 from coterie.learners.mlp import mlp
-from coterie.learners.module import Factory, own_module
+from coterie.learners.module import Factory, user_module
 from coterie.learners.networks.mobilenet import mobilenet_v2
 from coterie.learners.networks.resnet import resnet18
 from coterie.learners.networks.stored import StoredWeights
@@ -55,10 +62,10 @@ __all__ = [
 ]
 
 LearnerChoice = str | Factory
-"""What a user passes: `"mlp"`, `"mlp:hidden=200-100"`, or a function that returns a torch.nn.Module."""
+"""Choice of a learner: `"mlp"`, `"mlp:hidden=200-100"`, or a function that returns a `torch.nn.Module`."""
 
 Reader = Callable[[str], Mapping[str, Tensor]]
-"""Named arrays from a file. Learners touch no file: whoever makes one that starts from stored weights brings this."""
+"""Function that reads named arrays from a file, for learners with stored initial weights; learners read no files."""
 
 LEARNERS: dict[str, Callable[..., Learner]] = {
     "linear": linear,
@@ -75,49 +82,84 @@ Network = TypeVar("Network", bound=Callable[..., nn.Module])
 
 
 def register_learner(name: str) -> Callable[[Network], Network]:
-    """Return a decorator that makes a function a learner: `learner="NAME:hidden=8"`, in Flower and on the command line.
+    """Return a decorator that registers a function as a learner, to be used as `learner="NAME:hidden=8"` everywhere.
 
     The function takes the `Profile` of the data (`features`, the shape of a sample, and `classes`) and its settings as
-    keyword-only parameters with types and defaults; it returns a `torch.nn.Module`.
+    keyword-only parameters with types and defaults. It returns a `torch.nn.Module`.
 
     Args:
-        name: Name of the learner. Only a function of the same name can take it again.
+        name: Name of the learner. A registered name can be reused only by a function with the same qualified name.
 
     Raises:
-        ConfigError: if the name is taken.
+        ConfigError: if the name is already registered.
+
+    Example:
+        >>> from torch import nn
+        >>> from coterie.learners import register_learner
+        >>> @register_learner("tiny")
+        ... def tiny(profile, *, hidden: int = 8):
+        ...     head = nn.Linear(hidden, profile.classes)
+        ...     return nn.Sequential(nn.Linear(*profile.features, hidden), nn.ReLU(), head)
+        >>> coterie.fit(data, learner="tiny:hidden=4")  # doctest: +SKIP
     """
 
-    def known(network: Network) -> Network:
-        taken = LEARNERS.get(name)
-        if (taken is not None and taken.__qualname__ != network.__qualname__) or name == "module":
+    def decorate(network: Network) -> Network:
+        registered = LEARNERS.get(name)
+        if (registered is not None and registered.__qualname__ != network.__qualname__) or name == "module":
             raise ConfigError(f"there is already a learner called {name!r}: choose another name")
 
         @wraps(network)
         def learner(profile: Profile, **given: object) -> Learner:
             settings = {each.name: each.default for each in learner_options(name).values()} | given
             text = ",".join(f"{each}={_written(value)}" for each, value in settings.items())
-            return own_module(profile, lambda: network(profile, **settings), spec=f"{name}:{text}" if text else name)
+            return user_module(profile, lambda: network(profile, **settings), spec=f"{name}:{text}" if text else name)
 
         LEARNERS[name] = learner
         return network
 
-    return known
+    return decorate
 
 
 def _written(value: object) -> str:
-    """The text of a setting, the inverse of `_read`."""
+    """Return the text of a setting; the inverse of `_read`."""
     if isinstance(value, tuple):
         return "-".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def no_files(source: str) -> Mapping[str, Tensor]:
-    """The reader where no file may be read."""
-    raise ConfigError(f"weights {source}: no file can be read here, pass make_learner a function that reads it")
+    """Refuse to read a file: the default reader, for code without access to files.
+
+    Args:
+        source: Path of the file.
+
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError(f"weights {source}: no file can be read here, pass a function that reads it to make_learner")
 
 
 def make_learner(choice: LearnerChoice, profile: Profile, read: Reader = no_files) -> Learner:
-    """The learner for data of this profile; `read` opens the file that its settings name, if they do."""
+    """Return a learner.
+
+    Args:
+        choice: Name of a learner with its settings, or a function that returns a `torch.nn.Module`.
+        profile: Shape of the samples and number of classes.
+        read: Function that reads a file with initial weights, if the settings name one.
+
+    Returns:
+        The learner.
+
+    Raises:
+        ConfigError: if the learner or a setting is unknown, or the learner does not fit the data.
+
+    Example:
+        >>> import torch
+        >>> from coterie.core.dataset import Profile
+        >>> learner = make_learner("linear:bias=true", Profile(features=(3,), classes=None))
+        >>> {name: tuple(p.shape) for name, p in learner.start([0, 1], torch.float64).items()}
+        {'weight': (2, 3), 'bias': (2,)}
+    """
     if not isinstance(choice, str):
         if isinstance(choice, nn.Module) or not callable(choice):
             raise ConfigError(
@@ -125,10 +167,10 @@ def make_learner(choice: LearnerChoice, profile: Profile, read: Reader = no_file
                 f"got {type(choice).__name__}"
             )
         name = getattr(choice, "__qualname__", type(choice).__name__)
-        return own_module(profile, choice, spec=f"module:{name}")
+        return user_module(profile, choice, spec=f"module:{name}")
     name, _, text = choice.partition(":")
     if name == "module":
-        raise ConfigError(f"{choice!r} was made from a function of yours: pass that function again as learner=")
+        raise ConfigError(f"{choice!r} was created from a Python function: pass this function again as learner=")
     if name not in LEARNERS:
         raise unknown_name("learner", name, LEARNERS)
     build = LEARNERS[name]
@@ -136,13 +178,24 @@ def make_learner(choice: LearnerChoice, profile: Profile, read: Reader = no_file
 
 
 def learner_options(name: str) -> dict[str, inspect.Parameter]:
-    """The settings of a named learner, with types and defaults."""
+    """Return the settings of a registered learner with their types and defaults.
+
+    Args:
+        name: Name of the learner.
+
+    Returns:
+        Parameters of the function that creates the learner, by name.
+
+    Example:
+        >>> {name: setting.default for name, setting in learner_options("cnn").items()}
+        {'channels': 8, 'hidden': 64, 'kernel': 3}
+    """
     signature = inspect.signature(LEARNERS[name], eval_str=True)
     return {p.name: p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 
 def _parse(learner: str, text: str, options: dict[str, inspect.Parameter], read: Reader) -> dict[str, object]:
-    """`hidden=200-100,l2=0.1` into keyword arguments."""
+    """Convert a text such as `hidden=200-100,l2=0.1` to keyword arguments."""
     settings: dict[str, object] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")

@@ -1,4 +1,4 @@
-"""Random changes of training images, a new one for every step that a sample takes part in. Scores never see them."""
+"""Augmentation of training images by random changes, drawn anew in every step; evaluation uses the original images."""
 
 from __future__ import annotations
 
@@ -14,24 +14,30 @@ from coterie.core.keys import Words, fold
 from coterie.errors import ConfigError, unknown_name
 
 BORDER = 4
-"""Pixels of zeros that `crop` puts around an image."""
+"""Width in pixels of the border of zeros for `crop`."""
 
 
 def augment(x: Tensor, text: str, keys: Words) -> Tensor:
-    """Images (B, b, H, W) or (B, b, channels, H, W), changed as `text` says by what their keys (B, b) draw."""
+    """Return randomly changed images.
+
+    Args:
+        x: Images, (B, b, H, W) or (B, b, channels, H, W).
+        text: Names of the changes, separated by commas.
+        keys: Random key of each image, (B, b).
+    """
     for name in changes(text):
         x = CHANGES[name](x, keys)
     return x
 
 
 def flip(x: Tensor, keys: Words) -> Tensor:
-    """Left and right are swapped with probability 1/2."""
+    """Swap left and right with probability 1/2."""
     swapped = torch.from_numpy(fold(keys, 1) % np.uint64(2) == 1).to(x.device)
     return torch.where(swapped.reshape(*keys.shape, *(1,) * (x.dim() - 2)), x.flip(-1), x)
 
 
 def crop(x: Tensor, keys: Words) -> Tensor:
-    """A border of zeros is put around, and a piece of the old size cut out anywhere."""
+    """Add a border of zeros and cut out a window of the original size at a random position."""
     height, width = x.shape[-2:]
     down, right = (_whole_numbers(fold(keys, draw), 2 * BORDER + 1).to(x.device) for draw in (2, 3))
     framed = functional.pad(x, (BORDER,) * 4).flatten(0, 1)
@@ -41,7 +47,7 @@ def crop(x: Tensor, keys: Words) -> Tensor:
 
 
 def _whole_numbers(words: Words, count: int) -> Tensor:
-    """0 to count - 1, uniform up to count / 2^64."""
+    """Return integers from 0 to count - 1, which are uniform up to a relative error of count / 2^64."""
     return torch.from_numpy((words % np.uint64(count)).astype(np.int64))
 
 
@@ -49,7 +55,11 @@ CHANGES: dict[str, Callable[[Tensor, Words], Tensor]] = {"flip": flip, "crop": c
 
 
 def changes(text: str) -> tuple[str, ...]:
-    """`flip,crop` as names, in the order in which they are applied; `none` is no change at all."""
+    """Return the names in a text such as `flip,crop`, in the order of application; none for `none`.
+
+    Raises:
+        ConfigError: if a name is unknown.
+    """
     if text == "none":
         return ()
     names = tuple(text.split(","))
@@ -60,7 +70,7 @@ def changes(text: str) -> tuple[str, ...]:
 
 
 def check_augmentation(text: str, profile: Profile) -> None:
-    """Refuse unknown names, and samples that are no images."""
+    """Raise ConfigError for unknown names of changes, and for samples that are not images."""
     if changes(text) and len(profile.features) not in (2, 3):
         raise ConfigError(
             f"augment={text} needs images of shape (H, W) or (channels, H, W), not {profile.features}: leave it out"

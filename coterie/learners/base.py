@@ -1,4 +1,4 @@
-"""The protocol of model families."""
+"""Protocol of learners."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from coterie.learners.local_training import LocalTraining
 
 
 class Learner(Protocol):
-    """A model family with its local optimisation.
+    """A model family with local training.
 
-    Parameters are values: dictionaries of named tensors with leading batch axes, one model for each entry. B is the
-    number of clients of a block, n the number of samples of its largest client, L the number of models that each
-    client trains, S the number of models that the server holds.
+    Models are dictionaries of named tensors with leading batch axes. Shapes: B clients in a block, n samples of its
+    largest client, L models that each client trains, S models of the server.
     """
 
     @property
     def spec(self) -> str:
-        """Text from which `make_learner` builds this learner again, such as `mlp:hidden=64`."""
+        """Text from which `make_learner` creates the same learner, such as `mlp:hidden=64`."""
         ...
 
     @property
     def classes(self) -> int | None:
-        """Number of classes C; None for regression."""
+        """Number of classes (C); None for regression."""
         ...
 
     @property
     def dtype(self) -> torch.dtype:
-        """Default floating type: float64 for linear models, float32 for networks."""
+        """Default floating-point dtype: float64 for linear models, float32 for networks."""
         ...
 
     @property
     def usual_training(self) -> LocalTraining:
-        """Local training by default; its learning rate may be `auto`."""
+        """Default local training; its learning rate may be `auto`."""
         ...
 
     @property
     def curvature(self) -> float | None:
-        """Bound of the loss's second derivative along a feature vector of length 1; None where there is none.
+        """Upper bound of the second derivative of the loss along a feature vector of length 1; None if unknown.
 
-        A learner that has one has `glm`, which gives the feature vectors.
+        A learner with such a bound has a method `glm`, which returns the feature vectors.
         """
         ...
 
@@ -67,23 +66,23 @@ class Learner(Protocol):
         ...
 
     def network(self, model: Params) -> nn.Module:
-        """Return one model {name: (...)} as a module in evaluation mode, which computes what `outputs` does.
+        """Return one model {name: (...)} as a module in evaluation mode with the same outputs.
 
-        It maps samples (n, ...) to logits (n, C), or to predictions (n,); for numbers a user's module may return
-        (n, 1). The names in its `state_dict` are those of the parameters.
+        The module maps samples (n, ...) to logits (n, C), or to predictions (n,) for regression; the module of a user
+        may return (n, 1). The names in its `state_dict` are those of the parameters.
         """
         ...
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of each sample, (B, n), from the result of `outputs`."""
+        """Return the loss of each sample, (B, n), given the return value of `outputs`."""
         ...
 
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of each sample, (B, n), of model b on the samples of client b; arguments as in `outputs`."""
+        """Return the loss of model b on each sample of client b, (B, n); the arguments are those of `outputs`."""
         ...
 
     def score(self, models: Params, block: Block) -> Scored:
-        """Return the loss of every model {name: (S, ...)} on every sample of a block."""
+        """Return the loss of each model {name: (S, ...)} on each sample of a block."""
         ...
 
     def descend(
@@ -99,7 +98,7 @@ class Learner(Protocol):
             towards: Centre of the proximal term, of the same shape as `theta`; None: `theta` itself.
 
         Raises:
-            ConfigError: if this learner cannot run the training, such as a proximal step of a network.
+            ConfigError: if the learner does not support the training, such as a proximal step of a network.
         """
         ...
 
@@ -113,34 +112,34 @@ class Learner(Protocol):
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """Return the weighted sums of the changes that `descend` computes, for each model of the server.
+        """Return the weighted sums of the changes that `descend` returns, for each model of the server.
 
-        A learner may compute the sums without ever holding a client's own model.
+        A learner may compute the sums without computing the model of each client.
 
         Args:
             models: Models of the server, {name: (S, ...)}.
-            rows: Which of the models each client trains, (B, R).
+            rows: Indices of the models that each client trains, (B, R).
             block: Samples of the clients.
             training: Local training.
             lr: Learning rate of the round.
             mass: Weight of each change in the sum, (B, R).
-            memo: Result of `score` for the same models and block, if they were scored.
+            memo: Field `memo` of the result of `score` for the same models and block, if available.
 
         Returns:
-            The sums, the path of computation, and for mini-batches the mean loss during training.
+            The sums, the computation path, and for mini-batches the mean loss during training.
 
         Raises:
-            ConfigError: if this learner cannot run the training, such as a proximal step of a network.
+            ConfigError: if the learner does not support the training, such as a proximal step of a network.
         """
         ...
 
 
 class HasFeatures(Learner, Protocol):
-    """A learner that ends in one fully connected layer, its head: outputs = features weight^T + bias."""
+    """A learner whose last layer, the head, is fully connected: outputs = features weight^T + bias."""
 
     @property
     def head(self) -> str:
-        """Name of the head: its parameters are "HEAD.weight" (C, d) and "HEAD.bias" (C,)."""
+        """Name of the head, whose parameters are `HEAD.weight` (C, d) and `HEAD.bias` (C,)."""
         ...
 
     def features(self, theta: Params, x: Tensor) -> Tensor:
@@ -149,5 +148,5 @@ class HasFeatures(Learner, Protocol):
 
 
 def has_features(learner: Learner) -> TypeGuard[HasFeatures]:
-    """Return whether a learner ends in a head. For a user's module this takes time: call it only where it matters."""
+    """Return whether a learner has a head; finding the head of a user's module takes some time."""
     return getattr(learner, "head", None) is not None

@@ -1,4 +1,4 @@
-"""Small convolutional networks for images, as modules of their own."""
+"""Small convolutional networks for images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
-from coterie.learners.module import HeadedLearner, headed
+from coterie.learners.module import ModuleWithHead, module_with_head
 from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
 
@@ -20,12 +20,12 @@ class SmallCNN(nn.Module):
         self.conv2 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
         self.fc1 = nn.Linear(2 * channels * (height // 4) * (width // 4), hidden)
         self.fc2 = nn.Linear(hidden, outputs)
-        _start_for_relu(self.conv1, self.conv2, self.fc1)
+        _initialize_for_relu(self.conv1, self.conv2, self.fc1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, H, W) or (n, channels, H, W) to (n, outputs)."""
+        """Return the outputs, (n, outputs), for images (n, H, W) or (n, channels, H, W)."""
         h = with_channels(x)
-        # ReLU after pooling gives the same as before it, on a quarter of the values
+        # ReLU and max pooling commute; pooling first leaves a quarter of the values
         h = nn.functional.relu(nn.functional.max_pool2d(self.conv1(h), 2))
         h = nn.functional.relu(nn.functional.max_pool2d(self.conv2(h), 2))
         out: Tensor = self.fc2(nn.functional.relu(self.fc1(h.flatten(1))))
@@ -33,9 +33,9 @@ class SmallCNN(nn.Module):
 
 
 class PatchCNN(nn.Module):
-    """Two convolutions of 2x2 pixels side by side (stride 2) with ReLU, then two fully connected layers.
+    """Two convolutions of non-overlapping 2x2 patches with ReLU, then two fully connected layers.
 
-    Such a convolution is one product of matrices, so all clients of a block take a step at once.
+    Such a convolution is a single matrix product, so all clients of a block take a step at once.
     """
 
     def __init__(self, inputs: int, height: int, width: int, channels: int, hidden: int, outputs: int) -> None:
@@ -44,27 +44,30 @@ class PatchCNN(nn.Module):
         self.conv2 = nn.Linear(4 * channels, 2 * channels)
         self.fc1 = nn.Linear(2 * channels * (height // 4) * (width // 4), hidden)
         self.fc2 = nn.Linear(hidden, outputs)
-        _start_for_relu(self.conv1, self.conv2, self.fc1)
+        _initialize_for_relu(self.conv1, self.conv2, self.fc1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, H, W) or (n, channels, H, W) to (n, outputs)."""
+        """Return the outputs, (n, outputs), for images (n, H, W) or (n, channels, H, W)."""
         h = x[..., None] if x.dim() == 3 else x.movedim(1, -1)
-        h = _side_by_side(self.conv1, h)
-        h = _side_by_side(self.conv2, h)
+        h = _on_patches(self.conv1, h)
+        h = _on_patches(self.conv2, h)
         out: Tensor = self.fc2(nn.functional.relu(self.fc1(h.flatten(1))))
         return out
 
 
-def _side_by_side(layer: nn.Module, h: Tensor) -> Tensor:
-    """(n, H, W, c) to (n, H/2, W/2, outputs); an odd row or column at the end is left out, as pooling does."""
+def _on_patches(layer: nn.Module, h: Tensor) -> Tensor:
+    """Apply a layer to each 2x2 patch: (n, H, W, c) becomes (n, H/2, W/2, outputs).
+
+    As in pooling, an odd last row or column is ignored.
+    """
     n, height, width, c = h.shape
     squares = h[:, : height // 2 * 2, : width // 2 * 2].reshape(n, height // 2, 2, width // 2, 2, c)
-    rows = squares.transpose(2, 3).reshape(-1, 4 * c)  # few large products instead of one for each image
+    rows = squares.transpose(2, 3).reshape(-1, 4 * c)  # one large product instead of one for each image
     return nn.functional.relu(layer(rows)).reshape(n, height // 2, width // 2, -1)
 
 
-def _start_for_relu(*layers: nn.Module) -> None:
-    """From torch's own start signals fade under every ReLU."""
+def _initialize_for_relu(*layers: nn.Module) -> None:
+    """Initialise layers for ReLU activations; with the default of torch, activations become smaller in each layer."""
     for layer in layers:
         weight, bias = layer.parameters()
         nn.init.kaiming_uniform_(weight, nonlinearity="relu")
@@ -74,20 +77,21 @@ def _start_for_relu(*layers: nn.Module) -> None:
 KERNELS = {3: SmallCNN, 2: PatchCNN}
 
 
-def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 3) -> HeadedLearner:
-    """Two convolutions and two fully connected layers on images (H, W) or (channels, H, W), at least 4x4.
+def cnn(profile: Profile, *, channels: int = 8, hidden: int = 64, kernel: int = 3) -> ModuleWithHead:
+    """Two convolutions and two fully connected layers, for images (H, W) or (channels, H, W) of at least 4x4 pixels.
 
-    kernel=2: squares of 2x2 pixels side by side instead of 3x3 that overlap and are pooled; many clients step at once.
+    With `kernel=3`, convolutions are followed by max pooling. With `kernel=2`, they use non-overlapping patches of 2x2
+    pixels without pooling, which is faster for many clients.
     """
     inputs, height, width = image_shape(profile, "cnn", smallest=4)
     if channels < 1 or hidden < 1:
         raise ConfigError(f"cnn: channels and hidden must be at least 1, got {channels} and {hidden}")
     if kernel not in KERNELS:
-        raise ConfigError(f"cnn: kernel must be 3 (overlapping squares) or 2 (side by side), got {kernel}")
+        raise ConfigError(f"cnn: kernel must be 3 (with pooling) or 2 (non-overlapping patches), got {kernel}")
     outputs = profile.classes or 1
     pooled = 2 * channels * (height // 4) * (width // 4)
     check_size("cnn", kernel**2 * channels * (inputs + 2 * channels) + hidden * (pooled + outputs))
-    return headed(
+    return module_with_head(
         profile,
         lambda: KERNELS[kernel](inputs, height, width, channels, hidden, outputs),
         spec=f"cnn:channels={channels},hidden={hidden}" + ("" if kernel == 3 else f",kernel={kernel}"),

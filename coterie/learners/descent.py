@@ -1,4 +1,4 @@
-"""Gradient steps of local training, on full batches or mini-batches; each client draws its own batches."""
+"""Gradient steps of local training on full batches or mini-batches; each client has its own random batches."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ from coterie.learners.local_training import LocalTraining
 
 @dataclass(frozen=True)
 class Batch:
-    """One gradient step of every client in a block."""
+    """Samples of one gradient step of all clients in a block."""
 
     x: Tensor
+    """Features, (B, b, ...)."""
     y: Tensor
+    """Labels or targets, (B, b)."""
     share: Tensor
-    """(B, b) weight of each sample in its client's loss: 1/b for b real samples, times its focus; 0 for padding."""
+    """Weight of each sample in its client's loss, (B, b): its focus divided by the number of samples; 0 for padding."""
     counts: Tensor
-    """(B,) number of real samples; 0 for clients that have finished, which take no step."""
-    everybody: bool
+    """Number of samples of each client, (B,); 0 for clients that have finished and take no step."""
+    everyone: bool
     """Whether all clients take this step."""
     shares: Tensor | None = None
-    """(B, b, K) weight of each sample for each of several models, its share in the mean included."""
+    """Weight of each sample for each of K models, including its share in the mean, (B, b, K)."""
 
     @property
     def active(self) -> Tensor | None:
-        """Which clients take this step, (B,); None if all do."""
-        return None if self.everybody else self.counts > 0
+        """Whether each client takes this step, (B,); None if all do."""
+        return None if self.everyone else self.counts > 0
 
 
 def batches(block: Block, training: LocalTraining, planned: BatchPlan | None = None) -> Iterator[Batch]:
-    """Yield the gradient steps of one round, in order.
+    """Yield the batches of all gradient steps of a round, in order.
 
     Args:
-        block: Clients that take the steps together.
+        block: Samples of the clients.
         training: Local training that takes gradient steps.
-        planned: Samples of all mini-batches, if `plan_batches` was called before.
+        planned: All mini-batches, if they have already been planned by `plan_batches`.
 
     Raises:
         ConfigError: if the training takes no gradient steps.
@@ -63,36 +65,40 @@ def batches(block: Block, training: LocalTraining, planned: BatchPlan | None = N
 
 
 def full_batch(block: Block) -> Batch:
-    """Return the step of every client on all of its samples."""
+    """Return a batch of all samples of each client."""
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
     share = real.to(block.x.dtype) / block.counts[:, None]
     if block.focus is not None:
         share = share * block.focus
     shares = None if block.shares is None else block.shares * share[..., None]
-    return Batch(block.x, block.y, share, block.counts, everybody=True, shares=shares)
+    return Batch(block.x, block.y, share, block.counts, everyone=True, shares=shares)
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The samples of T mini-batches of a block.
+    """Samples of the T mini-batches of a block in a round.
 
-    All steps are planned at once: one by one, the planning would cost more than the steps of a small model.
+    All steps are planned at once, since planning them one by one would take longer than the steps of a small model.
     """
 
     index: Tensor
-    """(T, B b) indices among all samples of the block."""
+    """Indices among all samples of the block, (T, B b)."""
     taken: npt.NDArray[np.int64]
-    """(T, B, b) indices among the samples of each client."""
+    """Indices among the samples of each client, (T, B, b)."""
     y: Tensor
-    """(T, B, b); this and the following fields are those of `Batch` for every step."""
+    """Labels or targets, (T, B, b). This and the following fields are those of `Batch` for each step."""
     share: Tensor
+    """Weights of the samples, (T, B, b)."""
     counts: Tensor
-    everybody: list[bool]
+    """Numbers of samples, (T, B)."""
+    everyone: list[bool]
+    """Whether all clients take the step, for each step."""
     shares: Tensor | None
+    """Weights of the samples for each model, (T, B, b, K)."""
 
 
 def plan_batches(block: Block, training: LocalTraining) -> BatchPlan:
-    """Return the mini-batches of a round: each client goes through its own shuffled passes."""
+    """Return the mini-batches of a round; each client shuffles its samples in every epoch."""
     sizes, width = block.sizes.cpu().numpy(), block.y.shape[1]
     size = training.batch_size_for(width)
     per_pass = -(-sizes // size)
@@ -121,7 +127,7 @@ def plan_batches(block: Block, training: LocalTraining) -> BatchPlan:
 
 
 def _several(shares: Tensor, index: Tensor, share: Tensor) -> Tensor:
-    """Return (T, B, b, K) from (B, n, K); the samples of a model are adjacent in memory, as they are used."""
+    """Return the weights of the planned samples, (T, B, b, K), with the samples of each model adjacent in memory."""
     found = shares.flatten(0, 1).index_select(0, index.flatten()).reshape(*share.shape, -1)
     return (found.transpose(2, 3) * share[:, :, None]).transpose(2, 3)
 
@@ -138,24 +144,28 @@ def _mini_batches(block: Block, training: LocalTraining, planned: BatchPlan) -> 
             planned.y[step],
             planned.share[step],
             planned.counts[step],
-            planned.everybody[step],
+            planned.everyone[step],
             None if several is None else several[step],
         )
 
 
 @dataclass(frozen=True)
 class Descent:
-    """The result of local training."""
+    """Result of local training."""
 
     change: Params
     """Change of the models, {name: (B, ...)} or {name: (B, L, ...)}."""
     loss: Tensor | None
-    """Mean loss of the samples during mini-batch training, each under the model of that step, (B,) or (B, L), without
-    penalties (l2, prox). None for full-batch steps, for which the loss of the received model is reported instead."""
+    """Mean loss of the mini-batches during training, each under the model of that step, without penalties (l2, prox),
+    (B,) or (B, L). None for full-batch steps, for which the loss of the received model is reported instead."""
 
 
 class RunningLoss:
-    """Mean loss over the mini-batches of a round, each under the model of that step."""
+    """Mean loss over the mini-batches of a round, each under the model of that step.
+
+    Args:
+        training: Local training; for full-batch steps, no loss is computed.
+    """
 
     def __init__(self, training: LocalTraining) -> None:
         self.wanted = training.full_batch_steps is None
@@ -163,7 +173,7 @@ class RunningLoss:
         self.counts: list[Tensor] = []
 
     def add(self, loss: Tensor, batch: Batch) -> None:
-        """Add the clients' mean losses (B,) on a batch."""
+        """Add the mean loss of each client on a batch, (B,)."""
         self.losses.append(loss)
         self.counts.append(batch.counts)
 
@@ -176,19 +186,19 @@ class RunningLoss:
 
 
 Objective = Callable[[Params, Batch], tuple[Tensor, Tensor]]
-"""Function that returns each client's local objective on a batch and the mean loss without penalties, (B,) both."""
+"""Function that returns each client's local objective on a batch and its mean loss without penalties, both (B,)."""
 
 
 GradientOf = Callable[[Params, Batch], tuple[Params, Tensor]]
 """Function that returns each client's gradient on a batch, {name: (B, ...)}, and its mean loss, (B,).
 
-The caller may overwrite the gradient."""
+The gradient may be overwritten after the call."""
 
 
 def descend_by_autograd(
     objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
-    """Return the result of the gradient steps of every client, as `descend_by_steps`, with gradients by autograd."""
+    """Return the result of gradient steps of all clients like `descend_by_steps`, with gradients by autograd."""
     return descend_by_steps(lambda now, batch: _gradients(objective, now, batch), theta, block, training, lr, towards)
 
 
@@ -200,10 +210,17 @@ def descend_by_steps(
     lr: float,
     towards: Params | None = None,
 ) -> Descent:
-    """Return the result of the gradient steps of every client, from `theta` {name: (B, ...)}.
+    """Return the result of gradient steps of all clients.
 
-    The proximal term pulls to `theta`, or to `towards`, and then only the parameters that are named there. After a
-    single step of plain SGD the change is exactly -lr times the gradient.
+    After a single step of plain SGD, the change is exactly -lr times the gradient.
+
+    Args:
+        gradient_of: Function that computes gradients.
+        theta: Models from which the clients start, {name: (B, ...)}.
+        block: Samples of the clients.
+        training: Local training.
+        lr: Learning rate of the round.
+        towards: Centre of the proximal term, which then acts on the parameters with these names only; None: `theta`.
     """
     moved = {name: p.clone() for name, p in theta.items()}
     change: Params | None = None
@@ -223,7 +240,7 @@ def descend_by_steps(
 
 
 def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
-    """Return each client's gradient and loss; clients are independent, so one backward pass serves all of them."""
+    """Return the gradient and the loss of each client, computed in a single backward pass for all clients."""
     leaves = {name: p.detach().requires_grad_() for name, p in theta.items()}
     with torch.enable_grad():
         values, losses = objective(leaves, batch)
@@ -235,25 +252,33 @@ def _gradients(objective: Objective, theta: Params, batch: Batch) -> tuple[Param
 def descend_each_track(
     objective: Objective, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
 ) -> Descent:
-    """Return the result of `descend_by_autograd` for {name: (B, L, ...)}."""
+    """Return the result of `descend_by_autograd` for L models of each client, {name: (B, L, ...)}."""
     return each_track(lambda one, to: descend_by_autograd(objective, one, block, training, lr, to), theta, towards)
 
 
 def each_track(
     descend: Callable[[Params, Params | None], Descent], theta: Params, towards: Params | None = None
 ) -> Descent:
-    """Apply a function of {name: (B, ...)} to {name: (B, L, ...)}, one model of each client after the other."""
+    """Train L models of each client, {name: (B, L, ...)}, one after the other.
+
+    Args:
+        descend: Function that trains one model of each client, {name: (B, ...)}.
+        theta: Models from which the clients start, {name: (B, L, ...)}.
+        towards: Centre of the proximal term, {name: (B, L, ...)}.
+    """
     tracks = next(iter(theta.values())).shape[1]
     done = [descend(_track(theta, track), towards and _track(towards, track)) for track in range(tracks)]
     losses = [one.loss for one in done if one.loss is not None]
-    change = {name: _side_by_side([one.change[name] for one in done]) for name in theta}
-    return Descent(change, _side_by_side(losses) if losses else None)
+    change = {name: _stacked([one.change[name] for one in done]) for name in theta}
+    return Descent(change, _stacked(losses) if losses else None)
 
 
 def one_by_one(descend: Callable[[slice, Block], Descent], block: Block) -> Descent:
-    """Apply a function of some rows of a block to one client after the other, without padding.
+    """Train the clients of a block one after the other, without padding, to save memory for activations.
 
-    Only one client's activations are held at a time.
+    Args:
+        descend: Function that trains the clients at these rows of the block.
+        block: Samples of the clients.
     """
     done = [descend(slice(b, b + 1), block.alone(b)) for b in range(len(block.positions))]
     losses = [one.loss for one in done if one.loss is not None]
@@ -265,6 +290,6 @@ def _track(theta: Params, track: int) -> Params:
     return {name: p[:, track] for name, p in theta.items()}
 
 
-def _side_by_side(tracks: list[Tensor]) -> Tensor:
-    """Stack (B, ...) of L models to (B, L, ...); a single one is not copied."""
+def _stacked(tracks: list[Tensor]) -> Tensor:
+    """Stack tensors (B, ...) of L models to (B, L, ...); a single one is not copied."""
     return tracks[0][:, None] if len(tracks) == 1 else torch.stack(tracks, dim=1)

@@ -1,4 +1,4 @@
-"""How improbable a model finds a sample, from its loss there."""
+"""Negative log-likelihoods of samples, computed from losses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from coterie.learners.base import Learner
 
 
 def deviance(learner: Learner, losses: Tensor, usual: Tensor) -> Tensor:
-    """-log p(y|x) of losses (..., S): cross-entropy is that already; a squared error becomes a Gaussian's.
+    """Return -log p(y|x) for each loss: the cross-entropy itself, or that of a Gaussian for squared errors.
 
-    usual: the mean loss (S,) that the Gaussian's variance is taken from. Where it is not known, infinite, every model
-    explains everything equally.
+    Args:
+        learner: Model family.
+        losses: Losses of S models, (..., S).
+        usual: Mean loss of each model, (S,), from which the variance of the Gaussian is computed. If it is unknown
+            (infinite), the result is 0.
     """
     if learner.classes is not None:
         return losses

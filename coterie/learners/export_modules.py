@@ -1,4 +1,4 @@
-"""Modules that compute what linear and logistic models do, for use outside Coterie."""
+"""Linear and logistic models as `torch.nn.Module`, for use outside Coterie."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from coterie.core.clusters import Params
 
 
 class LinearModule(nn.Module):
-    """Linear regression on all monomials of the features up to a degree: samples (n, ...) to predictions (n,)."""
+    """Linear regression on all monomials of the features up to a degree, from samples (n, ...) to predictions (n,).
+
+    Args:
+        model: Parameters of the model.
+        features: Number of features.
+        degree: Maximum degree of the monomials.
+    """
 
     def __init__(self, model: Params, features: int, degree: int) -> None:
         super().__init__()
@@ -25,7 +31,7 @@ class LinearModule(nn.Module):
         self.degree = degree
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the predictions (n,)."""
+        """Return the predictions, (n,)."""
         flat = x.flatten(1)
         columns = [flat]
         columns += [flat[:, self.get_buffer(f"monomials{power}")].prod(dim=-1) for power in range(2, self.degree + 1)]
@@ -34,7 +40,11 @@ class LinearModule(nn.Module):
 
 
 class LogisticModule(nn.Module):
-    """Softmax regression: samples (n, ...) to logits (n, C). With two classes the logit of the first class is zero."""
+    """Softmax regression, from samples (n, ...) to logits (n, C); of two classes, the first has the logit zero.
+
+    Args:
+        model: Parameters of the model.
+    """
 
     def __init__(self, model: Params) -> None:
         super().__init__()
@@ -42,7 +52,7 @@ class LogisticModule(nn.Module):
         self.bias = parameter(model["bias"]) if "bias" in model else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits (n, C)."""
+        """Return the logits, (n, C)."""
         flat = x.flatten(1)
         out = flat @ self.weight.T if self.weight.dim() == 2 else flat @ self.weight[:, None]
         out = out if self.bias is None else out + self.bias
@@ -55,7 +65,7 @@ def parameter(value: Tensor) -> nn.Parameter:
 
 
 def layers(parts: Iterable[tuple[str, nn.Module]], model: Params) -> nn.Sequential:
-    """Return named layers one after the other, with these parameters, in evaluation mode."""
+    """Return a sequence of named layers with these parameters, in evaluation mode."""
     network = nn.Sequential(OrderedDict(parts)).to(next(iter(model.values())).dtype)
     network.load_state_dict({name: value.detach() for name, value in model.items()})
     return network.eval()

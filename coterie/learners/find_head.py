@@ -1,8 +1,8 @@
-"""Which layer of a module is its head: the fully connected one that gives the outputs.
+"""Search for the head of a module: the fully connected layer that computes the outputs.
 
-Names and the order of layers say nothing for certain, so candidates are tried: with the head taken out a module gives
-its features, and the head of the features is the output. Parameters are random while layers are tried: under those that
-a module starts with, zeros for example, another layer might give the same by chance.
+The names and the order of layers are not reliable, so each candidate is tested: a module without its head returns the
+features, and the head applied to the features returns the outputs. The parameters are random during the tests, since
+with special initial values such as zeros, another layer could pass the test by chance.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 SAMPLES = 3
+"""Number of random samples in a test."""
 NEAR = 1e-3
-"""Of the largest output: far above rounding, and a layer that is not the head is wrong by about all of it."""
+"""Tolerance relative to the largest output: much larger than rounding errors, much smaller than errors of others."""
 
 
 def without(module: nn.Module, layer: str) -> nn.Module:
-    """A copy of the module with nothing in the place of that layer."""
+    """Return a copy of the module in which a layer is replaced by the identity."""
     rest = deepcopy(module)
     parent, _, name = layer.rpartition(".")
     setattr(rest.get_submodule(parent), name, nn.Identity())
@@ -26,7 +27,15 @@ def without(module: nn.Module, layer: str) -> nn.Module:
 
 
 def find_head(module: nn.Module, features: tuple[int, ...]) -> str | None:
-    """The head's name, for samples of shape `features`; None unless exactly one layer, with weight and bias, is it."""
+    """Return the name of the head of a module.
+
+    Args:
+        module: The module.
+        features: Shape of one sample.
+
+    Returns:
+        The name, or None unless exactly one layer with weight and bias passes the test.
+    """
     random = torch.Generator().manual_seed(0)
     tried = _stirred(module, random)
     x = torch.rand((SAMPLES, *features), generator=random).to(next(tried.parameters()))
@@ -38,7 +47,7 @@ def find_head(module: nn.Module, features: tuple[int, ...]) -> str | None:
 
 
 def _stirred(module: nn.Module, random: torch.Generator) -> nn.Module:
-    """A copy with noise on all parameters, frozen ones too, small enough that signals keep their size."""
+    """Return a copy with noise added to all parameters, scaled so that activations keep their size."""
     copied = deepcopy(module)
     with torch.no_grad():
         for p in copied.parameters():
@@ -47,7 +56,7 @@ def _stirred(module: nn.Module, random: torch.Generator) -> nn.Module:
 
 
 def _own_layers(module: nn.Module) -> list[str]:
-    """The fully connected layers whose weight and bias are trained and belong to no other layer."""
+    """Return the fully connected layers whose weight and bias are trained and not shared with other layers."""
     trained = _trained(module)
     layers = [name for name, part in module.named_modules() if name and isinstance(part, nn.Linear)]
     return [layer for layer in layers if trained ^ _trained(without(module, layer)) == _arrays(layer)]
@@ -62,7 +71,7 @@ def _arrays(layer: str) -> set[str]:
 
 
 def _is_head(module: nn.Module, layer: str, x: Tensor, outputs: Tensor) -> bool:
-    """Whether the layer of what the rest gives is the outputs (n, C)."""
+    """Return whether the layer, applied to the result of the rest of the module, returns the outputs (n, C)."""
     head, features = module.get_submodule(layer), _outputs(without(module, layer), x)
     if features is None or features.shape != (SAMPLES, head.in_features) or head.out_features != outputs.shape[1]:
         return False
@@ -71,7 +80,7 @@ def _is_head(module: nn.Module, layer: str, x: Tensor, outputs: Tensor) -> bool:
 
 
 def _outputs(module: nn.Module, x: Tensor) -> Tensor | None:
-    """None where it fails: without a layer, or with these parameters and samples, a module may do so in any way."""
+    """Return the outputs of a module, or None if it raises any exception, as it may without one of its layers."""
     try:
         with torch.no_grad():
             result: Tensor = module(x)

@@ -1,7 +1,7 @@
-"""One body for all clusters and a small head for each: features once, K heads on them.
+"""Cluster heads on a shared body: features are computed once and evaluated by K heads.
 
-A head is the last, fully connected layer of a learner with features (`HasFeatures`). Heads are held side by side,
-{weight: (B, K, C, d), bias: (B, K, C)}, so that all of them are one product.
+A head is the last, fully connected layer of a learner with features (`HasFeatures`). All heads are stored in one array,
+{weight: (B, K, C, d), bias: (B, K, C)}, and evaluated by one matrix product.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coterie.learners.local_training import LocalTraining
 
 
 class WithFeatures(HasFeatures, Protocol):
-    """A learner that ends in one fully connected layer."""
+    """A learner whose last layer is fully connected."""
 
     @property
     def one_by_one(self) -> bool:
@@ -31,7 +31,7 @@ class WithFeatures(HasFeatures, Protocol):
 
 @runtime_checkable
 class StepsBody(Protocol):
-    """A learner with a faster way than autograd to train its body."""
+    """A learner that can train its body faster than by autograd."""
 
     def descend_body(
         self,
@@ -42,9 +42,18 @@ class StepsBody(Protocol):
         lr: float,
         planned: BatchPlan | None = None,
     ) -> Params | None:
-        """Return the change of each client's body {name: (B, ...)} under fixed heads; None without a faster way.
+        """Return the change of each client's body by local training with fixed heads.
 
-        The weight of each sample for each head is in `block.shares`; `planned` as in `batches`.
+        Args:
+            body: Parameters of the body, {name: (B, ...)}.
+            heads: Heads of all clusters.
+            block: Samples of the clients; `block.shares` is the weight of each sample for each head.
+            training: Local training.
+            lr: Learning rate of the round.
+            planned: All mini-batches, if they have already been planned.
+
+        Returns:
+            The change, {name: (B, ...)}, or None if the training is not supported.
         """
         ...
 
@@ -54,9 +63,9 @@ class Heads:
     """The K heads of each of B clients."""
 
     weight: Tensor
-    """(B, K, C, d)"""
+    """Weights, (B, K, C, d)."""
     bias: Tensor
-    """(B, K, C)"""
+    """Biases, (B, K, C)."""
 
     def rows(self, rows: slice) -> Heads:
         """Return the heads of some clients."""
@@ -68,13 +77,19 @@ class Heads:
 
 
 def heads_of(learner: WithFeatures, params: Params, clients: int) -> Heads:
-    """Return the heads of all clusters {name: (K, ...)} for each client."""
+    """Return the heads of all clusters, repeated for each client.
+
+    Args:
+        learner: Model family.
+        params: Parameters of the heads, {name: (K, ...)}.
+        clients: Number of clients.
+    """
     weight, bias = params[f"{learner.head}.weight"], params[f"{learner.head}.bias"]
     return Heads(weight.expand(clients, *weight.shape), bias.expand(clients, *bias.shape))
 
 
 def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Tensor:
-    """Return the loss of every head on every sample, (B, n, K)."""
+    """Return the loss of each head on each sample, (B, n, K), given features z (B, n, d) and labels y (B, n)."""
     out = Top.of(heads, learner.classes).outputs(z)
     if learner.classes is None:
         return (out[:, 0].transpose(1, 2) - y[..., None]) ** 2 / 2
@@ -83,7 +98,7 @@ def head_losses(learner: WithFeatures, heads: Heads, z: Tensor, y: Tensor) -> Te
 
 
 def for_heads(block: Block, gamma: Tensor) -> Block:
-    """Return the block with the weight of each sample for each head, gamma (B, n, K)."""
+    """Return the block with the weights of the samples for each head, gamma (B, n, K)."""
     return replace(block, focus=None, shares=gamma)
 
 
@@ -98,9 +113,18 @@ def descend_heads(
     towards: Heads | None = None,
     planned: BatchPlan | None = None,
 ) -> Heads:
-    """Return the heads after local steps on fixed features z (B, n, d), samples weighted by gamma (B, n, K).
+    """Return the heads after local training with fixed features.
 
-    The proximal term pulls every head to its counterpart in `towards`; without `towards` there is none.
+    Args:
+        learner: Model family.
+        heads: Heads from which training starts.
+        z: Features, (B, n, d).
+        block: Samples of the clients.
+        gamma: Weight of each sample for each head, (B, n, K).
+        training: Local training.
+        lr: Learning rate of the round.
+        towards: Centre of the proximal term; None: no proximal term.
+        planned: All mini-batches, if they have already been planned.
     """
     top = Top.of(heads, learner.classes)
     centre = None if towards is None else Top.of(towards, learner.classes)
@@ -111,11 +135,11 @@ def descend_heads(
 
 
 def _plain_steps(top: Top, centre: Top | None, training: LocalTraining, lr: float) -> Callable[[Batch], None]:
-    """Return a function that takes a step of plain SGD on all heads, without holding a gradient."""
+    """Return a function that takes a step of plain SGD on all heads, without storing gradients."""
 
     def step(batch: Batch) -> None:
-        delta = top.slope(batch.x, batch)
-        if centre is not None:  # by the heads before this step, as the slope is; who has finished stays
+        delta = top.output_gradient(batch.x, batch)
+        if centre is not None:  # uses the heads before this step, like the gradient; finished clients do not move
             pull = lr * training.prox * (batch.counts > 0).to(delta)[:, None, None]
             top.weight.add_(pull * (centre.weight - top.weight))
             top.bias.add_(pull * (centre.bias - top.bias))
@@ -126,12 +150,12 @@ def _plain_steps(top: Top, centre: Top | None, training: LocalTraining, lr: floa
 
 
 def _steps(top: Top, centre: Top | None, training: LocalTraining, lr: float) -> Callable[[Batch], None]:
-    """Return a function that takes a step of any optimizer on all heads."""
+    """Return a function that takes a step of the optimizer on all heads."""
     theta = {"weight": top.weight, "bias": top.bias}
     state = training.optimizer.init(theta)
 
     def step(batch: Batch) -> None:
-        delta = top.slope(batch.x, batch)
+        delta = top.output_gradient(batch.x, batch)
         gradient = {"weight": torch.bmm(delta, batch.x), "bias": delta.sum(dim=2, keepdim=True)}
         if centre is not None:
             gradient["weight"].add_(top.weight - centre.weight, alpha=training.prox)
@@ -143,21 +167,23 @@ def _steps(top: Top, centre: Top | None, training: LocalTraining, lr: float) -> 
 
 @dataclass(frozen=True)
 class Top:
-    """All heads of a client as one layer, with classes before heads and samples last.
+    """All heads of a client as a single layer, with the axes in the order classes, heads, samples.
 
-    The softmax over classes then runs over K n adjacent numbers; with classes last it is ten times slower.
+    The softmax over classes is then vectorised over K n adjacent numbers; with classes last, it is ten times slower.
     """
 
     weight: Tensor
-    """(B, C K, d)"""
+    """Weights, (B, C K, d)."""
     bias: Tensor
-    """(B, C K, 1)"""
+    """Biases, (B, C K, 1)."""
     K: int
+    """Number of heads."""
     classes: int | None
+    """Number of classes (C); None for regression."""
 
     @classmethod
     def of(cls, heads: Heads, classes: int | None) -> Top:
-        """Return a copy of the heads as one layer."""
+        """Return a copy of the heads as a single layer."""
         weight = heads.weight.transpose(1, 2).clone(memory_format=torch.contiguous_format)
         bias = heads.bias.transpose(1, 2).clone(memory_format=torch.contiguous_format)
         return cls(weight.flatten(1, 2), bias.flatten(1)[..., None], heads.bias.shape[1], classes)
@@ -169,20 +195,25 @@ class Top:
         return Heads(weight.transpose(1, 2), bias.transpose(1, 2))
 
     def outputs(self, z: Tensor) -> Tensor:
-        """Return the outputs (B, C, K, n) for features (B, n, d)."""
+        """Return the outputs, (B, C, K, n), for features (B, n, d)."""
         out = torch.baddbmm(self.bias, self.weight, z.transpose(1, 2))
         return out.reshape(len(z), -1, self.K, z.shape[1])
 
-    def slope(self, z: Tensor, batch: Batch) -> Tensor:
-        """Return the derivative of the loss by the outputs of all heads, (B, C K, b), for features z (B, b, d)."""
+    def output_gradient(self, z: Tensor, batch: Batch) -> Tensor:
+        """Return the gradient of the loss with respect to the outputs of all heads, (B, C K, b).
+
+        Args:
+            z: Features of the batch, (B, b, d).
+            batch: Labels and weights of the samples.
+        """
         assert batch.shares is not None
         out, shares = self.outputs(z).flatten(2), batch.shares.transpose(1, 2)  # (B, C, K b), (B, K, b)
         if self.classes is None:
             return (out.reshape(shares.shape) - batch.y[:, None]) * shares
         where = batch.y[:, None].expand(shares.shape).reshape(len(z), 1, -1)
         counted = shares.reshape(where.shape)
-        slope = torch.softmax(out, dim=1).mul_(counted).scatter_add_(1, where, -counted)
-        return slope.reshape(len(z), -1, z.shape[1])
+        gradient = torch.softmax(out, dim=1).mul_(counted).scatter_add_(1, where, -counted)
+        return gradient.reshape(len(z), -1, z.shape[1])
 
 
 def descend_body(
@@ -195,7 +226,18 @@ def descend_body(
     lr: float,
     planned: BatchPlan | None = None,
 ) -> Params:
-    """Return the change of each client's body {name: (B, ...)} by local steps under fixed heads."""
+    """Return the change of each client's body, {name: (B, ...)}, by local training with fixed heads.
+
+    Args:
+        learner: Model family.
+        body: Parameters of the body, {name: (B, ...)}.
+        heads: Heads of all clusters.
+        block: Samples of the clients.
+        gamma: Weight of each sample for each head, (B, n, K).
+        training: Local training.
+        lr: Learning rate of the round.
+        planned: All mini-batches, if they have already been planned.
+    """
     part = for_heads(block, gamma)
     fast = learner.descend_body(body, heads, part, training, lr, planned) if isinstance(learner, StepsBody) else None
     return descend_body_by_autograd(learner, body, heads, part, training, lr) if fast is None else fast
@@ -204,7 +246,7 @@ def descend_body(
 def descend_body_by_autograd(
     learner: WithFeatures, body: Params, heads: Heads, block: Block, training: LocalTraining, lr: float
 ) -> Params:
-    """Return the same for any learner; the weight of each sample for each head is in `block.shares`."""
+    """Return the same as `descend_body` for any learner; the weights of the samples are in `block.shares`."""
 
     def descend(rows: slice, part: Block) -> Descent:
         own = heads.rows(rows)
@@ -227,7 +269,18 @@ def descend_together(
     lr: float,
     towards: Heads | None = None,
 ) -> tuple[Params, Heads]:
-    """Return the change of body and heads by steps on both at once; the proximal term pulls the heads to `towards`."""
+    """Return the change of body and heads by gradient steps on both together.
+
+    Args:
+        learner: Model family.
+        body: Parameters of the body, {name: (B, ...)}.
+        heads: Heads of all clusters.
+        block: Samples of the clients.
+        gamma: Weight of each sample for each head, (B, n, K).
+        training: Local training.
+        lr: Learning rate of the round.
+        towards: Centre of the proximal term of the heads; None: no proximal term.
+    """
     named = heads.params(learner.head)
 
     def objective(theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -236,15 +289,15 @@ def descend_together(
     centre = {} if towards is None else towards.params(learner.head)
 
     def descend(rows: slice, part: Block) -> Descent:
-        pulled = rows_of(centre, rows) if centre else None
-        return descend_by_autograd(objective, rows_of(body | named, rows), part, training, lr, pulled)
+        own_centre = rows_of(centre, rows) if centre else None
+        return descend_by_autograd(objective, rows_of(body | named, rows), part, training, lr, own_centre)
 
     change = _descended(learner, descend, for_heads(block, gamma)).change
     return {n: change[n] for n in body}, Heads(*(change[name] for name in named))
 
 
 def _mixed_loss(learner: WithFeatures, theta: Params, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return each client's loss over all heads, as the objective and as the loss without penalties, (B,) both."""
+    """Return each client's weighted loss over all heads, as the objective and as the loss without penalties."""
     assert batch.shares is not None
     losses = head_losses(learner, heads, learner.features(theta, batch.x), batch.y)
     loss = (losses * batch.shares).sum(dim=(1, 2))

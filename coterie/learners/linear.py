@@ -1,6 +1,6 @@
-"""Linear regression, with or without a bias and a polynomial feature map; local steps in closed form.
+"""Linear regression, optionally with a bias and polynomial features; local training in closed form.
 
-loss = (1/2) (y - <phi(x), theta>)^2 by default; `half=false` drops the 1/2, so the gradient doubles (the
+The loss is (1/2) (y - <phi(x), theta>)^2. With `half=false` the factor 1/2 is omitted, which doubles the gradient (the
 convention of the IFCA paper).
 """
 
@@ -29,16 +29,20 @@ from coterie.learners.minimum import Glm
 
 @dataclass(frozen=True)
 class Linear:
-    """A model is {"weight": (p,)} plus "bias" () if asked for; p monomials of the d features."""
+    """Linear regression on p monomials of d features; parameters: `weight` (p,) and optionally `bias` ()."""
 
     width: int
-    """d, the number of raw features."""
+    """Number of raw features (d)."""
     bias: bool = False
+    """Whether the model has a bias."""
     degree: int = 1
+    """Maximum degree of the monomials."""
     half: bool = True
+    """Whether the loss has the factor 1/2."""
     scale: float = 1.0
+    """Scale of random initial models."""
     draw: str = "normal"
-    """A random start is scale * N(0, I/p), or scale times independent zeros and ones (`zero-one`)."""
+    """Distribution of random initial models: N(0, I/p) (`normal`), or independent zeros and ones (`zero-one`)."""
 
     classes: int | None = None
     dtype: torch.dtype = torch.float64
@@ -58,7 +62,7 @@ class Linear:
 
     @property
     def coefficients(self) -> int:
-        """p, the bias included."""
+        """Number of coefficients (p), including the bias."""
         return int(self.features(torch.zeros(1, 1, self.width)).shape[-1])
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
@@ -73,7 +77,7 @@ class Linear:
         return np.asarray(random.standard_normal(terms) / np.sqrt(terms))
 
     def features(self, x: Tensor) -> Tensor:
-        """phi(x), (B, n, ...) to (B, n, p), with a last column of ones if there is a bias."""
+        """Return the features phi(x), (B, n, p), of samples (B, n, ...), with a last column of ones for the bias."""
         flat = x.flatten(2)
         columns = [flat]
         for degree in range(2, self.degree + 1):
@@ -84,26 +88,26 @@ class Linear:
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)
 
     def _vector(self, theta: Params) -> Tensor:
-        """Weight and bias as one vector, (..., p)."""
+        """Return weight and bias as one vector, (..., p)."""
         return torch.cat([theta["weight"], theta["bias"][..., None]], dim=-1) if self.bias else theta["weight"]
 
     def named(self, vector: Tensor) -> Params:
-        """Coefficients as one vector (..., p), the bias last, as weight and bias."""
+        """Return weight and bias given as one vector, (..., p), with the bias last."""
         return {"weight": vector[..., :-1], "bias": vector[..., -1]} if self.bias else {"weight": vector}
 
     def glm(self, block: Block) -> Glm:
-        """The local problem, in float64; without a penalty."""
+        """Return the local problem in float64, without a penalty."""
         phi = self.features(block.x.double())
         phi = phi if block.mask is None else torch.where(block.mask[..., None], phi, 0)
-        none, scale = phi.new_zeros(phi.shape[2]), 1.0 if self.half else 2.0
-        return Glm(phi, block.y.double(), block.sizes.double(), none, None, scale, block.mask)
+        no_penalty, scale = phi.new_zeros(phi.shape[2]), 1.0 if self.half else 2.0
+        return Glm(phi, block.y.double(), block.sizes.double(), no_penalty, None, scale, block.mask)
 
     def from_coefficients(self, theta: Tensor) -> Params:
-        """(B, p, 1), as the local problem has them, as weight and bias."""
+        """Return weight and bias given coefficients of the local problem, (B, p, 1)."""
         return self.named(theta[..., 0])
 
     def to_coefficients(self, models: Params) -> Tensor:
-        """Weight and bias as (S, p, 1)."""
+        """Return weight and bias as coefficients of the local problem, (S, p, 1)."""
         return self._vector(models).double()[..., None]
 
     def outputs(self, theta: Params, x: Tensor) -> Tensor:
@@ -119,9 +123,9 @@ class Linear:
         return squared(outputs, y, self.half)
 
     def score(self, models: Params, block: Block) -> Scored:
-        """Return the losses of all models; the memo holds the predictions, (B, n, S)."""
+        """Return the losses of all models; the memo contains the predictions, (B, n, S)."""
         phi = self.features(block.x)
-        by_model = self._vector(models) @ phi.flatten(0, 1).T  # few models, many samples: rows are the faster way round
+        by_model = self._vector(models) @ phi.flatten(0, 1).T  # for few models and many samples, rows are faster
         predictions = by_model.reshape(-1, *block.y.shape).permute(1, 2, 0)
         return Scored(squared(predictions, block.y[..., None], self.half), predictions)
 
@@ -132,7 +136,7 @@ class Linear:
             return descend_each_track(self._objective, theta, block, training, lr, towards).change
         phi = self.features(block.x)
         residual = self._vector(theta) @ phi.transpose(1, 2) - block.y[:, None]
-        return self.named(_change(block, phi, residual, self._pace(block, lr), lr * training.prox, training))
+        return self.named(_change(block, phi, residual, self._rates(block, lr), lr * training.prox, training))
 
     def contribute(
         self,
@@ -144,7 +148,7 @@ class Linear:
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """Return the sums, in closed form where possible, without any client's own change where that is faster."""
+        """Return the sums, in closed form if possible, and without the clients' changes if that is faster."""
         count = models["weight"].shape[0]
         if not _in_closed_form(training):
             theta = take_rows(models, rows)
@@ -152,12 +156,12 @@ class Linear:
             return weigh(done.change, rows, mass, count, training.path("autograd"), done.loss)
         phi = self.features(block.x)
         residual = self._chosen(models, rows, phi, memo) - block.y[:, None]
-        pace, pull = self._pace(block, lr), lr * training.prox
+        rates, pull = self._rates(block, lr), lr * training.prox
         if flat_sum_pays(count, *residual.shape[1:]) and _in_sample_space(phi, training):
-            total = _flat_sum(phi, _in_samples(block, phi, residual, pace, pull, training), rows, mass, count)
-            if bool(total.sum().isfinite()):  # else somebody's change may not be, and has to be found
+            total = _flat_sum(phi, _in_samples(block, phi, residual, rates, pull, training), rows, mass, count)
+            if bool(total.sum().isfinite()):  # otherwise find the clients whose change is not finite
                 return Contribution(self.named(total), torch.ones_like(mass, dtype=torch.bool), "closed-form-flat")
-        return weigh(self.named(_change(block, phi, residual, pace, pull, training)), rows, mass, count, "closed-form")
+        return weigh(self.named(_change(block, phi, residual, rates, pull, training)), rows, mass, count, "closed-form")
 
     def _chosen(self, models: Params, rows: Tensor, phi: Tensor, memo: Tensor | None) -> Tensor:
         """Return the predictions of the models that each client trains, (B, R, n)."""
@@ -165,11 +169,11 @@ class Linear:
             return self._vector(models)[rows] @ phi.transpose(1, 2)
         return memo.gather(2, rows[:, None].expand(-1, memo.shape[1], -1)).transpose(1, 2)
 
-    def _pace(self, block: Block, lr: float) -> Tensor:
-        """By how much a residual moves its sample's part of the change, (B, 1, n): lr / n_i times its focus."""
-        pace = (lr * (1 if self.half else 2) / block.counts)[:, None, None].expand(-1, 1, block.y.shape[1])
-        pace = pace if block.mask is None else pace * block.mask[:, None]
-        return pace if block.focus is None else pace * block.focus[:, None]
+    def _rates(self, block: Block, lr: float) -> Tensor:
+        """Return the factor of each sample's residual in a gradient step, (B, 1, n): lr / n_i times its focus."""
+        rates = (lr * (1 if self.half else 2) / block.counts)[:, None, None].expand(-1, 1, block.y.shape[1])
+        rates = rates if block.mask is None else rates * block.mask[:, None]
+        return rates if block.focus is None else rates * block.focus[:, None]
 
     def _objective(self, theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         loss = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
@@ -177,19 +181,27 @@ class Linear:
 
 
 def flat_sum_pays(models: int, restarts: int, samples: int) -> bool:
-    """Whether one product over all clients beats a product for each client and the adding up of what it gives.
+    """Return whether a single product over all clients is faster than one product for each client and their sum.
 
-    The one product computes every model where a client trains one a restart, but holds no change of the size of a
-    model for each client. The limit was measured with n from 10 to 100, p from 50 to 1000, 1 to 30 restarts.
+    The single product covers all models, although a client trains only one in each restart, but it needs no memory for
+    the change of each client. The limit was measured with n from 10 to 100, p from 50 to 1000, and 1 to 30 restarts.
+
+    Args:
+        models: Number of models of the server.
+        restarts: Number of restarts.
+        samples: Number of samples of a client (n).
     """
     return models * samples <= restarts * (2 * samples + 200)
 
 
 def _flat_sum(phi: Tensor, u: Tensor, rows: Tensor, mass: Tensor, count: int) -> Tensor:
-    """sum over (b, r) with rows[b, r] = s of mass[b, r] u[b, r] phi[b], (count, p): linear in u, so u is added up."""
+    """Return the sums of mass[b, r] u[b, r] phi[b] over all (b, r) with rows[b, r] = s, (count, p).
+
+    The sums are linear in u, so u is added up before the multiplication by phi.
+    """
     clients, samples = phi.shape[:2]
     weighted = u * mass[..., None]
-    if not bool(mass.all()):  # 0 times what is not finite would be NaN
+    if not bool(mass.all()):  # 0 times infinity would be NaN
         weighted = torch.where(mass[..., None] > 0, weighted, 0)
     place = rows * clients + torch.arange(clients, device=rows.device)[:, None]
     by_model = torch.zeros(count * clients, samples, dtype=u.dtype, device=u.device)
@@ -198,54 +210,54 @@ def _flat_sum(phi: Tensor, u: Tensor, rows: Tensor, mass: Tensor, count: int) ->
 
 
 def _in_closed_form(training: LocalTraining) -> bool:
-    """Return whether a client's change has a closed form: for full batches with plain SGD, and for a proximal step."""
+    """Return whether the change has a closed form, as for full-batch steps of plain SGD and for a proximal step."""
     steps_plainly = training.takes_gradient_steps and training.optimizer.plain
     return training.implicit or (steps_plainly and training.full_batch_steps is not None)
 
 
 def _in_sample_space(phi: Tensor, training: LocalTraining) -> bool:
-    """Return whether to work in the space of samples: for fewer samples than features, and for a single step."""
+    """Return whether to compute in the space of samples: with fewer samples than features, or for a single step."""
     return phi.shape[1] <= phi.shape[2] or (training.full_batch_steps == 1 and not training.implicit)
 
 
-def _change(block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, training: LocalTraining) -> Tensor:
-    """Return the changes (B, L, p) by full-batch steps, from residuals (B, L, n) on features phi (B, n, p)."""
+def _change(block: Block, phi: Tensor, residual: Tensor, rates: Tensor, pull: float, training: LocalTraining) -> Tensor:
+    """Return the changes (B, L, p) by full-batch steps, given residuals (B, L, n) and features phi (B, n, p)."""
     if _in_sample_space(phi, training):
-        return _in_samples(block, phi, residual, pace, pull, training) @ phi
-    gradient = (pace * residual) @ phi
-    moment = (phi * pace.transpose(1, 2)).transpose(1, 2) @ phi
+        return _in_samples(block, phi, residual, rates, pull, training) @ phi
+    gradient = (rates * residual) @ phi
+    moment = (phi * rates.transpose(1, 2)).transpose(1, 2) @ phi
     if training.implicit:
         return -_solve(moment, gradient)
     return _steps_in_feature_space(gradient, moment, pull, training.full_batch_steps or 1)
 
 
-# Models are rows below: a row times a small matrix is two to three times faster here than the matrix times a column.
+# Models are rows below: a row times a small matrix is two to three times faster than the matrix times a column.
 
 
 def _in_samples(
-    block: Block, phi: Tensor, residual: Tensor, pace: Tensor, pull: float, training: LocalTraining
+    block: Block, phi: Tensor, residual: Tensor, rates: Tensor, pull: float, training: LocalTraining
 ) -> Tensor:
-    """Return u (B, L, n) of the change u phi; residuals move by the Gram matrix phi phi^T (n x n), not theta."""
+    """Return u (B, L, n) of the change u phi; steps update the residuals by the Gram matrix phi phi^T (n x n)."""
     if training.full_batch_steps == 1 and not training.implicit:
-        return -pace * residual
+        return -rates * residual
     gram = block.recall("gram", lambda: phi @ phi.transpose(1, 2))
     if training.implicit:
-        return -pace * _solve(pace.transpose(1, 2) * gram, residual)
-    u = -pace * residual
+        return -rates * _solve(rates.transpose(1, 2) * gram, residual)
+    u = -rates * residual
     for _ in range((training.full_batch_steps or 1) - 1):
-        u = (1 - pull) * u - pace * (residual + u @ gram)
+        u = (1 - pull) * u - rates * (residual + u @ gram)
     return u
 
 
 def _solve(matrix: Tensor, right: Tensor) -> Tensor:
-    """X with X (1 + matrix) = right, (B, L, n) for matrices (B, n, n)."""
+    """Return the solution X (B, L, n) of X (1 + matrix) = right, for matrices (B, n, n)."""
     one = torch.eye(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
     solved: Tensor = torch.linalg.solve(matrix + one, right, left=False)
     return solved
 
 
 def _steps_in_feature_space(gradient: Tensor, moment: Tensor, pull: float, steps: int) -> Tensor:
-    """More samples than features: the gradient (B, L, p) moves by the moment matrix phi^T phi (p x p)."""
+    """Return the change (B, L, p); steps update the gradient by the moment matrix phi^T phi (p x p)."""
     change = -gradient
     for _ in range(steps - 1):
         change = (1 - pull) * change - (gradient + change @ moment)
@@ -253,9 +265,14 @@ def _steps_in_feature_space(gradient: Tensor, moment: Tensor, pull: float, steps
 
 
 def as_linear(learner: object) -> Linear:
-    """The learner, if it is linear regression; an error that says so otherwise."""
+    """Return the learner with the type of linear regression.
+
+    Raises:
+        ConfigError: if it is not linear regression.
+    """
     if not isinstance(learner, Linear):
-        raise ConfigError(f"this is about linear regression, but the learner is {getattr(learner, 'spec', learner)}")
+        spec = getattr(learner, "spec", learner)
+        raise ConfigError(f"this method needs linear regression, but the learner is {spec}: use learner=linear")
     return learner
 
 
@@ -270,7 +287,7 @@ def linear(
 ) -> Linear:
     """Least squares on the raw features, or on all their monomials up to `degree`.
 
-    A random start is normal or zero-one, times `scale`.
+    The distribution of initial models, `start`, is normal or zero-one, multiplied by `scale`.
     """
     if degree < 1:
         raise ConfigError(f"linear: degree must be at least 1, got {degree}")

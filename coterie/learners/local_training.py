@@ -1,4 +1,4 @@
-"""Local training: what a client does in a round with the model that it received."""
+"""Local training of the received model by a client in a round."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from coterie.learners.schedules import Constant, ExponentialDecay, Schedule
 from coterie.options import AUTO, Auto, Option, OptionGroup
 
 COMMON = ("lr", "optimizer", "schedule", "prox", "augment", "order")
-"""Settings that every local training has."""
+"""Settings that are common to all kinds of local training."""
 FIXED_RATE = 0.1
-"""The learning rate where nothing may be asked of the clients, or nothing is known of the steps."""
+"""Learning rate if it cannot be derived from the data."""
 Order = Literal["together", "heads-first"]
 ORDERS = ("together", "heads-first")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
-    """Base of the ways in which clients train locally.
+    """Base class of local training.
 
     Args:
-        lr: Learning rate before the schedule (gamma); `auto`: found from the data before the first round, see
+        lr: Learning rate before the schedule (gamma); `auto`: derived from the data before the first round, see
             docs/defaults.md.
-        optimizer: Update rule of the gradient steps. Its state starts fresh in every round.
+        optimizer: Update rule of the gradient steps. Its state is reset in every round.
         schedule: Learning rate of each round, relative to `lr`.
         prox: Weight mu of the proximal term (mu/2) ||theta - centre||^2 in the local objective. The centre is the
-            model that the client received, unless the method names another one.
+            model that the client received, unless the method defines another one.
         augment: Random changes of the images in every step, names separated by commas; `none` for no changes.
-        order: Where clusters share a body and clients train all heads: steps on body and heads together, or first on
-            the heads with fixed features and then on the body.
+        order: Order of training for cluster heads on a shared body: body and heads `together`, or `heads-first` with
+            fixed features and then the body.
 
     Raises:
         ConfigError: if a value is out of range or unknown.
@@ -52,7 +52,7 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
     order: Order = "together"
 
     implicit: ClassVar[bool] = False
-    """Whether clients solve for one proximal step; for learners that can."""
+    """Whether clients compute one exact proximal step, which only some learners support."""
     pools_heads: ClassVar[bool] = False
     """Whether clients send moments of their samples, from which the server computes heads and body."""
 
@@ -63,23 +63,27 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
             raise ConfigError(f"{self.name}: prox must be a finite number of at least 0, got {self.prox}")
         if self.order not in ORDERS:
             raise unknown_name(f"order of {self.name}", self.order, ORDERS)
-        changes(self.augment)  # which refuses unknown names
+        changes(self.augment)  # refuses unknown names
 
     def for_learner(self, usual: LocalTraining) -> LocalTraining:
-        """Return the training with everything decided that depends on the learner, of which `usual` is the default."""
+        """Return the training with all settings that depend on the learner.
+
+        Args:
+            usual: Default local training of the learner.
+        """
         return self
 
     @property
     def takes_gradient_steps(self) -> bool:
-        """Whether clients take gradient steps, as every learner can."""
+        """Whether clients take gradient steps, which all learners support."""
         return not self.implicit and not self.pools_heads
 
     @property
     @abstractmethod
     def full_batch_steps(self) -> int | None:
-        """Number of steps if every step uses the same full batch; None for mini-batches and augmented images.
+        """Number of steps if all steps use the same full batch; None for mini-batches and augmented images.
 
-        A training without gradient steps counts as one step.
+        Training without gradient steps counts as one step.
         """
 
     @property
@@ -89,10 +93,10 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
 
     @abstractmethod
     def without_prox(self, steps: int | None = None) -> LocalTraining:
-        """Return the same training as gradient steps on the loss alone.
+        """Return the same training by gradient steps on the loss, without proximal term.
 
         Args:
-            steps: Number of gradient steps; None keeps the number of steps or epochs.
+            steps: Number of gradient steps; None: unchanged number of steps or epochs.
         """
 
     @abstractmethod
@@ -100,25 +104,30 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         """Return the same training for one pass over the client's samples."""
 
     def prolonged(self, times: int) -> LocalTraining:
-        """Return gradient steps on the loss alone, with this many times the number of steps or epochs."""
+        """Return training by gradient steps on the loss with the number of steps or epochs multiplied by `times`."""
         return self.without_prox().prolonged(times)
 
     @abstractmethod
     def batch_size_for(self, samples: int) -> int:
-        """Return the number of samples of a step, for clients with up to so many samples."""
+        """Return the number of samples in a step, for clients with at most `samples` samples."""
 
     @abstractmethod
     def steps_for(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of steps of each client, from its number of batches in one pass."""
+        """Return the number of steps of each client, given its number of batches in an epoch."""
 
     def rate(self, round_: int, rounds: int) -> float:
-        """Return the learning rate of a round, counted from 0, of a run of `rounds` rounds."""
-        assert self.lr != AUTO, "decided before the first round"
+        """Return the learning rate of a round.
+
+        Args:
+            round_: Number of the round, from 0.
+            rounds: Number of rounds of the run.
+        """
+        assert self.lr != AUTO, "the learning rate is determined before the first round"
         return self.schedule.rate(self.lr, round_, rounds)
 
     @classmethod
     def group_options(cls, default: Any) -> tuple[Option, ...]:
-        """`local_steps`, `local_epochs`, `batch_size`, `lr`, `lr_decay`, `augment`, `optimizer`, `schedule`."""
+        """Return the options of local training: `local_steps`, `local_epochs`, `batch_size`, `lr` and others."""
         values = default.to_group(default)
         return tuple(replace(each, default=values.get(each.name, each.default)) for each in LOCAL_OPTIONS)
 
@@ -128,7 +137,7 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         given = {name: value for name, value in checked.items() if value is not None}
         common = {name: given[name] for name in ("lr", "augment", "optimizer", "schedule") if name in given}
         if "lr_decay" in given and "schedule" in given:
-            raise ConfigError("lr_decay and schedule both change the learning rate from round to round: give one")
+            raise ConfigError("lr_decay and schedule both change the learning rate of the rounds: give one of them")
         if "lr_decay" in given:
             common["schedule"] = _decaying(given["lr_decay"])
         length = {"local_steps", "local_epochs", "batch_size"} & given.keys()
@@ -140,7 +149,7 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         return _of_length(default, given, kept | common)
 
     def to_group(self, default: Any) -> dict[str, Any]:
-        """The options that give this training; a constant rate, and SGD if it is the default, are not named."""
+        """Return the options that describe this training, without the optimizer if it is SGD by default."""
         named: dict[str, Any] = {"lr": self.lr, "augment": self.augment}
         if self.optimizer != SGD() or default.optimizer != SGD():
             named["optimizer"] = self.optimizer
@@ -151,7 +160,7 @@ class LocalTraining(Registered, OptionGroup, ABC, family="local training"):
         return named
 
     def path(self, name: str) -> str:
-        """Return the name of a path of computation for the record, with the optimizer if it is not plain SGD."""
+        """Return the name of a computation path for the record, with the optimizer if it is not plain SGD."""
         return name if self.optimizer.plain else f"{name}:{self.optimizer.name}"
 
 
@@ -166,6 +175,12 @@ class FullBatch(LocalTraining):
 
     Raises:
         ConfigError: if a value is out of range or unknown.
+
+    Example:
+        >>> from coterie.learners import Cosine, FullBatch
+        >>> training = FullBatch(steps=5, lr=0.1, schedule=Cosine())
+        >>> round(training.rate(5, rounds=10), 3)
+        0.05
     """
 
     steps: int = 10
@@ -204,16 +219,21 @@ class FullBatch(LocalTraining):
 @register("mini-batch")
 @dataclass(frozen=True, kw_only=True)
 class MiniBatch(LocalTraining):
-    """Gradient steps on mini-batches of the client's shuffled samples; the last batch of a pass may be smaller.
+    """Gradient steps on mini-batches of the client's shuffled samples; the last batch of an epoch may be smaller.
 
     Args:
-        batch_size: Number of samples of a step (B).
-        epochs: Number of passes over the client's samples in a round (E); 1 if neither epochs nor steps are given.
+        batch_size: Number of samples in a step (B).
+        epochs: Number of epochs in a round (E); 1 if neither epochs nor steps are given.
         steps: Number of gradient steps in a round, instead of epochs.
         lr, optimizer, schedule, prox, augment, order: See `LocalTraining`.
 
     Raises:
         ConfigError: if both epochs and steps are given, or a value is out of range or unknown.
+
+    Example:
+        >>> from coterie.learners import Adam, MiniBatch
+        >>> MiniBatch(batch_size=32, epochs=2, optimizer=Adam(), lr=0.001).epochs
+        2
     """
 
     batch_size: int = 20
@@ -267,11 +287,11 @@ class MiniBatch(LocalTraining):
 @register("auto")
 @dataclass(frozen=True, kw_only=True)
 class AutoTraining(LocalTraining):
-    """The training that suits the learner: 10 steps on all samples for linear and logistic models, else mini-batches.
+    """Default local training of the learner: 10 full-batch steps for linear and logistic models, else mini-batches.
 
     Args:
-        epochs: Number of passes over the client's samples in a round; by default as the learner has it.
-        batch_size: Number of samples of a step; by default as the learner has it.
+        epochs: Number of epochs in a round; by default, that of the learner.
+        batch_size: Number of samples in a step; by default, that of the learner.
         lr, optimizer, schedule, prox, augment, order: See `LocalTraining`.
 
     Raises:
@@ -296,7 +316,12 @@ class AutoTraining(LocalTraining):
         return _of_length(usual, given, own)
 
     def of_length(self, given: Mapping[Any, Any], common: Mapping[Any, Any]) -> LocalTraining:
-        """Return the training with this length; steps without a batch size use all samples."""
+        """Return the training with these numbers of steps, epochs and samples; without a batch size, full batches.
+
+        Args:
+            given: Options for the length of the training.
+            common: Other settings that were given.
+        """
         own = {name: getattr(self, name) for name in COMMON} | dict(common)
         if "local_steps" in given:
             return _of_length(FullBatch(), given, own)
@@ -330,12 +355,12 @@ class AutoTraining(LocalTraining):
         raise self._undecided()
 
     def _undecided(self) -> ConfigError:
-        return ConfigError(f"local training {self.name} depends on the learner: use full-batch or mini-batch here")
+        return ConfigError(f"local training {self.name!r} depends on the learner: use full-batch or mini-batch here")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _WithoutGradientSteps(LocalTraining):
-    """Training in which clients take no gradient steps, so that the settings of those have no effect."""
+    """Base class of training without gradient steps, for which the settings of gradient steps have no effect."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -372,11 +397,11 @@ class _WithoutGradientSteps(LocalTraining):
 @register("proximal-step")
 @dataclass(frozen=True, kw_only=True)
 class ProximalStep(_WithoutGradientSteps):
-    """One exact proximal step: the minimiser of the loss plus ||theta - theta_received||^2 / (2 lr); linear models.
+    """Exact proximal step, the minimum of the loss plus ||theta - theta_received||^2 / (2 lr); for linear models.
 
     Args:
-        lr: Length of the step (eta).
-        schedule: Length of the step in each round, relative to `lr`.
+        lr: Step size (eta).
+        schedule: Step size of each round, relative to `lr`.
 
     Raises:
         ConfigError: if a value is out of range, or a setting of gradient steps is given.
@@ -388,9 +413,9 @@ class ProximalStep(_WithoutGradientSteps):
 @register("pooled-heads")
 @dataclass(frozen=True, kw_only=True)
 class PooledHeads(_WithoutGradientSteps):
-    """Clients send moments of their samples; the server solves for the heads and takes a step on the shared body.
+    """Training by the server from moments of the clients' samples: least squares for the heads, one step of the body.
 
-    For learners that have such moments (`learners/representation.py`).
+    Only the learner `representation` supports it.
 
     Args:
         lr: Learning rate of the server's step on the body.
@@ -409,7 +434,7 @@ def _check_count(training: str, setting: str, value: int) -> None:
 
 
 EPOCHS, BATCH = 2, 20
-"""The usual local training of networks; docs/defaults.md has the measurements."""
+"""Default local training of networks; see docs/defaults.md for the measurements."""
 FULL_BATCHES = FullBatch()
 MINI_BATCHES = MiniBatch(batch_size=BATCH, epochs=EPOCHS)
 
@@ -417,41 +442,42 @@ LOCAL_OPTIONS = (
     Option(
         "local_steps",
         int,
-        "number of gradient steps that a client takes in a round (tau); for linear and logistic models 10 by default",
+        "number of gradient steps of a client in a round (tau); by default 10 for linear and logistic models",
         low=1,
     ),
     Option(
         "local_epochs",
         int,
-        f"passes over a client's samples in a round, instead of local_steps; {EPOCHS} by default for networks",
+        f"number of epochs of a client in a round, instead of local_steps; by default {EPOCHS} for networks",
         low=1,
     ),
     Option(
         "batch_size",
         int,
-        f"number of samples of a step; by default {BATCH} for networks, and all samples of a client for linear and "
-        "logistic models and where local_steps is given",
+        f"number of samples in a gradient step; by default {BATCH} for networks, and all samples of a client for "
+        "linear and logistic models or if local_steps is given",
         low=1,
     ),
     Option(
         "augment",
         str,
-        "random changes of the training images in every step, separated by commas: flip (left-right, half the time), "
-        "crop (out of the image with a border of 4 zeros), or none",
+        "random changes of the training images in every step, separated by commas: flip (swap left and right with "
+        "probability 1/2), crop (shift by up to 4 pixels), or none",
     ),
     Option(
         "lr",
         float,
-        "learning rate of the local steps (gamma); auto: from the data before the first round (docs/defaults.md)",
+        "learning rate of local training (gamma); auto: derived from the data before the first round "
+        "(docs/defaults.md)",
         above=0,
         words=(AUTO,),
     ),
-    Option("lr_decay", float, "factor on the learning rate after every round", above=0, high=1),
+    Option("lr_decay", float, "factor by which the learning rate is multiplied after every round", above=0, high=1),
     Option("optimizer", Optimizer, "local optimizer: sgd:momentum=0.9,nesterov=true, adam, adamw:weight_decay=0.01"),
     Option(
         "schedule",
         Schedule,
-        "learning rate over the rounds, instead of lr_decay: step-decay:every=10,factor=0.5, cosine:warmup=5",
+        "learning-rate schedule over the rounds, instead of lr_decay: step-decay:every=10,factor=0.5, cosine:warmup=5",
     ),
 )
 
@@ -461,7 +487,7 @@ def _decaying(factor: float) -> Schedule:
 
 
 def _of_length(default: FullBatch | MiniBatch, given: Mapping[str, Any], common: dict[str, Any]) -> LocalTraining:
-    """Full batches or mini-batches with the given number of steps, epochs and samples."""
+    """Return full-batch or mini-batch training with the given numbers of steps, epochs and samples."""
     size = given.get("batch_size", getattr(default, "batch_size", None))
     steps, epochs = given.get("local_steps"), given.get("local_epochs")
     if steps is None and epochs is None:

@@ -1,4 +1,4 @@
-"""Logistic regression, binary and multinomial, with an L2 penalty."""
+"""Binary and multinomial logistic regression with an L2 penalty."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from coterie.learners.network import PlainNetwork, check_penalty
 
 @dataclass(frozen=True)
 class Logistic(PlainNetwork):
-    """Two classes: {"weight": (d,), "bias": ()}, one logit. C classes: {"weight": (C, d), "bias": (C,)}."""
+    """Logistic regression; parameters: `weight` (d,) and `bias` () for two classes, else (C, d) and (C,)."""
 
     width: int
+    """Number of features (d)."""
     bias: bool
+    """Whether the model has a bias."""
 
     @property
     def binary(self) -> bool:
+        """Whether there are two classes and therefore a single logit."""
         return self.classes == 2
 
     @property
@@ -40,7 +43,7 @@ class Logistic(PlainNetwork):
 
     @property
     def curvature(self) -> float:
-        """p (1 - p) is at most 1/4, and the largest eigenvalue of diag(p) - p p^T at most 1/2."""
+        """Upper bound 1/4 of p (1 - p), or 1/2 of the largest eigenvalue of diag(p) - p p^T."""
         return 0.25 if self.binary else 0.5
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
@@ -60,7 +63,7 @@ class Logistic(PlainNetwork):
         return torch.cat([torch.zeros_like(logits), logits], dim=-1) if self.binary else logits
 
     def score(self, models: Params, block: Block) -> Scored:
-        """Return the losses of every model; with two classes one product serves all models."""
+        """Return the losses of all models; for two classes, by one product for all models."""
         if not self.binary:
             return super().score(models, block)
         logits = block.x.flatten(2).flatten(0, 1) @ models["weight"].T
@@ -72,7 +75,7 @@ class Logistic(PlainNetwork):
     def _descent(
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Descent:
-        """Return the result of gradient steps; on full batches all models of a client take a step together."""
+        """Return the result of gradient steps; in full-batch training, all models of a client take a step together."""
         if training.full_batch_steps is not None:
             return descend_by_steps(self._gradients, theta, block, training, lr, towards)
         return each_track(
@@ -80,18 +83,18 @@ class Logistic(PlainNetwork):
         )
 
     def _gradient(self, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
-        """Return the gradient of one model of each client, {name: (B, ...)}, and its mean loss, (B,)."""
+        """Return the gradient and the mean loss of one model of each client, {name: (B, ...)} and (B,)."""
         gradients, _ = self._gradients({name: p[:, None] for name, p in theta.items()}, batch)
         loss = (self.losses(theta, batch.x, batch.y) * batch.share).sum(dim=1)
         return {name: g[:, 0] for name, g in gradients.items()}, loss
 
     def _gradients(self, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
-        """Return the gradients of L models of each client, {name: (B, L, ...)}, and 0: full batches need no loss.
+        """Return the gradients of L models of each client, {name: (B, L, ...)}, and 0, as full batches need no loss.
 
-        The gradient of a sample's loss by the weights is (probabilities - label as zeros and ones) x^T.
+        The gradient of a sample's loss with respect to the weights is (probabilities - one-hot label) x^T.
         """
         x, weight = batch.x.flatten(2), theta["weight"]
-        shape = weight.shape[:-1]  # (B, L) with one logit, (B, L, C) with several
+        shape = weight.shape[:-1]  # (B, L) for a single logit, (B, L, C) for several
         logits = weight.flatten(1, -2) @ x.transpose(1, 2)
         if self.bias:
             logits = logits + theta["bias"].flatten(1)[..., None]
@@ -117,7 +120,7 @@ class Logistic(PlainNetwork):
         return LogisticModule(model).eval()
 
     def glm(self, block: Block) -> Glm:
-        """The local problem, in float64."""
+        """Return the local problem in float64."""
         phi = block.x.double().flatten(2)
         penalty = phi.new_full((self.width,), self.l2)
         if self.bias:
@@ -127,12 +130,12 @@ class Logistic(PlainNetwork):
         return Glm(phi, block.y, block.sizes.double(), penalty, self.classes, 1.0, block.mask)
 
     def from_coefficients(self, theta: Tensor) -> Params:
-        """(B, q, logits), the bias last, as weight and bias."""
+        """Return weight and bias given coefficients of the local problem, (B, q, logits), with the bias last."""
         rows = theta[..., 0] if self.binary else theta.transpose(1, 2)
         return {"weight": rows[..., :-1], "bias": rows[..., -1]} if self.bias else {"weight": rows}
 
     def to_coefficients(self, models: Params) -> Tensor:
-        """Weight and bias as (S, q, 1), or (S, q, C - 1) with class 0 as the reference."""
+        """Return weight and bias as coefficients, (S, q, 1), or (S, q, C - 1) with class 0 as the reference."""
         rows = models["weight"].double()
         if self.bias:
             rows = torch.cat([rows, models["bias"].double()[..., None]], dim=-1)
@@ -140,7 +143,7 @@ class Logistic(PlainNetwork):
 
 
 def logistic(profile: Profile, *, l2: float = 0.0, bias: bool = True) -> Logistic:
-    """Softmax regression on the flattened features; one logit when there are two classes."""
+    """Logistic regression on the flattened features: softmax of one logit for each class; one logit for two classes."""
     if profile.classes is None:
         raise ConfigError("logistic predicts classes but the targets are numbers: use linear, or pass integer labels")
     check_penalty("logistic", l2)

@@ -1,4 +1,4 @@
-"""Losses of single samples, with their factors explicit."""
+"""Losses of single samples with explicit factors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from torch.nn import functional
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """-log softmax(logits)[y]: (..., n, C) and (..., n) to (..., n).
+    """Return -log softmax(logits)[y] for each sample, (..., n).
 
-    Classes are few and samples many: with the samples last, torch's softmax is vectorised and seven times faster.
+    With the samples as the last axis, torch's softmax is vectorised and seven times faster for few classes.
+
+    Args:
+        logits: Logits, (..., n, C).
+        y: Classes, (..., n).
     """
     classes_first = logits.transpose(-1, -2).contiguous()
     return -functional.log_softmax(classes_first, dim=-2).gather(-2, y[..., None, :]).squeeze(-2)
 
 
 def squared(prediction: Tensor, y: Tensor, half: bool) -> Tensor:
-    """(prediction - y)^2, times 1/2 if `half`."""
-    error = functional.mse_loss(prediction, y.expand_as(prediction), reduction="none")  # one pass over them
+    """Return (prediction - y)^2 for each sample, multiplied by 1/2 if `half` is True."""
+    error = functional.mse_loss(prediction, y.expand_as(prediction), reduction="none")  # a single pass over the data
     return error.div_(2) if half else error

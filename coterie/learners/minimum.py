@@ -1,9 +1,9 @@
-"""Local empirical risk minimisation: each client's own problem solved to the end, for generalised linear models.
+"""Exact local empirical risk minimisation for generalised linear models.
 
-Linear regression is one least-squares problem, of minimum norm where the samples leave the solution open. Logistic
-regression takes Newton steps, all clients of a block together; the inner linear systems are solved by conjugate
-gradients, so no Hessian is ever formed. A client with fewer samples than features works in the space its samples
-span, which holds the minimiser and is as large as n_i. Everything is computed in float64.
+Linear regression is a least-squares problem, whose solution of minimum norm is used if it is not unique. Logistic
+regression is solved by Newton's method for all clients of a block together; the linear systems are solved by conjugate
+gradients, so that no Hessian is computed. For a client with fewer samples than features, the problem is solved in the
+span of its samples, which contains the minimum and has the dimension n_i. All computations are in float64.
 """
 
 from __future__ import annotations
@@ -20,54 +20,59 @@ from coterie.core.blocks import Block
 from coterie.core.clusters import Params
 
 NEWTON_STEPS, HALVINGS = 100, 40
-"""A problem that has a minimum takes ten to twenty Newton steps; one without takes any number."""
+"""Maximum numbers of Newton steps and of halvings of a step; problems with a minimum need 10 to 20 Newton steps."""
 SETTLED = 1e-9
-"""A Newton step of this length, relative to the solution, ends the search; the error is about its square."""
+"""Tolerance: relative length of the last Newton step; the error of the solution is about its square."""
 SAFE = 1e6
-"""A condition number below which orthogonal factors give a least-squares solution to ten digits."""
+"""Maximum condition number for which a QR decomposition gives ten correct digits of a least-squares solution."""
 SLIGHT = 1e-14
-"""Relative differences of an objective that are rounding and no ascent."""
+"""Relative differences of objectives up to which an increase is attributed to rounding."""
 
 
 @dataclass(frozen=True)
 class Glm:
-    """The problems of a block's clients: mean loss of outputs phi theta, plus half the penalty times theta^2."""
+    """Local problems of a block's clients: mean loss of the outputs phi theta plus half the penalty times theta^2."""
 
     phi: Tensor
-    """(B, n, q) features, with a last column of ones where there is a bias; zero rows for padding."""
+    """Features, (B, n, q), with a last column of ones for a bias, and rows of zeros for padding."""
     y: Tensor
-    """(B, n)."""
+    """Labels or targets, (B, n)."""
     counts: Tensor
-    """(B,) n_i."""
+    """Number of samples of each client (n_i), (B,)."""
     penalty: Tensor
-    """(q,) the weight of each coefficient's square: 0 for a bias."""
+    """Weight of the square of each coefficient, (q,); 0 for a bias."""
     classes: int | None
-    """None: squared error; 2: one logit; C: as many logits."""
+    """Number of classes; None for squared errors. Two classes have one logit, C classes have C logits."""
     scale: float
-    """Of the loss: 1, or 2 for a squared error without the 1/2."""
+    """Factor of the loss: 1, or 2 for squared errors without the factor 1/2."""
     mask: Tensor | None
-    """(B, n) True for real samples; None without padding."""
+    """True for real samples, (B, n); None without padding."""
 
     def take(self, rows: Tensor) -> Glm:
-        """Only these clients."""
+        """Return the problems of some of the clients."""
         mask = None if self.mask is None else self.mask[rows]
         return replace(self, phi=self.phi[rows], y=self.y[rows], counts=self.counts[rows], mask=mask)
 
     @property
     def columns(self) -> int:
-        """How many outputs a sample has."""
+        """Number of outputs for each sample."""
         return self.classes if self.classes is not None and self.classes > 2 else 1
 
-    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Derivative of each sample's loss by its outputs, (..., columns); `y` has the shape without that axis."""
+    def output_gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of each sample's loss with respect to its outputs.
+
+        Args:
+            outputs: Outputs, (..., columns).
+            y: Labels or targets, (...).
+        """
         if self.classes is None:
             return self.scale * (outputs - y[..., None])
         if self.columns == 1:
             return torch.sigmoid(outputs) - y[..., None].to(outputs.dtype)
         return torch.softmax(outputs, dim=-1) - torch.nn.functional.one_hot(y, self.columns).to(outputs.dtype)
 
-    def bend(self, outputs: Tensor, along: Tensor) -> Tensor:
-        """The second derivative of each sample's loss, times a change of its outputs, (B, n, columns)."""
+    def curvature_times(self, outputs: Tensor, along: Tensor) -> Tensor:
+        """Return the second derivative of each sample's loss times a change of its outputs, (B, n, columns)."""
         if self.classes is None:
             return self.scale * along
         if self.columns == 1:
@@ -77,7 +82,7 @@ class Glm:
         return p * (along - (p * along).sum(dim=-1, keepdim=True))
 
     def value(self, theta: Tensor) -> Tensor:
-        """Each client's objective, (B,), of a logistic problem at theta (B, q, columns)."""
+        """Return the objective of each client, (B,), of a logistic problem at theta (B, q, columns)."""
         logits = self.phi @ theta
         if self.columns == 1:
             loss = torch.nn.functional.softplus(logits[..., 0]) - self.y * logits[..., 0]
@@ -88,16 +93,27 @@ class Glm:
         return loss.sum(dim=1) / self.counts + (self.penalty[:, None] * theta**2).sum(dim=(1, 2)) / 2
 
     def pull_back(self, by_sample: Tensor, theta: Tensor) -> Tensor:
-        """phi^T of what each sample says, its mean, plus the penalty's share: (B, n, columns) to (B, q, columns).
+        """Return the mean of phi^T times values of the samples, plus the derivative of the penalty.
 
-        Several logits may all move by the same amount: that direction changes nothing and is kept out of rounding.
+        A common shift of several logits changes nothing; this direction is removed, so that rounding errors in it do
+        not accumulate.
+
+        Args:
+            by_sample: Values of the samples, (B, n, columns).
+            theta: Coefficients, (B, q, columns).
+
+        Returns:
+            Derivatives with respect to the coefficients, (B, q, columns).
         """
         pulled = self.phi.transpose(1, 2) @ by_sample / self.counts[:, None, None] + self.penalty[:, None] * theta
         return pulled if self.columns == 1 else pulled - pulled.mean(dim=2, keepdim=True)
 
     @property
     def convexity(self) -> Tensor:
-        """mu_i (B,): the least curvature of a squared error, else the least weight that a penalised square has."""
+        """Strong convexity of each client's objective (mu_i), (B,).
+
+        For least squares it is the smallest curvature, for logistic problems the smallest positive penalty weight.
+        """
         if self.classes is not None:
             penalised = self.penalty[self.penalty > 0]
             return (penalised.min() if len(penalised) else self.penalty.new_zeros(())).expand(len(self.phi))
@@ -118,45 +134,46 @@ class GeneralisedLinear(Protocol):
         ...
 
     def glm(self, block: Block) -> Glm:
-        """The problems of the block's clients."""
+        """Return the local problems of a block's clients."""
         ...
 
     def from_coefficients(self, theta: Tensor) -> Params:
-        """Coefficients (B, q, columns) as the learner's own arrays."""
+        """Return models given as coefficients, (B, q, columns), by parameter name."""
         ...
 
     def to_coefficients(self, models: Params) -> Tensor:
-        """Return models {name: (S, ...)} as coefficients (S, q, columns), in float64.
+        """Return models {name: (S, ...)} as coefficients, (S, q, columns), in float64.
 
-        Of several logits the first, that of the reference class, is subtracted from the others and left out.
+        If there are several logits, the first one, of the reference class, is subtracted from the others and omitted.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Solved:
-    """What the clients of a block ended with."""
+    """Solutions of the local problems of a block's clients."""
 
     theta: Tensor
-    """(B, q, columns)."""
+    """Coefficients, (B, q, columns)."""
     found: Tensor
-    """(B,) whether it is a minimum; without one the loss falls for ever, as on data that a plane separates."""
+    """Whether they are a minimum, (B,); there is none for linearly separable classes without a penalty."""
 
 
 def minimise(problem: Glm) -> Solved:
-    """The minimum of every client's objective.
+    """Return the minimum of each client's objective.
 
-    A client that lacks a class has none while its bias is free: there, the bias is penalised like the weights.
+    If a client lacks a class and the weights are penalised, its bias is penalised like the weights, since otherwise
+    there would be no minimum.
     """
     if problem.classes is None:
         return _least_squares(problem)
     theta = problem.phi.new_zeros(len(problem.phi), problem.phi.shape[2], problem.columns)
     found = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
     lacking, few = _lacks_a_class(problem), problem.counts < problem.phi.shape[2]
-    held = replace(problem, penalty=problem.penalty.max().expand_as(problem.penalty))
+    with_penalised_bias = replace(problem, penalty=problem.penalty.max().expand_as(problem.penalty))
     if bool((problem.penalty > 0).any()):
-        parts = [(problem, ~lacking), (held, lacking)]
-    else:  # a plane separates fewer samples than coefficients, and a bias falls for ever where a class is missing
+        parts = [(problem, ~lacking), (with_penalised_bias, lacking)]
+    else:  # no minimum if a class is missing, or if there are fewer samples than coefficients (separable classes)
         parts = [(problem, ~lacking & ~few)]
     for part, rows in parts:
         if bool(rows.any()):
@@ -166,20 +183,20 @@ def minimise(problem: Glm) -> Solved:
 
 
 RIDGE_POWER, RIDGE_ENDS = 4, 1e-3
-"""A ridge falls with this power of coefficients over samples, and below this share of a mean square there is none."""
+"""Power of coefficients over samples with which the ridge decreases, and the share of squares below which it is 0."""
 
 
 def with_ridge(problem: Glm, strength: float, bias: bool) -> Glm:
-    """Return least-squares problems with a ridge where a client has few samples for each of its q coefficients.
+    """Return least-squares problems with a ridge penalty for clients with few samples for each of q coefficients.
 
-    The ridge of a coefficient is `strength` times min(1, q / n_i)^4 times the sum of squares of its feature. Near
-    n_i = q the samples barely decide some directions, and the solution without a ridge is arbitrarily long; with 0.1,
-    from about three samples for each coefficient on there is none. A bias is left free, and with one the squares are
-    those around the client's mean.
+    The ridge of a coefficient is `strength` times min(1, q / n_i)^4 times the sum of squares of its feature. For n_i
+    near q, the samples hardly determine some directions, and the solution without a ridge may be arbitrarily large.
+    With strength 0.1, clients with more than about three samples for each coefficient have no ridge. A bias is not
+    penalised; with a bias, the squares are those of the centred features.
 
     Args:
-        problem: Squared errors.
-        strength: Ridge of a client with no more samples than coefficients, as a share of each feature's squares.
+        problem: Least-squares problems.
+        strength: Ridge of clients with at most q samples, as a share of the sum of squares of each feature.
         bias: Whether the last feature is the constant 1.
     """
     q, phi = problem.phi.shape[2], problem.phi
@@ -199,7 +216,7 @@ def with_ridge(problem: Glm, strength: float, bias: bool) -> Glm:
 
 
 def _lacks_a_class(problem: Glm) -> Tensor:
-    """(B,) whose labels lack one of the classes while a bias is free, so that it would fall for ever."""
+    """Return whether each client lacks one of the classes while the bias is not penalised, (B,)."""
     if not bool((problem.penalty == 0).any()):
         return torch.zeros(len(problem.phi), dtype=torch.bool, device=problem.phi.device)
     held = torch.nn.functional.one_hot(problem.y, max(2, problem.columns))
@@ -214,9 +231,9 @@ def _logistic(problem: Glm) -> Solved:
 
 
 def _least_squares(problem: Glm) -> Solved:
-    """Of minimum norm where there are several: by orthogonal factors, or by singular values where those are not safe.
+    """Return the least-squares solutions of minimum norm, by QR or, for ill-conditioned problems, by singular values.
 
-    Factors take a third of the time. They are safe where all columns, or all rows, are clearly independent.
+    QR takes a third of the time. It is accurate if all columns, or all rows, are clearly independent.
     """
     phi, y = problem.phi.cpu(), problem.y.cpu()[..., None]
     if problem.mask is not None:
@@ -228,13 +245,13 @@ def _least_squares(problem: Glm) -> Solved:
     theta = factor @ (inverse.transpose(1, 2) @ y) if wide else inverse @ (factor.transpose(1, 2) @ y)
     condition = _length(triangle) * _length(inverse)
     doubtful = ~(condition < SAFE) & phi.isfinite().flatten(1).all(dim=1)  # NaN too
-    if bool(doubtful.any()):  # gelsy, the default driver, differs in the last digits from call to call
+    if bool(doubtful.any()):  # the default driver, gelsy, is not reproducible to the last digit
         theta[doubtful] = torch.linalg.lstsq(phi[doubtful], y[doubtful], driver="gelsd").solution
     return Solved(theta.to(problem.phi.device), theta.isfinite().all(dim=1)[:, 0])
 
 
 def _in_span(problem: Glm, penalised: int) -> Solved:
-    """The first, penalised coefficients of a minimum lie in the span of the samples: theta = Q v with phi^T = Q R."""
+    """Solve in the span of the samples, which contains the penalised coefficients: theta = Q v with phi^T = Q R."""
     weights, rest = problem.phi[..., :penalised], problem.phi[..., penalised:]
     basis, triangle = torch.linalg.qr(weights.transpose(1, 2))
     size = triangle.shape[1]
@@ -244,16 +261,16 @@ def _in_span(problem: Glm, penalised: int) -> Solved:
 
 
 def _newton(problem: Glm) -> Solved:
-    """Newton steps with halving, from zero."""
+    """Solve by Newton's method from zero, with halving of steps that do not decrease the objective."""
     B, _, q = problem.phi.shape
     theta = problem.phi.new_zeros(B, q, problem.columns)
     value, found = problem.value(theta), torch.zeros(B, dtype=torch.bool, device=theta.device)
     for _ in range(NEWTON_STEPS):
         outputs = problem.phi @ theta
-        slope = problem.slope(outputs, problem.y)
+        by_sample = problem.output_gradient(outputs, problem.y)
         if problem.mask is not None:
-            slope = torch.where(problem.mask[..., None], slope, 0)
-        gradient = problem.pull_back(slope, theta)
+            by_sample = torch.where(problem.mask[..., None], by_sample, 0)
+        gradient = problem.pull_back(by_sample, theta)
         step = _conjugate_gradients(partial(_hessian, problem, outputs), -gradient)
         theta, value = _halved(problem, theta, value, step, (gradient * step).sum(dim=(1, 2)), found)
         found = found | (_length(step) <= SETTLED * (1 + _length(theta)))
@@ -263,48 +280,57 @@ def _newton(problem: Glm) -> Solved:
 
 
 def _hessian(problem: Glm, outputs: Tensor, along: Tensor) -> Tensor:
-    """The Hessian at the model with these outputs, times a direction (B, q, columns)."""
-    return problem.pull_back(problem.bend(outputs, problem.phi @ along), along)
+    """Return the Hessian at the model with these outputs, times a direction (B, q, columns)."""
+    return problem.pull_back(problem.curvature_times(outputs, problem.phi @ along), along)
 
 
 def _halved(
-    problem: Glm, theta: Tensor, value: Tensor, step: Tensor, fall: Tensor, rest: Tensor
+    problem: Glm, theta: Tensor, value: Tensor, step: Tensor, slope: Tensor, finished: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Each client's longest of step, step/2, ... that goes down enough; those at `rest` (B,) stay."""
-    pace = torch.where(rest, 0.0, 1.0).to(theta.dtype)
+    """Return the coefficients and objectives after a backtracking line search.
+
+    Args:
+        problem: Problems of the clients.
+        theta: Coefficients before the step, (B, q, columns).
+        value: Objectives before the step, (B,).
+        step: Full step, (B, q, columns).
+        slope: Derivative of the objective along the step, (B,).
+        finished: Whether each client is finished and does not move, (B,).
+    """
+    fraction = torch.where(finished, 0.0, 1.0).to(theta.dtype)
     slack = SLIGHT * (1 + value.abs())
     for _ in range(HALVINGS):
-        moved = theta + pace[:, None, None] * step
+        moved = theta + fraction[:, None, None] * step
         reached = problem.value(moved)
-        good = reached <= value + 1e-4 * pace * fall + slack
-        if bool(good.all()):
+        accepted = reached <= value + 1e-4 * fraction * slope + slack
+        if bool(accepted.all()):
             break
-        pace = torch.where(good, pace, pace / 2)
+        fraction = torch.where(accepted, fraction, fraction / 2)
     return moved, reached
 
 
 def _conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
-    """The solution of product(x) = right for every client, (B, q, columns), as exact as rounding lets it be."""
+    """Return the solution of product(x) = right for each client, (B, q, columns), up to rounding errors."""
     x, residual = torch.zeros_like(right), right.clone()
-    along = residual.clone()
+    direction = residual.clone()
     size = (residual**2).sum(dim=(1, 2))
     goal = size * 1e-16
     for _ in range(min(2 * right[0].numel(), 500)):
-        going = size > goal
-        if not bool(going.any()):
+        active = size > goal
+        if not bool(active.any()):
             break
-        bent = product(along)
-        curvature = (along * bent).sum(dim=(1, 2))
-        going = going & (curvature > 0)
-        pace = torch.where(going, size / torch.where(going, curvature, 1), 0)[:, None, None]
-        x, residual = x + pace * along, residual - pace * bent
+        image = product(direction)
+        curvature = (direction * image).sum(dim=(1, 2))
+        active = active & (curvature > 0)
+        length = torch.where(active, size / torch.where(active, curvature, 1), 0)[:, None, None]
+        x, residual = x + length * direction, residual - length * image
         after = (residual**2).sum(dim=(1, 2))
-        along = residual + torch.where(going, after / torch.where(size > 0, size, 1), 0)[:, None, None] * along
-        size = torch.where(going, after, 0)
+        direction = residual + torch.where(active, after / torch.where(size > 0, size, 1), 0)[:, None, None] * direction
+        size = torch.where(active, after, 0)
     return x
 
 
 def _length(vectors: Tensor) -> Tensor:
-    """Euclidean length of each client's matrix."""
+    """Return the Euclidean norm of each client's matrix."""
     length: Tensor = vectors.flatten(1).norm(dim=1)
     return length

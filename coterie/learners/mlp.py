@@ -1,4 +1,4 @@
-"""A multi-layer perceptron with ReLU, batched over clients: one matrix product for all of a block."""
+"""Multi-layer perceptron with ReLU activations, evaluated for all clients of a block by batched matrix products."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from coterie.learners.perceptron import (
 
 @dataclass(frozen=True)
 class MLP(Network):
-    """Layers `layer0`, `layer1`, ...; each has "layerI.weight" (out, in) and "layerI.bias" (out,)."""
+    """Multi-layer perceptron; layer i has the parameters `layerI.weight` (out, in) and `layerI.bias` (out,)."""
 
     widths: tuple[int, ...]
-    """Input, hidden and output widths."""
+    """Number of inputs, widths of the hidden layers, number of outputs."""
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         drawn = [self._draw(generator(key)) for key in keys]
         return {name: torch.from_numpy(np.stack([d[name] for d in drawn])).to(dtype) for name in drawn[0]}
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
-        """U(-1/sqrt(in), 1/sqrt(in)) for weights and biases, as torch.nn.Linear does."""
+        """Draw weights and biases from U(-1/sqrt(in), 1/sqrt(in)), as `torch.nn.Linear` does."""
         params = {}
         for index, (inside, outside) in enumerate(pairwise(self.widths)):
             bound = 1 / np.sqrt(inside)
@@ -65,7 +65,7 @@ class MLP(Network):
         return layers(parts + ([("squeeze", nn.Flatten(0))] if self.classes is None else []), model)
 
     def _above(self, theta: Params, z: Tensor) -> Tensor:
-        """Outputs from the first layer's pre-activations z (B, n, h)."""
+        """Return the outputs, given the pre-activations of the first layer, z (B, n, h)."""
         z = _layer(theta, len(self.widths) - 2, self._features(theta, z))
         return z.squeeze(-1) if self.classes is None else z
 
@@ -78,7 +78,10 @@ class MLP(Network):
         return torch.relu(z)
 
     def score(self, models: Params, block: Block) -> Scored:
-        """Compute the first layers of all models in one product; the memo holds the result, (B, n, S, h)."""
+        """Return the losses of all models; the memo contains the pre-activations of the first layer, (B, n, S, h).
+
+        The first layers of all models are computed in one product.
+        """
         weight, bias = models["layer0.weight"], models["layer0.bias"]
         flat = torch.addmm(bias.flatten(), block.x.flatten(2).flatten(0, 1), weight.flatten(0, 1).T)
         first = flat.reshape(len(flat), *bias.shape)  # (B n, S, h)
@@ -93,7 +96,7 @@ class MLP(Network):
     def descend(
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Params:
-        """Return the changes, without autograd where possible."""
+        """Return the changes by local training, without autograd if possible."""
         return self._descent(theta, block, training, lr, towards).change
 
     def _descent(
@@ -113,9 +116,9 @@ class MLP(Network):
         return each_track(descend, theta, towards)
 
     def _plain(self, training: LocalTraining) -> bool:
-        """Return whether the training is several steps of plain SGD on the mean loss alone.
+        """Return whether the training consists of several steps of plain SGD on the mean loss without penalties.
 
-        A single step goes by autograd, whose change is exactly -lr times the gradient.
+        A single step uses autograd, which returns exactly -lr times the gradient.
         """
         alone = training.prox == 0 and self.l2 == 0
         return alone and training.takes_gradient_steps and training.optimizer.plain and not training.single_step
@@ -129,7 +132,7 @@ class MLP(Network):
         lr: float,
         planned: BatchPlan | None = None,
     ) -> Params | None:
-        """Return the change of the body without autograd; None where that is not possible."""
+        """Return the change of the body, computed without autograd, or None if that is not possible."""
         if not self._plain(training):
             return None
         return descend_body_by_hand(body, heads, block, training, lr, self.classes, planned)
@@ -144,7 +147,7 @@ class MLP(Network):
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """Return the sums, by the Gram form for full-batch steps of plain SGD if it takes fewer multiplications."""
+        """Return the sums; full-batch steps of plain SGD use the Gram matrix if it needs fewer multiplications."""
         steps = training.full_batch_steps
         sizes = (block.y.shape[1], self.widths[0], self.widths[1])
         if steps is not None and self._plain(training) and gram_pays(*sizes, steps):
@@ -156,13 +159,13 @@ class MLP(Network):
 
 
 def _layer(theta: Params, index: int, x: Tensor) -> Tensor:
-    """Model b's layer on batch b: (B, n, in) to (B, n, out)."""
+    """Return the result of a layer of model b for batch b, (B, n, out), given inputs x (B, n, in)."""
     weight, bias = theta[f"layer{index}.weight"], theta[f"layer{index}.bias"]
     return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
 
 
 def mlp(profile: Profile, *, hidden: tuple[int, ...] = (64,), l2: float = 0.0) -> MLP:
-    """Fully connected ReLU layers of the given hidden widths; (1/2) squared loss for numeric targets."""
+    """Multi-layer perceptron with ReLU activations and the given hidden widths; (1/2) squared loss for regression."""
     if not hidden or min(hidden) < 1:
         raise ConfigError(f"mlp: hidden needs widths of at least 1, such as 64 or 200-100; got {hidden}")
     check_penalty("mlp", l2)

@@ -1,7 +1,8 @@
-"""Any torch.nn.Module, through torch.func: the generic path that fits everything.
+"""Learners for any `torch.nn.Module`, evaluated by `torch.func`.
 
-A block's clients run through the module together (vmap), but one after the other if it convolves: convolutions that
-have other weights for every client are two to four times slower on a CPU than as many plain ones.
+All clients of a block are evaluated together (vmap). Modules with convolutions are evaluated one client after the
+other, since on a CPU, convolutions with different weights for each client are two to four times slower than separate
+ones.
 """
 
 from __future__ import annotations
@@ -28,22 +29,25 @@ from coterie.learners.local_training import LocalTraining
 from coterie.learners.network import PlainNetwork
 
 Factory = Callable[[], nn.Module]
+"""Function that returns a module with random initial parameters."""
 
 PIECE = 250
-"""Samples that go through convolutions at once: what lies between the layers stays small, however large the data."""
+"""Maximum number of samples in a convolution at once, which limits the memory for activations."""
 
 
 @dataclass(frozen=True)
 class ModuleLearner(PlainNetwork):
-    """Parameters are the module's own, under its own names. Buffers and frozen parameters stay as they were made."""
+    """Learner for a module; parameters have their names in the module, buffers and frozen parameters never change."""
 
     factory: Factory
+    """Function that returns a module with random initial parameters."""
     module: nn.Module
+    """A module from the factory."""
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
         drawn = []
         for key in keys:
-            with torch.random.fork_rng(devices=[]):  # the caller's random state is left alone
+            with torch.random.fork_rng(devices=[]):  # the random state of the caller stays unchanged
                 torch.manual_seed(key % 2**63)
                 drawn.append({n: p.detach().to(dtype) for n, p in self.factory().named_parameters() if p.requires_grad})
         return {name: torch.stack([d[name] for d in drawn]) for name in drawn[0]}
@@ -53,16 +57,16 @@ class ModuleLearner(PlainNetwork):
 
     def network(self, model: Params) -> nn.Module:
         built = deepcopy(self.module).to(next(iter(model.values())).dtype).eval()
-        # frozen parameters and buffers are as the factory made them
+        # frozen parameters and buffers keep the values from the factory
         built.load_state_dict({name: value.detach() for name, value in model.items()}, strict=False)
         return built
 
     def run(self, theta: Params, x: Tensor) -> Tensor:
-        """What module b gives for batch b: {name: (B, ...)}, (B, n, ...) to (B, n, ...)."""
+        """Return the outputs of model b {name: (B, ...)} for batch b, (B, n, ...)."""
         if not self.one_by_one:
             return vmap(self._call(x))(theta, x)
         call = in_pieces(self._call(x))
-        if len(x) == 1:  # views, which autograd goes back through without a copy
+        if len(x) == 1:  # views, for which autograd needs no copy
             return call({name: p.reshape(p.shape[1:]) for name, p in theta.items()}, x[0])[None]
         return torch.stack([call(rows_of(theta, b), x[b]) for b in range(len(x))])
 
@@ -70,15 +74,16 @@ class ModuleLearner(PlainNetwork):
         return outputs.squeeze(-1) if self.classes is None and outputs.dim() == 3 else outputs
 
     def _call(self, x: Tensor) -> Call:
-        """`caller` of the calling thread's copy: a module holds the parameters it is called with while it runs.
+        """Return the functional form of a copy of the module for the calling thread, from a cache.
 
-        It is kept, since to look for a module's constants takes a tenth of a small step.
+        Each thread needs a copy, since a module holds the parameters of a call while it runs. The result is cached,
+        since the search for constants takes a tenth of the time of a small step.
         """
-        kept: dict[str, Call] = self._calls.__dict__
+        cache: dict[str, Call] = self._calls.__dict__
         kind = f"{x.dtype} on {x.device}"
-        if kind not in kept:
-            kept[kind] = caller(deepcopy(self.module), x)
-        return kept[kind]
+        if kind not in cache:
+            cache[kind] = functional(deepcopy(self.module), x)
+        return cache[kind]
 
     @cached_property
     def _calls(self) -> threading.local:
@@ -86,17 +91,17 @@ class ModuleLearner(PlainNetwork):
 
     @property
     def one_by_one(self) -> bool:
-        """Where the module convolves."""
+        """Whether clients are evaluated one after the other, as for modules with convolutions."""
         return bool(self.convolutions)
 
     @cached_property
     def convolutions(self) -> set[str]:
-        """The names of all parameters that belong to convolution layers."""
+        """Names of the parameters of all convolution layers."""
         layers = ((n, part) for n, part in self.module.named_modules() if isinstance(part, nn.modules.conv._ConvNd))
         return {f"{layer}.{n}" if layer else n for layer, part in layers for n, _ in part.named_parameters()}
 
     def score(self, models: Params, block: Block) -> Scored:
-        """Every model on every sample; what they have in common, such as a shared body, is computed once."""
+        """Return the losses of all models; layers with common parameters, such as a shared body, are computed once."""
         common = {name: p[0] for name, p in models.items() if bool((p == p[:1]).all())}
         own = {name: p for name, p in models.items() if name not in common}
         if not common or not own or self.convolutions & own.keys():
@@ -133,7 +138,7 @@ class ModuleLearner(PlainNetwork):
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """If the module convolves, each client's change enters the sums before the next client begins."""
+        """Return the sums; for modules with convolutions, the change of each client is added before the next one."""
         if not self.one_by_one:
             return super().contribute(models, rows, block, training, lr, mass, memo)
         sums = {name: torch.zeros_like(p) for name, p in models.items()}
@@ -151,49 +156,56 @@ class ModuleLearner(PlainNetwork):
 
 
 @dataclass(frozen=True)
-class HeadedLearner(ModuleLearner):
-    """A module that is known to end in one fully connected layer, its head."""
+class ModuleWithHead(ModuleLearner):
+    """Learner for a module whose head, the last fully connected layer, is known."""
 
     head: str
+    """Name of the head."""
 
     def features(self, theta: Params, x: Tensor) -> Tensor:
         return self._body.run({n: p for n, p in theta.items() if not n.startswith(f"{self.head}.")}, x)
 
     @cached_property
     def _body(self) -> ModuleLearner:
-        """The same module with nothing in the place of its head."""
+        """Learner for the same module with its head replaced by the identity."""
         return replace(self, module=without(self.module, self.head))
 
 
 @dataclass(frozen=True)
-class OwnModule(ModuleLearner):
-    """A user's module. Most runs never ask for its head, so it is looked for only when one does."""
+class UserModule(ModuleLearner):
+    """Learner for the module of a user, whose head is searched on first use, since most runs do not need it."""
 
     sample: tuple[int, ...]
     """Shape of one sample."""
 
     @cached_property
     def head(self) -> str | None:
-        """The layer that is the module's head, if one is."""
+        """Name of the head, or None if the module has none."""
         return find_head(self.module, self.sample)
 
     def features(self, theta: Params, x: Tensor) -> Tensor:
-        return self._headed.features(theta, x)
+        return self._with_head.features(theta, x)
 
     @cached_property
-    def _headed(self) -> HeadedLearner:
-        assert self.head is not None, "checked when the run is planned"
-        return HeadedLearner(**_fields(self), head=self.head)
+    def _with_head(self) -> ModuleWithHead:
+        assert self.head is not None, "the plan of a run checks that there is a head"
+        return ModuleWithHead(**_fields(self), head=self.head)
 
 
 Call = Callable[[Params, Tensor], Tensor]
+"""Function of the parameters of a model and a batch (n, ...)."""
 
 
-def caller(built: nn.Module, x: Tensor) -> Call:
-    """The module as a function of its parameters and a batch (n, ...) like those of `x`; it is left untouched."""
+def functional(built: nn.Module, x: Tensor) -> Call:
+    """Return a module as a function of its parameters and a batch; the module itself stays unchanged.
+
+    Args:
+        built: The module.
+        x: Samples with the dtype and device of all batches.
+    """
     named = [*built.named_buffers(), *((n, p.detach()) for n, p in built.named_parameters() if not p.requires_grad)]
     constants = {n: a.to(x) if a.is_floating_point() else a.to(x.device) for n, a in named}
-    tied = _has_tied_weights(built)  # to look for them takes longer than a small layer, so that it is done once
+    tied = _has_tied_weights(built)  # the search takes longer than a small layer, so it is done only once
 
     def call(params: Params, batch: Tensor) -> Tensor:
         result: Tensor = functional_call(built, (params, constants), (batch,), tie_weights=tied)
@@ -203,13 +215,18 @@ def caller(built: nn.Module, x: Tensor) -> Call:
 
 
 def _has_tied_weights(built: nn.Module) -> bool:
-    """Whether several names stand for the same parameter or buffer."""
+    """Return whether the same parameter or buffer has several names."""
     named = [each for kind in (built.named_parameters, built.named_buffers) for each in kind(remove_duplicate=False)]
     return len({id(value) for _, value in named}) < len(named)
 
 
 def in_pieces(call: Call, dim: int = 0) -> Call:
-    """The same function, applied to a bounded number of samples at a time; `dim` is the samples' axis in its result."""
+    """Return a function that evaluates `call` for a limited number of samples at a time.
+
+    Args:
+        call: Function of parameters and a batch.
+        dim: Axis of the samples in its result.
+    """
 
     def run(params: Params, x: Tensor) -> Tensor:
         if len(x) <= PIECE:
@@ -219,8 +236,8 @@ def in_pieces(call: Call, dim: int = 0) -> Call:
     return run
 
 
-def _called(factory: Factory) -> object:
-    """What the factory returns; a mistake inside it keeps its own exception."""
+def _built(factory: Factory) -> object:
+    """Return the result of the factory; an exception that is raised inside the factory is not converted."""
     try:
         return factory()
     except TypeError as error:
@@ -228,70 +245,86 @@ def _called(factory: Factory) -> object:
         if inside:
             raise
         raise ConfigError(
-            f"the learner factory cannot be called without arguments ({error}): give one that can"
+            f"the learner factory cannot be called without arguments ({error}): pass a function without parameters"
         ) from None
 
 
 def module(profile: Profile, factory: Factory, spec: str = "module") -> ModuleLearner:
-    """A learner from a factory of modules; refuses what cannot be averaged or repeated."""
+    """Return a learner for the modules of a factory.
+
+    Args:
+        profile: Shape of the samples and number of classes.
+        factory: Function that returns a module with random initial parameters.
+        spec: Text that describes the learner.
+
+    Raises:
+        ConfigError: if the module does not fit the data, cannot be averaged over clients, or is random in training.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        built = _called(factory)
+        built = _built(factory)
     if not isinstance(built, nn.Module):
         raise ConfigError(f"the learner factory returned {type(built).__name__}: return a torch.nn.Module")
-    _refuse_unsound(built)
+    _check_layers(built)
     _check_output(built, profile)
     return ModuleLearner(classes=profile.classes, spec=spec, dtype=torch.float32, l2=0.0, factory=factory, module=built)
 
 
-def headed(profile: Profile, factory: Factory, spec: str, head: str) -> HeadedLearner:
-    """The same for modules whose last layer, a fully connected one, is called `head`."""
-    return HeadedLearner(**_fields(module(profile, factory, spec)), head=head)
+def module_with_head(profile: Profile, factory: Factory, spec: str, head: str) -> ModuleWithHead:
+    """Return a learner for modules whose last, fully connected layer is called `head`."""
+    return ModuleWithHead(**_fields(module(profile, factory, spec)), head=head)
 
 
-def own_module(profile: Profile, factory: Factory, spec: str) -> OwnModule:
-    """The same for a user's modules: with features, if they end in one fully connected layer."""
-    return OwnModule(**_fields(module(profile, factory, spec)), sample=profile.features)
+def user_module(profile: Profile, factory: Factory, spec: str) -> UserModule:
+    """Return a learner for modules of a user."""
+    return UserModule(**_fields(module(profile, factory, spec)), sample=profile.features)
 
 
 def _fields(learner: ModuleLearner) -> dict[str, Any]:
-    """What every learner of modules has."""
+    """Return the fields that all learners of modules have."""
     return {field.name: getattr(learner, field.name) for field in fields(ModuleLearner)}
 
 
-def _refuse_unsound(built: nn.Module) -> None:
+def _check_layers(built: nn.Module) -> None:
     if not any(p.requires_grad for p in built.parameters()):
-        raise ConfigError("the module has no parameters that ask for a gradient: there is nothing to train")
+        raise ConfigError("the module has no trainable parameters: set requires_grad for the parameters to train")
     for name, part in built.named_modules():
         where = f"{type(part).__name__} ({name or 'the module itself'})"
         advice = "use GroupNorm, or load statistics and call .eval() on it in the factory"
         if part.training and getattr(part, "track_running_stats", False):
             raise ConfigError(f"{where} keeps running statistics: {advice}")
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
-            raise ConfigError(f"{where} mixes the samples of a batch: {advice}")
+            raise ConfigError(f"{where} depends on the other samples of a batch: {advice}")
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
-            raise ConfigError(f"{where} draws randomness that no key controls: remove it, or call .eval() on it")
+            raise ConfigError(f"{where} uses random numbers without a seed: remove it, or call .eval() on it")
 
 
 def _check_output(built: nn.Module, profile: Profile) -> None:
-    """Two samples through vmap, which notices randomness that no key controls."""
+    """Evaluate the module for two samples by vmap, which also detects random numbers, and check the output shape."""
     theta = {name: p.detach()[None] for name, p in built.named_parameters() if p.requires_grad}
     some = next(iter(theta.values()))
     try:
         with torch.no_grad():
             x = torch.zeros((1, 2, *profile.features)).to(some)
-            shape = tuple(vmap(caller(built, x))(theta, x).shape[1:])
+            shape = tuple(vmap(functional(built, x))(theta, x).shape[1:])
     except Exception as error:
         reason = str(error).splitlines()[0]
         if "random" in reason:
-            raise ConfigError(f"the module draws randomness that no key controls: {reason}") from error
+            raise ConfigError(
+                f"the module uses random numbers without a seed ({reason}): remove the random layer, or call "
+                ".eval() on it"
+            ) from error
         raise ConfigError(
-            f"the module does not accept a batch of samples of shape {profile.features}: {reason}"
+            f"the module does not accept a batch of samples of shape {profile.features} ({reason}): change its first "
+            "layer"
         ) from error
     if profile.classes is None:
         if shape not in ((2,), (2, 1)):
-            raise ConfigError(f"numeric targets need one output a sample, but the module gives shape {shape[1:]}")
+            raise ConfigError(
+                f"regression needs one output for each sample, but the module returns shape {shape[1:]}: use one output"
+            )
     elif len(shape) != 2 or shape[1] < profile.classes:
         raise ConfigError(
-            f"{profile.classes} classes need {profile.classes} outputs a sample, but the module gives shape {shape[1:]}"
+            f"{profile.classes} classes need {profile.classes} outputs for each sample, but the module returns shape "
+            f"{shape[1:]}: change its last layer"
         )

@@ -1,4 +1,4 @@
-"""Base classes of learners whose gradients come from autograd; a subclass defines initial models and outputs."""
+"""Base classes of learners with gradients by autograd; subclasses define initial models and outputs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def check_penalty(learner: str, l2: float) -> None:
 
 
 MOST_PARAMETERS = 2**28
-"""Largest number of parameters of a model whose sizes are given as settings: one copy takes 1 GB in float32."""
+"""Maximum number of parameters of a model whose sizes are settings; in float32, one copy takes 1 GB."""
 
 
 def check_size(learner: str, parameters: float) -> None:
-    """Raise ConfigError for models that do not fit into memory, before anything is allocated."""
+    """Raise ConfigError for models that are too large for memory, before they are allocated."""
     if not parameters <= MOST_PARAMETERS:
         raise ConfigError(
             f"{learner}: a model of these sizes would have {float(min(parameters, 1e300)):.1e} parameters, but at most "
@@ -39,22 +39,22 @@ def check_size(learner: str, parameters: float) -> None:
 
 @dataclass(frozen=True)
 class Network(ABC):
-    """Base of networks: cross-entropy for classes, (1/2) squared error for regression."""
+    """Base class of networks, with the cross-entropy for classification and (1/2) squared errors for regression."""
 
     classes: int | None
     spec: str
     dtype: torch.dtype
     l2: float
-    """Weight of the penalty (l2/2) ||weights||^2 in the objective. Biases are free; losses do not include it."""
+    """Weight of the penalty (l2/2) ||weights||^2 in the objective, without biases; reported losses exclude it."""
 
     @property
     def usual_training(self) -> LocalTraining:
-        """Local training by default: mini-batches."""
+        """Default local training: mini-batches."""
         return MINI_BATCHES
 
     @property
     def curvature(self) -> float | None:
-        """Unknown."""
+        """Upper bound of the second derivative of the loss; None, since it is unknown for networks."""
         return None
 
     @property
@@ -75,11 +75,11 @@ class Network(ABC):
         """Return one model {name: (...)} as a module in evaluation mode."""
 
     def losses(self, theta: Params, x: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of each sample, (B, n), of model b on the samples of client b."""
+        """Return the loss of model b on each sample of client b, (B, n)."""
         return self.loss(self.outputs(theta, x), y)
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of each sample, (B, n), from the result of `outputs`."""
+        """Return the loss of each sample, (B, n), given the return value of `outputs`."""
         return squared(outputs, y, half=True) if self.classes is None else cross_entropy(outputs, y)
 
     def _objective(self, theta: Params, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -92,10 +92,10 @@ class Network(ABC):
 
 @dataclass(frozen=True)
 class PlainNetwork(Network):
-    """A network that scores one model at a time, steps by autograd and adds up the clients' own changes."""
+    """A network that is evaluated one model at a time and trained by autograd, with one change for each client."""
 
     def score(self, models: Params, block: Block) -> Scored:
-        """Return the losses of every model; all samples of the block are one large batch for each model."""
+        """Return the losses of all models, each for all samples of the block in one batch."""
         x, y = block.x.flatten(0, 1)[None], block.y.flatten(0, 1)[None]
         count = next(iter(models.values())).shape[0]
         columns = [self.losses({name: p[s : s + 1] for name, p in models.items()}, x, y)[0] for s in range(count)]
@@ -104,7 +104,7 @@ class PlainNetwork(Network):
     def descend(
         self, theta: Params, block: Block, training: LocalTraining, lr: float, towards: Params | None = None
     ) -> Params:
-        """Return the changes by gradient steps: all clients of the block at once, one model after the other."""
+        """Return the changes by gradient steps of all clients of the block together, one model after the other."""
         return self._descent(theta, block, training, lr, towards).change
 
     def _descent(
@@ -122,7 +122,7 @@ class PlainNetwork(Network):
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """Return the clients' weighted changes, added up for each model."""
+        """Return the weighted sums of the clients' changes for each model."""
         done = self._descent(take_rows(models, rows), block, training, lr)
         return weigh(
             done.change, rows, mass, next(iter(models.values())).shape[0], training.path(self._path), done.loss
@@ -130,5 +130,5 @@ class PlainNetwork(Network):
 
     @property
     def _path(self) -> str:
-        """Path of computation, for the record."""
+        """Name of the computation path, for the record."""
         return "autograd"

@@ -1,11 +1,19 @@
-"""Local optimizers: the update rule of the gradient steps that clients take.
+"""Local optimizers: update rules of the gradient steps of clients.
 
-An optimizer is a value without memory. What it accumulates during a round, such as momentum, is a separate
-`OptimizerState`, and that starts fresh in every round: a client keeps no optimizer state between rounds, because the
-model that it receives in the next round is another one.
+An optimizer is an immutable value. Its state during a round, such as momentum, is a separate `OptimizerState`, which is
+reset in every round: a client does not keep optimizer state, since it receives another model in the next round.
 
-All clients of a block take a step together: parameters, gradients and states have the clients as their first axis.
-The update rules are those of `torch.optim`.
+All clients of a block take a step together: the clients are the first axis of parameters, gradients and states. The
+update rules are those of `torch.optim`.
+
+Example:
+    >>> import torch
+    >>> from coterie.learners import SGD
+    >>> optimizer, theta = SGD(momentum=0.9), {"weight": torch.ones(1, 2)}
+    >>> state = optimizer.init(theta)
+    >>> optimizer.step(theta, {"weight": torch.ones(1, 2)}, state, lr=0.5)
+    >>> theta["weight"]
+    tensor([[0.5000, 0.5000]])
 """
 
 from __future__ import annotations
@@ -21,28 +29,28 @@ from coterie.core.registry import Registered, register
 from coterie.errors import ConfigError
 
 ParameterState = dict[str, Tensor]
-"""Quantities that an optimizer keeps about one parameter; all have the clients as their first axis."""
+"""State of an optimizer for one parameter: tensors by name, with the clients as first axis."""
 OptimizerState = dict[str, ParameterState]
-"""The state of every parameter by the parameter's name."""
+"""State of an optimizer for all parameters, by parameter name."""
 
 
 @dataclass(frozen=True)
 class Optimizer(Registered, ABC, family="optimizer"):
-    """Base of the local optimizers."""
+    """Base class of local optimizers."""
 
     @property
     @abstractmethod
     def plain(self) -> bool:
-        """Whether a step is exactly `theta - lr * gradient`, which learners may compute in faster ways."""
+        """Whether a step is exactly `theta - lr * gradient`, which learners can compute faster."""
 
     @property
     def usual_rate(self) -> float | None:
-        """The usual learning rate if it hardly depends on the data; None if it has to be found."""
+        """Default learning rate if it hardly depends on the data; None if it must be derived from the data."""
         return None
 
     @property
     def lengthening(self) -> float:
-        """How many times as far many equal gradients go as single steps do."""
+        """Limit of the step length for constant gradients, as a multiple of the first step: 1 / (1 - momentum)."""
         return 1.0
 
     @abstractmethod
@@ -54,9 +62,9 @@ class Optimizer(Registered, ABC, family="optimizer"):
         """Take one step of every client.
 
         Args:
-            parameter: Values (B, ...), updated in place.
-            gradient: Gradient (B, ...); it is left as it is.
-            state: State of this parameter, updated in place.
+            parameter: Values, (B, ...), which are updated in place.
+            gradient: Gradient, (B, ...), which must not be modified.
+            state: State of this parameter, which is updated in place.
             lr: Learning rate of the round.
         """
 
@@ -67,15 +75,15 @@ class Optimizer(Registered, ABC, family="optimizer"):
     def step(
         self, theta: Params, gradient: Params, state: OptimizerState, lr: float, active: Tensor | None = None
     ) -> None:
-        """Take one step of all parameters; `theta` and `state` are updated in place.
+        """Take one step with all parameters; `theta` and `state` are updated in place.
 
         Args:
-            theta: Parameters {name: (B, ...)}.
-            gradient: Gradients of the same names and shapes; they are left as they are.
-            state: State from `init`.
+            theta: Parameters, {name: (B, ...)}.
+            gradient: Gradients with the same names and shapes, which are not modified.
+            state: State as returned by `init`.
             lr: Learning rate of the round.
-            active: Which clients take the step (B,); the parameters and the state of the others stay as they are.
-                None if all clients take it.
+            active: Whether each client takes the step, (B,); parameters and state of the others stay unchanged. None:
+                all clients take the step.
         """
         rows = None if active is None else active.nonzero().flatten()
         for name, parameter in theta.items():
@@ -85,26 +93,31 @@ class Optimizer(Registered, ABC, family="optimizer"):
                 self._step_rows(rows, parameter, gradient[name], state[name], lr)
 
     def _step_rows(self, rows: Tensor, parameter: Tensor, gradient: Tensor, state: ParameterState, lr: float) -> None:
-        """Take the step of some clients."""
-        some, inner = parameter[rows], {name: value[rows] for name, value in state.items()}
-        self.step_parameter(some, gradient[rows], inner, lr)
-        parameter[rows] = some
-        for name, value in inner.items():
+        """Take one step of some of the clients."""
+        part, part_state = parameter[rows], {name: value[rows] for name, value in state.items()}
+        self.step_parameter(part, gradient[rows], part_state, lr)
+        parameter[rows] = part
+        for name, value in part_state.items():
             state[name][rows] = value
 
 
 @register("sgd")
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Gradient descent, with momentum and weight decay if they are set, as `torch.optim.SGD`.
+    """Stochastic gradient descent with optional momentum and weight decay, like `torch.optim.SGD`.
 
     Args:
-        momentum: Share of the previous update direction that is kept.
-        nesterov: Whether the momentum is applied before the gradient step (Nesterov).
-        weight_decay: Factor of the parameters that is added to their gradient.
+        momentum: Momentum factor.
+        nesterov: Whether to use Nesterov momentum.
+        weight_decay: Weight decay (L2 penalty), as a factor of the parameters that is added to their gradient.
 
     Raises:
-        ConfigError: if a value is out of range, or Nesterov momentum is asked for without momentum.
+        ConfigError: if a value is out of range, or Nesterov momentum is requested without momentum.
+
+    Example:
+        >>> from coterie.learners import SGD, FullBatch
+        >>> FullBatch(steps=5, lr=0.1, optimizer=SGD(momentum=0.9)).optimizer.plain
+        False
     """
 
     momentum: float = 0.0
@@ -139,7 +152,7 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True)
 class _AdaptiveMoments(Optimizer):
-    """The update that Adam and AdamW share; they differ in how weights decay."""
+    """Base class of Adam and AdamW, which differ in the weight decay only."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -159,7 +172,7 @@ class _AdaptiveMoments(Optimizer):
 
     @property
     def usual_rate(self) -> float:
-        """Steps are about as long as the learning rate, whatever the gradients' length."""
+        """Default learning rate; a step is about as long as the learning rate, independently of the gradient."""
         return 0.001
 
     def init_parameter(self, parameter: Tensor) -> ParameterState:
@@ -171,26 +184,27 @@ class _AdaptiveMoments(Optimizer):
         steps = state["steps"].add_(1).reshape(-1, *(1,) * (parameter.dim() - 1))
         mean = state["mean"].lerp_(gradient, 1 - self.beta1)
         square = state["square"].mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        # the step is pace * mean / (sqrt(square) / scale + eps); all that differs between clients is in the denominator
-        scale, pace = (1 - self.beta2**steps).sqrt(), lr / (1 - self.beta1**steps)
-        denominator = square.sqrt().mul_((1 / (scale * pace)).to(parameter)).add_((self.eps / pace).to(parameter))
+        # the step is rate * mean / (sqrt(square) / scale + eps); factors that differ between clients are moved into the
+        # denominator
+        scale, rate = (1 - self.beta2**steps).sqrt(), lr / (1 - self.beta1**steps)
+        denominator = square.sqrt().mul_((1 / (scale * rate)).to(parameter)).add_((self.eps / rate).to(parameter))
         parameter.addcdiv_(mean, denominator, value=-1)
 
     @abstractmethod
     def _decay(self, parameter: Tensor, gradient: Tensor, lr: float) -> Tensor:
-        """Return the gradient to go on with; weights that decay directly are updated in place."""
+        """Apply weight decay, either to the returned gradient or in place to the parameter."""
 
 
 @register("adam")
 @dataclass(frozen=True)
 class Adam(_AdaptiveMoments):
-    """Adam, as `torch.optim.Adam`. (Kingma, Ba 2015)
+    """Adam, like `torch.optim.Adam`. (Kingma, Ba 2015)
 
     Args:
         beta1: Decay rate of the running mean of gradients.
         beta2: Decay rate of the running mean of squared gradients.
-        eps: Number added to the denominator.
-        weight_decay: Factor of the parameters that is added to their gradient.
+        eps: Number that is added to the denominator for numerical stability.
+        weight_decay: Weight decay (L2 penalty), as a factor of the parameters that is added to their gradient.
 
     Raises:
         ConfigError: if a value is out of range.
@@ -203,13 +217,13 @@ class Adam(_AdaptiveMoments):
 @register("adamw")
 @dataclass(frozen=True)
 class AdamW(_AdaptiveMoments):
-    """Adam with decoupled weight decay, as `torch.optim.AdamW`. (Loshchilov, Hutter 2019)
+    """Adam with decoupled weight decay, like `torch.optim.AdamW`. (Loshchilov, Hutter 2019)
 
     Args:
         beta1: Decay rate of the running mean of gradients.
         beta2: Decay rate of the running mean of squared gradients.
-        eps: Number added to the denominator.
-        weight_decay: Every step shrinks the parameters by `lr * weight_decay` of themselves.
+        eps: Number that is added to the denominator for numerical stability.
+        weight_decay: Weight decay: every step multiplies the parameters by `1 - lr * weight_decay`.
 
     Raises:
         ConfigError: if a value is out of range.

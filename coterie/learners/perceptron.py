@@ -1,12 +1,14 @@
-"""Gradient steps of a perceptron without autograd, for many clients at once; faster, and the same to rounding.
+"""Gradient steps of a multi-layer perceptron without autograd for many clients at once.
 
-Plain SGD on mini-batches steps every layer (`descend_by_hand`), or every layer below the heads of all clusters
-(`descend_body_by_hand`). Other optimizers are given the gradients (`gradients_by_hand`).
+The results equal those of autograd up to rounding. `descend_by_hand` takes mini-batch steps of plain SGD with all
+layers, `descend_body_by_hand` with the layers below cluster heads. `gradients_by_hand` computes gradients for other
+optimizers.
 
-With full-batch steps of plain SGD the first layer need not be touched: a client's inputs X (n x d) do not change, so
-its pre-activations Z = X W^T + b obey Z <- Z - lr (X X^T + 1) G, with G the gradient at Z and the 1 for the bias.
-X X^T is n x n. The weights move by -lr (sum of G)^T X, and since that is linear in G, the sum over the members of a
-cluster is one matrix product: no client's first layer is ever held (`contribute_by_gram`).
+`contribute_by_gram` takes full-batch steps of plain SGD without updating the first layer. The inputs X (n x d) of a
+client do not change, so a step changes its pre-activations Z = X W^T + b to Z - lr (X X^T + 1) G, where G is the
+gradient with respect to Z, the matrix X X^T is n x n, and the 1 is for the bias. The change of the weights, -lr (sum of
+G)^T X, is linear in G, so its sum over the members of a cluster is one matrix product, and no client needs its own
+first layer.
 """
 
 from __future__ import annotations
@@ -25,14 +27,21 @@ from coterie.learners.local_training import LocalTraining
 
 
 def gram_pays(samples: int, inputs: int, hidden: int, steps: int) -> bool:
-    """Whether fewer multiplications are needed than by stepping the weights themselves, for one client."""
+    """Return whether the Gram matrix saves multiplications for one client, compared with steps of the weights.
+
+    Args:
+        samples: Number of samples (n).
+        inputs: Number of inputs (d).
+        hidden: Width of the first layer.
+        steps: Number of steps.
+    """
     direct = 2 * steps * samples * inputs * hidden
     gram = steps * samples**2 * hidden + samples**2 * inputs + samples * inputs * hidden
     return gram <= direct
 
 
 def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: float, classes: int | None) -> Descent:
-    """Plain gradient steps of each client's model {name: (B, ...)}."""
+    """Return the result of steps of plain SGD with each client's model, {name: (B, ...)}."""
     first, bias = theta["layer0.weight"].clone(), theta["layer0.bias"].clone()
     first_turned, bias_row = first.transpose(1, 2), bias[:, None]
     layers = _Upper.copied(theta)
@@ -41,9 +50,9 @@ def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: fl
         x = batch.x.flatten(2)
         z = torch.baddbmm(bias_row, x, first_turned)
         target = _target(layers.outputs, batch.y, batch.share, classes)
-        pull, fit = _step(layers, z, target, batch.share[:, None], lr, classes)
-        first.baddbmm_(pull.transpose(1, 2), x, alpha=-lr)
-        bias.sub_(pull.sum(dim=1), alpha=lr)
+        gradient, fit = _step(layers, z, target, batch.share[:, None], lr, classes)
+        first.baddbmm_(gradient.transpose(1, 2), x, alpha=-lr)
+        bias.sub_(gradient.sum(dim=1), alpha=lr)
         if running.wanted:
             running.add(_mean_loss(fit, target, batch.share, classes), batch)
     change = {"layer0.weight": first.sub_(theta["layer0.weight"]), "layer0.bias": bias.sub_(theta["layer0.bias"])}
@@ -51,7 +60,7 @@ def descend_by_hand(theta: Params, block: Block, training: LocalTraining, lr: fl
 
 
 def gradients_by_hand(theta: Params, batch: Batch, classes: int | None, l2: float) -> tuple[Params, Tensor]:
-    """Return each client's gradient on a batch {name: (B, ...)}, L2 penalty included, and its mean loss (B,)."""
+    """Return the gradient of each client on a batch, {name: (B, ...)}, with L2 penalty, and the mean loss, (B,)."""
     last = len(theta) // 2 - 1
     weights = [theta[f"layer{i}.weight"] for i in range(last + 1)]
     active = [batch.x.flatten(2)]
@@ -83,7 +92,17 @@ def descend_body_by_hand(
     classes: int | None,
     planned: BatchPlan | None,
 ) -> Params:
-    """The change of the layers below the heads {name: (B, ...)}; what samples count for each head is in the block."""
+    """Return the change of the layers below the heads, {name: (B, ...)}.
+
+    Args:
+        body: Parameters of these layers, {name: (B, ...)}.
+        heads: Heads of all clusters.
+        block: Samples of the clients; `block.shares` is the weight of each sample for each head.
+        training: Local training by plain SGD.
+        lr: Learning rate of the round.
+        classes: Number of classes; None for regression.
+        planned: All mini-batches, if they have already been planned.
+    """
     depth = len(body) // 2
     moved = {name: p.clone() for name, p in body.items()}
     weights = [moved[f"layer{i}.weight"] for i in range(depth)]
@@ -95,11 +114,11 @@ def descend_body_by_hand(
 
 
 def _step_body(weights: list[Tensor], biases: list[Tensor], top: Top, batch: Batch, lr: float) -> None:
-    """One gradient step of the layers (B, out, in), (B, 1, out), in place."""
+    """Take one gradient step with weights (B, out, in) and biases (B, 1, out), in place."""
     active = [batch.x.flatten(2)]
     for weight, bias in zip(weights, biases, strict=True):
         active.append(torch.relu(torch.baddbmm(bias, active[-1], weight.transpose(1, 2))))
-    back = torch.bmm(top.slope(active[-1], batch).transpose(1, 2), top.weight)
+    back = torch.bmm(top.output_gradient(active[-1], batch).transpose(1, 2), top.weight)
     for i in range(len(weights) - 1, -1, -1):
         delta = torch.ops.aten.threshold_backward(back, active[i + 1], 0)
         if i:
@@ -110,14 +129,14 @@ def _step_body(weights: list[Tensor], biases: list[Tensor], top: Top, batch: Bat
 
 @dataclass(frozen=True)
 class _Upper:
-    """The layers above the first, a copy for each client, as they are used: no step has to turn or reshape them."""
+    """Copies of the layers above the first for each client, in shapes that need no transposition in a step."""
 
     weights: list[Tensor]
-    """(B, out, in) each."""
-    turned: list[Tensor]
-    """(B, in, out), views of the weights."""
+    """Weights of each layer, (B, out, in)."""
+    transposed: list[Tensor]
+    """Views of the weights, (B, in, out)."""
     biases: list[Tensor]
-    """(B, 1, out), in the last layer (B, out, 1)."""
+    """Biases of each layer, (B, 1, out), or (B, out, 1) for the last layer."""
 
     @property
     def outputs(self) -> int:
@@ -133,7 +152,7 @@ class _Upper:
         return cls(weights, [w.transpose(1, 2) for w in weights], biases)
 
     def change(self, theta: Params) -> Params:
-        """By how much they have moved away from `theta`; they are used up by this."""
+        """Return the change from `theta`; the layers are overwritten."""
         change = {}
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True), start=1):
             change[f"layer{i}.weight"] = weight.sub_(theta[f"layer{i}.weight"])
@@ -151,10 +170,17 @@ def contribute_by_gram(
     memo: Tensor | None,
     classes: int | None,
 ) -> Contribution:
-    """What `steps` full-batch steps change, weighted and added up for each model {name: (S, ...)}.
+    """Return the weighted sums of the changes by full-batch steps of plain SGD, for each model.
 
-    rows, mass (B, R): which model each client trains in each restart, and what its change counts. memo (B, n, S, h):
-    the first layer's pre-activations of all models, if they are known.
+    Args:
+        models: Models of the server, {name: (S, ...)}.
+        rows: Index of the model that each client trains in each restart, (B, R).
+        block: Samples of the clients.
+        steps: Number of steps.
+        lr: Learning rate of the round.
+        mass: Weight of each change in the sum, (B, R).
+        memo: Pre-activations of the first layer of all models, (B, n, S, h), if they are known.
+        classes: Number of classes; None for regression.
     """
     x = block.x.flatten(2)
     gram = x @ x.transpose(1, 2) + 1
@@ -163,17 +189,17 @@ def contribute_by_gram(
         chosen = rows[:, restart]
         tracks.append(_train(models, chosen, block, gram, steps, lr, _first(models, chosen, x, memo), classes))
     change = {name: torch.stack([track[0][name] for track in tracks], dim=1) for name in tracks[0][0]}
-    pulls = torch.stack([track[1] for track in tracks], dim=1)  # (B, R, n, h): sum of G
-    finite = all_finite(pulls)
+    gradients = torch.stack([track[1] for track in tracks], dim=1)  # (B, R, n, h): sum of G
+    finite = all_finite(gradients)
     given = weigh(change, rows, torch.where(finite, mass, 0), models["layer0.weight"].shape[0], "gram")
     finite = finite & given.finite
     weight = torch.where(finite, mass, 0)
-    sums = _first_layer_sums(models, rows, x, pulls, -lr * weight) | given.sums
+    sums = _first_layer_sums(models, rows, x, gradients, -lr * weight) | given.sums
     return Contribution(sums, finite, "gram")
 
 
 def _first(models: Params, chosen: Tensor, x: Tensor, memo: Tensor | None) -> Tensor:
-    """Pre-activations of the first layer under the chosen models, (B, n, h), free to be overwritten."""
+    """Return the pre-activations of the first layer of the chosen models, (B, n, h), which may be overwritten."""
     if memo is not None:
         return memo[torch.arange(len(chosen)), :, chosen].clone()
     weight, bias = models["layer0.weight"][chosen], models["layer0.bias"][chosen]
@@ -183,7 +209,7 @@ def _first(models: Params, chosen: Tensor, x: Tensor, memo: Tensor | None) -> Te
 def _train(
     models: Params, chosen: Tensor, block: Block, gram: Tensor, steps: int, lr: float, z: Tensor, classes: int | None
 ) -> tuple[Params, Tensor]:
-    """The change of all layers but the first weight, {name: (B, ...)}, and the sum of G, (B, n, h)."""
+    """Return the change of all parameters but the first weight, {name: (B, ...)}, and the sum of G, (B, n, h)."""
     theta = take_rows({name: p for name, p in models.items() if not name.startswith("layer0.")}, chosen)
     layers = _Upper.copied(theta)
     real = torch.ones_like(block.y, dtype=torch.bool) if block.mask is None else block.mask
@@ -191,23 +217,27 @@ def _train(
     if block.focus is not None:
         share = share * block.focus
     target = _target(layers.outputs, block.y, share, classes)
-    pulls = torch.zeros_like(z)
+    gradients = torch.zeros_like(z)
     for step in range(steps):
-        pull, _ = _step(layers, z, target, share[:, None], lr, classes)
-        pulls += pull
+        gradient, _ = _step(layers, z, target, share[:, None], lr, classes)
+        gradients += gradient
         if step < steps - 1:
-            z.baddbmm_(gram, pull, alpha=-lr)
-    return {"layer0.bias": -lr * pulls.sum(dim=1)} | layers.change(theta), pulls
+            z.baddbmm_(gram, gradient, alpha=-lr)
+    return {"layer0.bias": -lr * gradients.sum(dim=1)} | layers.change(theta), gradients
 
 
 def _step(
     layers: _Upper, z: Tensor, target: Tensor, share: Tensor, lr: float, classes: int | None
 ) -> tuple[Tensor, Tensor]:
-    """One gradient step of the upper layers, in place; returns G = dLoss/dz, (B, n, h), and what fits the target."""
+    """Take one gradient step with the upper layers, in place.
+
+    Returns:
+        The gradient of the loss with respect to z (G), (B, n, h), and the second result of `_output_gradient`.
+    """
     active = [torch.relu(z)]
-    for turned, bias in zip(layers.turned[:-1], layers.biases[:-1], strict=True):
-        active.append(torch.relu(torch.baddbmm(bias, active[-1], turned)))
-    # the last layer has its samples last, (B, C, n): so the softmax over classes is vectorised
+    for weight, bias in zip(layers.transposed[:-1], layers.biases[:-1], strict=True):
+        active.append(torch.relu(torch.baddbmm(bias, active[-1], weight)))
+    # samples are the last axis of the outputs, (B, C, n), so that the softmax over classes is vectorised
     out = torch.baddbmm(layers.biases[-1], layers.weights[-1], active[-1].transpose(1, 2))
     delta, fit = _output_gradient(out, target, share, classes)
     back = torch.bmm(delta.transpose(1, 2), layers.weights[-1])
@@ -218,12 +248,12 @@ def _step(
         back = torch.bmm(delta, layers.weights[i])
         layers.weights[i].baddbmm_(delta.transpose(1, 2), active[i], alpha=-lr)
         layers.biases[i].sub_(delta.sum(dim=1, keepdim=True), alpha=lr)
-    pull: Tensor = torch.ops.aten.threshold_backward(back, active[0], 0)
-    return pull, fit
+    gradient: Tensor = torch.ops.aten.threshold_backward(back, active[0], 0)
+    return gradient, fit
 
 
 def _target(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tensor:
-    """What the outputs should be, (B, C, n): minus the sample's share at its label, or the numbers themselves."""
+    """Return the targets, (B, C, n): minus the weight of the sample at its label, or the values for regression."""
     if classes is None:
         return y[:, None]
     empty = torch.zeros(len(y), outputs, y.shape[1], dtype=share.dtype, device=share.device)
@@ -231,34 +261,34 @@ def _target(outputs: int, y: Tensor, share: Tensor, classes: int | None) -> Tens
 
 
 def _output_gradient(out: Tensor, target: Tensor, share: Tensor, classes: int | None) -> tuple[Tensor, Tensor]:
-    """d loss / d output, (B, C, n), and the log-likelihoods, or predictions minus targets, of the same shape."""
+    """Return the gradient with respect to the outputs and the log-likelihoods (or residuals), both (B, C, n)."""
     if classes is None:
-        gap = out - target
-        return gap * share, gap
+        residual = out - target
+        return residual * share, residual
     likelihood = torch.log_softmax(out, dim=1)
-    # share times (softmax minus the label), in one pass
+    # share times (softmax minus one-hot label), in a single pass
     gradient: Tensor = torch.ops.aten._log_softmax_backward_data(target, likelihood, 1, out.dtype)
     return gradient, likelihood
 
 
 def _mean_loss(fit: Tensor, target: Tensor, share: Tensor, classes: int | None) -> Tensor:
-    """Each client's mean loss on a batch, (B,), from what `_output_gradient` gave."""
+    """Return the mean loss of each client on a batch, (B,), given the second result of `_output_gradient`."""
     if classes is None:
         return (fit.squeeze(1) ** 2 * share).sum(dim=1) / 2
     return (fit * target).sum(dim=(1, 2))
 
 
-def _first_layer_sums(models: Params, rows: Tensor, x: Tensor, pulls: Tensor, weight: Tensor) -> Params:
-    """sum over members of weight * (sum of G)^T X for each model, (S, h, d): one product a model."""
+def _first_layer_sums(models: Params, rows: Tensor, x: Tensor, gradients: Tensor, weight: Tensor) -> Params:
+    """Return the sums of weight * (sum of G)^T X over the members of each model, (S, h, d)."""
     total = torch.zeros_like(models["layer0.weight"])
-    scaled = pulls * weight[..., None, None]
-    if not bool(weight.all()):  # 0 times what is not finite would be NaN
+    scaled = gradients * weight[..., None, None]
+    if not bool(weight.all()):  # 0 times infinity would be NaN
         scaled = torch.where(weight[..., None, None] != 0, scaled, 0)
     for restart in range(rows.shape[1]):
         for row in torch.unique(rows[:, restart]):
             members = rows[:, restart] == row
-            everybody = bool(members.all())
-            g = scaled[:, restart] if everybody else scaled[members, restart]
-            inputs = x if everybody else x[members]
+            everyone = bool(members.all())
+            g = scaled[:, restart] if everyone else scaled[members, restart]
+            inputs = x if everyone else x[members]
             total[row] += g.flatten(0, 1).T @ inputs.flatten(0, 1)
     return {"layer0.weight": total}

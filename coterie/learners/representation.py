@@ -1,9 +1,9 @@
-"""A linear representation under a linear head: y = theta^T B^T x, for numbers.
+"""Linear representation with a linear head for regression: y = theta^T B^T x.
 
-B (d x c) is the body and theta in R^c the head, so with `shared=body` clusters are heads on one common subspace.
-Beside gradient steps it pools: what least squares for a head on the current B, and the gradient of B under that head,
-need from the samples is one matrix and one vector, which can be added over clients (`PooledHeads` in
-`learners/local_training.py`).
+B (d x c) is the body and theta (c) the head. With `shared=body`, clusters are heads on a common subspace. In addition
+to gradient steps, the learner supports `PooledHeads` (`learners/local_training.py`): least squares for a head with the
+current B, and the gradient of B with that head, depend on the samples only by one matrix and one vector, which can be
+summed over clients.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from coterie.learners.local_training import FULL_BATCHES, LocalTraining
 from coterie.learners.network import PlainNetwork
 
 BASIS, HEAD, BIAS = "body.weight", "head.weight", "head.bias"
-"""B^T (c, d), theta^T (1, c), and an intercept (1,) that starts at zero: the paper's heads have none, and only gradient
-steps move it."""
+"""Names of B^T (c, d), theta^T (1, c) and the intercept (1,), which the heads of the paper do not have; it is initially
+zero and changed by gradient steps only."""
 GRAM, CROSS = "gram", "cross"
-"""What is pooled, by cluster: X^T X B (d, c) and X^T y (d,)."""
+"""Names of the pooled moments of each cluster: X^T X B (d, c) and X^T y (d,)."""
 
 
 @dataclass(frozen=True)
 class Representation(PlainNetwork):
-    """A model is {"body.weight": (c, d), "head.weight": (1, c), "head.bias": (1,)}."""
+    """Linear representation; parameters: `body.weight` (c, d), `head.weight` (1, c), `head.bias` (1,)."""
 
     features_in: int
-    """d"""
+    """Number of features (d)."""
     width: int
-    """c"""
+    """Dimension of the subspace (c)."""
     head = "head"
 
     @property
@@ -48,14 +48,14 @@ class Representation(PlainNetwork):
         return FULL_BATCHES
 
     def start(self, keys: Sequence[int], dtype: torch.dtype) -> Params:
-        """Orthonormal directions, uniformly, and a head N(0, I/c)."""
+        """Return random models with uniformly distributed orthonormal directions and heads from N(0, I/c)."""
         bases, heads = zip(*(self._draw(generator(key)) for key in keys), strict=True)
         basis, head = (torch.from_numpy(np.stack(drawn)).to(dtype) for drawn in (bases, heads))
         return {BASIS: basis, HEAD: head[:, None], BIAS: torch.zeros(len(keys), 1, dtype=dtype)}
 
     def _draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         basis = np.linalg.qr(random.standard_normal((self.features_in, self.width)))[0]
-        # laid out as a checkpoint gives it back, so that a resumed run rounds alike
+        # in the memory layout of a checkpoint, so that rounding is the same in a resumed run
         return np.ascontiguousarray(basis.T), random.standard_normal(self.width) / np.sqrt(self.width)
 
     def features(self, theta: Params, x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Representation(PlainNetwork):
         return layers([("flatten", nn.Flatten()), ("body", body), ("head", head), ("squeeze", nn.Flatten(0))], model)
 
     def coefficients(self, models: Params) -> Tensor:
-        """B theta of each model {name: (S, ...)}, (S, d); the intercept is left out."""
+        """Return B theta of each model {name: (S, ...)}, (S, d), without the intercept."""
         return (models[HEAD] @ models[BASIS])[:, 0]
 
     def contribute(
@@ -83,7 +83,7 @@ class Representation(PlainNetwork):
         mass: Tensor,
         memo: Tensor | None,
     ) -> Contribution:
-        """Return changes by gradient steps, or for `PooledHeads` the moments from which the server solves for heads."""
+        """Return the sums of changes by gradient steps, or the moments for `PooledHeads`."""
         if not training.pools_heads:
             return super().contribute(models, rows, block, training, lr, mass, memo)
         x, share = block.x.flatten(2), full_batch(block).share
@@ -96,7 +96,7 @@ class Representation(PlainNetwork):
 
 
 def representation(profile: Profile, *, width: int = 4) -> Representation:
-    """Linear regression through `width` common directions: y = theta^T B^T x, (1/2) squared loss."""
+    """Linear regression on a subspace with `width` dimensions: y = theta^T B^T x, (1/2) squared loss."""
     features = int(np.prod(profile.features))
     if profile.classes is not None:
         raise ConfigError("representation predicts numbers but the labels are classes: use mlp, or pass float targets")

@@ -1,7 +1,13 @@
-"""Learning-rate schedules: the learning rate of each round. The server evaluates them and sends the rate.
+"""Learning-rate schedules: the learning rate of each round, which the server computes and sends to the clients.
 
-Every schedule can begin with a linear warm-up: in the first `warmup` rounds the rate rises in equal steps and reaches
-the full rate in the last of them. The schedule itself then counts its rounds from the end of the warm-up.
+Every schedule supports a linear warm-up: in the first `warmup` rounds, the learning rate increases in equal steps to
+the full rate. The schedule itself starts after the warm-up.
+
+Example:
+    >>> from coterie.learners import StepDecay
+    >>> schedule = StepDecay(every=10, factor=0.5)
+    >>> schedule.rate(0.1, round_=9, rounds=40), schedule.rate(0.1, round_=10, rounds=40)
+    (0.1, 0.05)
 """
 
 from __future__ import annotations
@@ -16,10 +22,10 @@ from coterie.errors import ConfigError
 
 @dataclass(frozen=True)
 class Schedule(Registered, ABC, family="learning-rate schedule"):
-    """Base of the schedules.
+    """Base class of learning-rate schedules.
 
     Args:
-        warmup: Number of rounds in which the learning rate rises linearly to its full value.
+        warmup: Number of warm-up rounds, in which the learning rate increases linearly.
 
     Raises:
         ConfigError: if a value is out of range.
@@ -29,7 +35,7 @@ class Schedule(Registered, ABC, family="learning-rate schedule"):
 
     @property
     def needs_rounds(self) -> bool:
-        """Whether the rate of a round depends on the number of rounds of the run."""
+        """Whether the learning rate of a round depends on the number of rounds of the run."""
         return False
 
     def __post_init__(self) -> None:
@@ -38,7 +44,12 @@ class Schedule(Registered, ABC, family="learning-rate schedule"):
 
     @abstractmethod
     def factor_at(self, round_: int, rounds: int) -> float:
-        """Return the factor on the learning rate in round `round_`, counted from 0, of `rounds`; without warm-up."""
+        """Return the factor of the learning rate in a round after the warm-up.
+
+        Args:
+            round_: Number of the round, from 0, counted from the end of the warm-up.
+            rounds: Number of rounds after the warm-up.
+        """
 
     def rate(self, lr: float, round_: int, rounds: int) -> float:
         """Return the learning rate of a round.
@@ -49,7 +60,7 @@ class Schedule(Registered, ABC, family="learning-rate schedule"):
             rounds: Number of rounds of the run.
 
         Returns:
-            The learning rate that clients use in this round.
+            The learning rate of the clients in this round.
         """
         if round_ < self.warmup:
             return lr * (round_ + 1) / self.warmup
@@ -59,7 +70,7 @@ class Schedule(Registered, ABC, family="learning-rate schedule"):
 @register("constant")
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same learning rate in every round."""
+    """Constant learning rate."""
 
     def factor_at(self, round_: int, rounds: int) -> float:
         return 1.0
@@ -68,14 +79,19 @@ class Constant(Schedule):
 @register("exponential-decay")
 @dataclass(frozen=True)
 class ExponentialDecay(Schedule):
-    """The learning rate is multiplied by a factor after every round.
+    """Multiply the learning rate by a factor after every round.
 
     Args:
         factor: Factor, above 0 and at most 1.
-        warmup: Number of rounds in which the learning rate rises linearly to its full value.
+        warmup: Number of warm-up rounds, in which the learning rate increases linearly.
 
     Raises:
         ConfigError: if a value is out of range.
+
+    Example:
+        >>> from coterie.learners import ExponentialDecay
+        >>> [ExponentialDecay(0.5, warmup=1).rate(1.0, round_, rounds=4) for round_ in range(4)]
+        [1.0, 1.0, 0.5, 0.25]
     """
 
     factor: float
@@ -91,12 +107,12 @@ class ExponentialDecay(Schedule):
 @register("step-decay")
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    """The learning rate is multiplied by a factor every few rounds.
+    """Multiply the learning rate by a factor every few rounds.
 
     Args:
         every: Number of rounds between two decays.
         factor: Factor, above 0 and at most 1.
-        warmup: Number of rounds in which the learning rate rises linearly to its full value.
+        warmup: Number of warm-up rounds, in which the learning rate increases linearly.
 
     Raises:
         ConfigError: if a value is out of range.
@@ -118,11 +134,11 @@ class StepDecay(Schedule):
 @register("cosine")
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """The learning rate falls along half a cosine from its full value towards a floor over the rounds of the run.
+    """Decrease the learning rate along half a cosine over the rounds of the run (cosine annealing).
 
     Args:
-        floor: Share of the full learning rate that the cosine ends at, from 0 to 1.
-        warmup: Number of rounds in which the learning rate rises linearly to its full value.
+        floor: Final learning rate as a share of the full one, from 0 to 1.
+        warmup: Number of warm-up rounds, in which the learning rate increases linearly.
 
     Raises:
         ConfigError: if a value is out of range.
@@ -140,7 +156,7 @@ class Cosine(Schedule):
             raise ConfigError(f"{self.name}: floor must be between 0 and 1, got {self.floor}")
 
     def factor_at(self, round_: int, rounds: int) -> float:
-        done = min(1.0, round_ / rounds)  # rounds after the planned ones stay at the floor
+        done = min(1.0, round_ / rounds)  # the floor also applies to rounds after the planned ones
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
 

@@ -32,7 +32,7 @@ from coterie.methods.local import Local
 from coterie.methods.moment_descent import MomentDescent
 from coterie.methods.odcl import ODCL
 from coterie.methods.one_shot import OneShot
-from coterie.methods.one_shot_yardsticks import ClusterOracle, LocalERM, NaiveAveraging, OracleAveraging
+from coterie.methods.one_shot_baselines import ClusterOracle, LocalERM, NaiveAveraging, OracleAveraging
 from coterie.methods.oracle import Oracle
 from coterie.methods.pacfl import PACFL
 from coterie.methods.round import Step

@@ -74,8 +74,8 @@ def choose_anchors(
             f"moment descent needs {needed} anchors with at least {max(2, least)} samples, but only {len(fit)} clients "
             "have that many: lower anchors or anchor_samples, or use another init"
         )
-    lots = keys_for_clients(seed, Purpose.ANCHORS, 0, federation.hashes[fit])
-    return np.asarray(fit[np.argsort(lots, kind="stable")[:count]])
+    keys = keys_for_clients(seed, Purpose.ANCHORS, 0, federation.hashes[fit])
+    return np.asarray(fit[np.argsort(keys, kind="stable")[:count]])
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ from coterie.methods.run import Initializer
 from coterie.options import AUTO
 
 MOST_NUMBERS = 100_000_000
-"""Largest size of all clients' models together, in numbers, for which the server holds all of them at once."""
+"""Largest total number of parameters of all clients' models for which the server holds all of them at once."""
 
 
 @register("auto")
 @dataclass(frozen=True, kw_only=True)
 class AutoInit(Drawn):
-    """The clustered solutions of the clients (`ODCL`) where they can be had, otherwise random models.
+    """Starts from clustered solutions of the clients (`ODCL`) if possible, otherwise from random models.
 
-    Models are random if a number of restarts is given, if there is one cluster or trial runs choose their number, if
-    clusters share a body, if the run is private (every client's own solution would be sent without noise), or if the
-    clients' models together have more than 10^8 parameters.
+    Models are random if a number of restarts is given, if there is one cluster or trial runs choose the number of
+    clusters, if clusters share a body, if the run is private (every client's own solution would be sent without noise),
+    or if the clients' models together have more than 10^8 parameters.
     """
 
     any_count: ClassVar[bool] = True
@@ -40,11 +40,11 @@ class AutoInit(Drawn):
 
 @dataclass(frozen=True, kw_only=True)
 class StartsFromSolutions(TieredMethod):
-    """Base of methods that start from clustered solutions of the clients unless something else is asked for."""
+    """Base class of methods that by default start from clustered solutions of the clients."""
 
     init: Initializer = AutoInit()
 
     @classmethod
     def preferred(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return `restarts=auto`: a number of restarts that a scenario recommends is for random models."""
+        """Return `restarts=auto`, because recommended numbers of restarts apply to random models only."""
         return {"restarts": AUTO}

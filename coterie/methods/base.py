@@ -94,7 +94,7 @@ class Method(Registered, family="method"):
         local: LocalTraining | None = getattr(self, "local", None)
         return self if local is None else _replaced(self, local=local.for_learner(learner.usual_training))
 
-    def with_default_restarts(self, learner: Learner, clients: int, rounds: int | None) -> Method:
+    def with_decided_init(self, learner: Learner, clients: int, rounds: int | None) -> Method:
         """Return the method with the number of its random initialisations decided.
 
         Args:
@@ -247,7 +247,7 @@ class TieredMethod(Method):
     def initializer(self) -> Initializer:
         return self.init
 
-    def with_default_restarts(self, learner: Learner, clients: int, rounds: int | None) -> Self:
+    def with_decided_init(self, learner: Learner, clients: int, rounds: int | None) -> Self:
         counted_by_trials = self.count is None and self.tries_counts
         own_solutions = self.count != 1 and not self.shared and not counted_by_trials
         return replace(self, init=self.init.decided(learner, clients, own_solutions))._with_restarts(1)

@@ -49,7 +49,7 @@ class HeldOutSplit:
         above=0,
         high=0.5,
     )
-    test_every: int = option(5, "number of rounds between these tests", low=1)
+    test_every: int = option(5, "number of rounds between tests about splits", low=1)
     max_clusters: int | None = option(None, "largest number of clusters", low=1)
 
     def held_out_split(
@@ -76,14 +76,14 @@ class NormSplit(HeldOutSplit):
 
     eps1: float | None = option(
         None,
-        "a cluster may be split if the norm of its mean update is below this (eps_1); by default tests decide; 0.4 if "
-        "only eps2 is given",
+        "a cluster is split only if the norm of its mean update is below this (eps_1); by default tests decide "
+        "instead; 0.4 if only eps2 is given",
         above=0,
     )
     eps2: float | None = option(
         None,
-        "and if the norm of some member's update is above this (eps_2); by default tests decide; 1.6 if only eps1 is "
-        "given",
+        "a cluster is split only if the norm of some member's update is above this (eps_2); by default tests decide "
+        "instead; 1.6 if only eps1 is given",
         low=0,
     )
     thresholds: Literal["absolute", "relative"] = option(

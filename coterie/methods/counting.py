@@ -12,7 +12,7 @@ from coterie.core.clusters import flat
 from coterie.core.federation import positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 from coterie.methods.run import Run
 from coterie.tiers.tree_test import CountedByHalves, count_by_halves
 

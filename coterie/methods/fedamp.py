@@ -92,8 +92,8 @@ class FedAMP(TieredMethod):
 
     def _attended(self, models: Tensor) -> Tensor:
         """Return u_i (m, P), the means of the models w_j (m, P), weighted by their similarity to w_i."""
-        apart = torch.cdist(models, models, compute_mode="donot_use_mm_for_euclid_dist").square()
-        attention = self.alpha / self.sigma * torch.exp(-apart / self.sigma)
+        squared = torch.cdist(models, models, compute_mode="donot_use_mm_for_euclid_dist").square()
+        attention = self.alpha / self.sigma * torch.exp(-squared / self.sigma)
         attention.fill_diagonal_(0)
         attention = attention / attention.sum(dim=1, keepdim=True).clamp_min(1)
         return models + attention @ models - attention.sum(dim=1, keepdim=True) * models

@@ -41,6 +41,14 @@ class FedGMM(MixtureMethod):
     """Every client is its own mixture of Gaussians of the inputs and models of the labels.
 
     gamma_jab ~ pi_ab N(z_j; mu_a, Sigma_a) p_b(y_j|x_j); pi = mean of gamma; theta_b by its share of gamma.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import FedGMM, RandomInit
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, FedGMM(clusters=4, init=RandomInit()), learner="logistic", rounds=2)
+        >>> len(result.models)
+        4
     """
 
     gaussians: int | Literal["tied"] | None = option(

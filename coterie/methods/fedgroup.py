@@ -35,8 +35,8 @@ from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.messages import Broadcast
 from coterie.core.registry import register
 from coterie.errors import TrainingError
-from coterie.methods.asking import NO_CLUSTER, Cost, ask_everybody, group_means, join_by_loss
 from coterie.methods.counting import count_solved
+from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_everybody, group_means, join_by_loss
 from coterie.methods.initializers import clusters_of, one_model
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.pacfl import FOUNDERS_EACH, founders
@@ -134,8 +134,8 @@ class FedGroup(InsideClusters, Initializer):
     def _clustered(self, updates: Tensor, K: int, seed: int) -> Tensor:
         """Return the groups (n,) of updates (n, P)."""
         if self.measure == "madc":
-            apart = CosineGaps().server_pairwise({"own_change": updates})
-            return torch.from_numpy(agglomerate(apart, "complete", K=K).labels)
+            distances = CosineGaps().server_pairwise({"own_change": updates})
+            return torch.from_numpy(agglomerate(distances, "complete", K=K).labels)
         return torch.from_numpy(kmeans(decomposed_cosines(updates, K).numpy(), K, seed).labels)
 
 

@@ -29,6 +29,14 @@ class FedRC(MixtureMethod):
     """Every client is its own mixture of K models; only differences in p(y|x) separate the clusters.
 
     gamma_jk ~ w_k p_k(y_j|x_j) / P_k(y_j); w_k = mean of gamma_jk; theta_k <- sum_i (n_i / n) theta_ik.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import FedRC, RandomInit
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, FedRC(clusters=4, init=RandomInit()), learner="logistic", rounds=2)
+        >>> len(result.models)
+        4
     """
 
     order: Order = option("together", ORDER_HELP, needs="shared")

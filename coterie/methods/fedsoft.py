@@ -30,6 +30,14 @@ class FedSoft(TieredMethod):
     """Every client trains a personal model, pulled towards its mixture of the clusters' models.
 
     u_ik: share of samples with lowest loss at c_k; W_i <- steps on f_i + (lam/2)|W_i - sum u_ik c_k|^2; c_k <- mean.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import FedSoft
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, FedSoft(clusters=4), learner="logistic", rounds=2)
+        >>> len(result.models)
+        4
     """
 
     clusters: int | Auto = option(3, "number of clusters (K); auto: as many as init=odcl finds", low=1)

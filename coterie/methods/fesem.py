@@ -29,10 +29,18 @@ class FeSEM(StartsFromSolutions):
     """Clients join the cluster whose model is nearest to their trained model.
 
     W_i <- local steps from W^(k_i); k_i <- argmin_k |W_i - W^(k)|; W^(k) <- mean of W_i with k_i = k.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import FeSEM, RandomInit
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, FeSEM(clusters=4, init=RandomInit()), learner="logistic", rounds=2)
+        >>> len(result.models)
+        4
     """
 
     clusters: int | Auto = option(
-        AUTO, "number of clusters (K); auto: as many as init=odcl finds; to be given where models are random", low=1
+        AUTO, "number of clusters (K); auto: as many as init=odcl finds; required with random models", low=1
     )
 
     summary: ClassVar[str] = "clients join the cluster whose parameters are nearest to their own model's"

@@ -28,7 +28,7 @@ from coterie.core.federation import positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.registry import register
 from coterie.core.state import UNKNOWN, ServerState
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 from coterie.methods.fedgroup import FedGroup
 from coterie.methods.round import Step, participants
 from coterie.methods.run import Run

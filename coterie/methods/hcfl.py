@@ -72,7 +72,16 @@ class NormSplitBackbone(NormSplit, BackboneMethod):
 @register("hcfl")
 @dataclass(frozen=True, kw_only=True)
 class HCFL(NormSplitBackbone):
-    """A backbone with a whole model for each cluster, whose clusters are split as in CFL."""
+    """A backbone with a whole model for each cluster, whose clusters are split as in CFL.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import HCFL
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, HCFL(max_clusters=4), learner="logistic", rounds=2)
+        >>> len(result.models)
+        1
+    """
 
     summary: ClassVar[str] = "a backbone whose number of clusters grows as in CFL, with a whole model for each cluster"
     learners: ClassVar[tuple[str, ...] | None] = ("logistic", "mlp", "cnn", "module")

@@ -63,6 +63,14 @@ class HCFLPlus(HeldOutSplit, BackboneMethod):
     """One shared body and a head for each cluster; clusters are split by class prototypes, and unused ones are removed.
 
     gamma_jk ~ w_jk L_k; heads, then body, by gamma; split by prototypes; remove clusters that are never ranked first.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import HCFLPlus
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, HCFLPlus(max_clusters=4), learner="mlp:hidden=8", rounds=1)
+        >>> len(result.models)
+        1
     """
 
     rho: float | None = option(

@@ -40,6 +40,14 @@ class ICFL(HeldOutSplit, TieredMethod):
     """All clients train one model; a cluster is split in two when its members' updates point in different directions.
 
     theta_c <- mean over members; split c if alpha_G < alpha*(t).
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import ICFL
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, ICFL(max_clusters=4), learner="logistic", rounds=2)
+        >>> len(result.models)
+        1
     """
 
     alpha0: float | None = option(

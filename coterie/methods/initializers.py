@@ -44,6 +44,11 @@ class RandomInit(Drawn):
 
     Models that start equal never separate by their losses. If clusters are assigned, no difference is needed, and all
     models start where FedAvg starts.
+
+    Example:
+        >>> from coterie.methods import IFCA, RandomInit
+        >>> IFCA(clusters=4, init=RandomInit(restarts=3)).init.restarts
+        3
     """
 
     any_count: ClassVar[bool] = True
@@ -65,7 +70,13 @@ class RandomInit(Drawn):
 @register("gaussian")
 @dataclass(frozen=True, kw_only=True)
 class GaussianInit(Drawn):
-    """Draws every parameter from N(0, sd^2)."""
+    """Draws every parameter from N(0, sd^2).
+
+    Example:
+        >>> from coterie.methods import IFCA, GaussianInit
+        >>> IFCA(clusters=4, init=GaussianInit(sd=2.0)).init.sd
+        2.0
+    """
 
     sd: float = option(1.0, "standard deviation of every parameter; with 0 all parameters are 0", low=0)
     any_count: ClassVar[bool] = True
@@ -100,12 +111,12 @@ class NearTruth(Drawn):
             )
         if self.low > self.high:
             raise ConfigError(f"near-truth: low={self.low:g} is above high={self.high:g}")
-        apart = min(float(np.linalg.norm(a - b)) for a, b in combinations(true, 2))
+        separation = min(float(np.linalg.norm(a - b)) for a, b in combinations(true, 2))
         rows: list[np.ndarray] = []
         for key in keys_of(run):
             random = generator(key)
             direction = random.standard_normal(true.shape[1])
-            length = random.uniform(self.low, self.high) * apart
+            length = random.uniform(self.low, self.high) * separation
             rows.append(true[len(rows) % K] + direction * (length / np.linalg.norm(direction)))
         return FirstModels({"weight": torch.from_numpy(np.stack(rows)).to(like["weight"])}, K)
 

@@ -56,8 +56,8 @@ from coterie.methods.anchors import (
     miss_probability,
     recommended,
 )
-from coterie.methods.asking import Cost
 from coterie.methods.base import Method
+from coterie.methods.exchanges import Cost
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS
 from coterie.methods.small_groups import small_groups
@@ -93,6 +93,14 @@ class MomentDescent(Method, Initializer):
     U <- leading directions of the clients' moments; theta_a <- least squares of anchor a in U; group the theta_a.
 
     As the `init` of another method it makes that method's first models, with that method's number of clusters.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import MomentDescent
+        >>> data = coterie.scenario("mixed-regression", clients=20, groups=2, dimension=3)
+        >>> result = coterie.fit(data, MomentDescent(clusters=2))
+        >>> len(result.models)
+        2
     """
 
     clusters: int | Auto = option(2, "number of clusters (K); auto: the number that the anchors show", low=1)
@@ -206,32 +214,32 @@ class MomentDescent(Method, Initializer):
         server = _Server(federation, self, k, seed, Cost())
         theta_0 = _theta_0(width, self.start_norm, seed).to(dtype).to(device)
         if self.moments == "two-points":  # the anchors are not among the clients that find the subspace
-            server.spared = _anchors(federation, self, k, k, seed)
+            server.excluded = _anchors(federation, self, k, k, seed)
         most, basis = server.first_subspace(theta_0)
         anchors = _anchors(federation, self, k, most, seed)
-        walked = server.walk(anchors, theta_0, basis)
-        if len(walked.anchors) < (k or 1):
-            answered = f"only {len(walked.anchors)} of {len(anchors)} anchors answered"
+        paths = server.find_paths(anchors, theta_0, basis)
+        if len(paths.anchors) < (k or 1):
+            answered = f"only {len(paths.anchors)} of {len(anchors)} anchors answered"
             raise TrainingError(f"{answered}, fewer than clusters={k}")
-        grouping = server.grouped(walked, most)
-        while (more := self._more_anchors(federation, anchors, walked, grouping, seed)) is not None:
+        grouping = server.grouped(paths, most)
+        while (more := self._more_anchors(federation, anchors, paths, grouping, seed)) is not None:
             anchors = np.concatenate([anchors, more])
-            walked = walked.joined(server.walk(more, theta_0, basis))
-            grouping = server.grouped(walked, most)
-        estimates = walked.path[-1]
+            paths = paths.joined(server.find_paths(more, theta_0, basis))
+            grouping = server.grouped(paths, most)
+        estimates = paths.path[-1]
         centres = torch.stack([estimates[torch.from_numpy(grouping.group == g)].mean(dim=0) for g in range(grouping.k)])
         step = self.step_size(server.covariance) if self.anchor_step == "paper" else None
-        return Coarse(centres, walked, grouping, step, server.cost, self.anchor_step, federation.sizes)
+        return Coarse(centres, paths, grouping, step, server.cost, self.anchor_step, federation.sizes)
 
     def _more_anchors(
-        self, federation: Federation, anchors: Positions, walked: Walked, grouping: Grouping, seed: int
+        self, federation: Federation, anchors: Positions, paths: AnchorPaths, grouping: Grouping, seed: int
     ) -> Positions | None:
         """Return as many further anchors if their number is free and the smallest group may have been missed.
 
         At least half of the clients stay out, because their losses decide how many groups there are.
         """
         room = len(federation.clients) // 2 - len(anchors)
-        enough = len(walked.anchors) >= recommended(grouping.k, float(grouping.shares.min()))
+        enough = len(paths.anchors) >= recommended(grouping.k, float(grouping.shares.min()))
         if self.anchors is not None or not grouping.held_out or enough or room < 1 or len(anchors) >= MOST_ANCHORS:
             return None
         wanted = len(anchors) + min(len(anchors), room)
@@ -260,7 +268,7 @@ def _about_groups(run: Run, coarse: Coarse) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Walked:
+class AnchorPaths:
     """The anchors that answered, and the estimates that they passed through."""
 
     anchors: Positions
@@ -272,7 +280,7 @@ class Walked:
 
     With whitened features it is |Sigma^(1/2) (theta* - theta)|, the root mean square error of the predictions."""
 
-    def joined(self, more: Walked) -> Walked:
+    def joined(self, more: AnchorPaths) -> AnchorPaths:
         """Return these anchors and others from the same start; anchors that arrived earlier keep their estimates."""
         T = max(len(self.sigmas), len(more.sigmas))
         paths = [torch.cat([w.path, w.path[-1:].expand(T - len(w.sigmas), -1, -1)]) for w in (self, more)]
@@ -281,7 +289,7 @@ class Walked:
             for w in (self, more)
         ]
         anchors = np.concatenate([self.anchors, more.anchors])
-        return Walked(anchors, torch.cat(paths, dim=1), torch.cat(sigmas, dim=1))
+        return AnchorPaths(anchors, torch.cat(paths, dim=1), torch.cat(sigmas, dim=1))
 
 
 @dataclass(frozen=True)
@@ -290,7 +298,7 @@ class Coarse:
 
     centres: Tensor
     """(k, p) mean estimate of each group of anchors."""
-    walked: Walked
+    paths: AnchorPaths
     grouping: Grouping
     step: float | None
     """Factor of the estimated error that gives the step length with anchor_step=paper; else None."""
@@ -302,17 +310,17 @@ class Coarse:
     @property
     def anchors(self) -> Positions:
         """(A,) positions of the anchors in the federation."""
-        return self.walked.anchors
+        return self.paths.anchors
 
     @property
     def path(self) -> Tensor:
         """(T + 1, A, p) estimates of the anchors from theta_0 on."""
-        return self.walked.path
+        return self.paths.path
 
     @property
     def estimates(self) -> Tensor:
         """(A, p) final estimates of the anchors."""
-        return self.walked.path[-1]
+        return self.paths.path[-1]
 
     @property
     def coverage(self) -> dict[str, Any]:
@@ -336,8 +344,8 @@ class Coarse:
         least, enough = int(self.sizes[self.anchors].min()), self.coverage["recommended_anchors"]
         own = self.centres[torch.from_numpy(self.grouping.group)]
         error = float((self.estimates - own).norm(dim=1).mean())
-        apart = float(torch.pdist(self.centres.double()).min()) if k > 1 else None
-        share = None if apart is None or apart == 0 else error / apart
+        separation = float(torch.pdist(self.centres.double()).min()) if k > 1 else None
+        share = None if separation is None or separation == 0 else error / separation
         return {
             "samples_of_an_anchor": {"value": least, "needed": k, "holds": least >= k},
             "samples": {"value": int(self.sizes.sum()), "needed": p, "holds": int(self.sizes.sum()) >= p},
@@ -361,7 +369,7 @@ class Coarse:
             "held_out": {str(k): loss for k, loss in self.grouping.held_out.items()},
             "coverage": self.coverage,
             "conditions": self.conditions,
-            "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.walked.sigmas],
+            "sigma": [None if bool(row.isnan().all()) else float(row.nanmean()) for row in self.paths.sigmas],
             "exchanges": self.cost.exchanges,
             "bytes_up": self.cost.bytes_up,
             "bytes_down": self.cost.bytes_down,
@@ -382,7 +390,7 @@ class _Server:
     """Mean eigenvalue of the pooled covariance of the features."""
     whitening: Tensor | None = None
     """(p, p) W with W^T Sigma W = I for the pooled second moment Sigma; None: features are not whitened."""
-    spared: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    excluded: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Clients that are not asked for products."""
 
     def first_subspace(self, theta_0: Tensor) -> tuple[int, Tensor]:
@@ -472,9 +480,9 @@ class _Server:
         all_clients = np.arange(len(self.federation.clients))
         if self.settings.moments == "all-pairs":
             return all_clients
-        others = np.setdiff1d(all_clients, self.spared)
-        lots = keys_for_clients(self.seed, Purpose.ANCHORS, 2, self.federation.hashes[others])
-        return np.sort(others[np.argsort(lots, kind="stable")[t :: self.settings.most_iterations]])
+        others = np.setdiff1d(all_clients, self.excluded)
+        keys = keys_for_clients(self.seed, Purpose.ANCHORS, 2, self.federation.hashes[others])
+        return np.sort(others[np.argsort(keys, kind="stable")[t :: self.settings.most_iterations]])
 
     def _ask(self, task: MomentProduct | FeatureProducts, clusters: Clusters, asked: Positions, each: Params) -> Reply:
         reply = self.cost.count(self.federation.ask(task, Broadcast(BEFORE, clusters, each=each), asked))
@@ -488,22 +496,22 @@ class _Server:
         noise = np.stack([generator(int(key)).standard_normal((2, *theta.shape)) for key in keys])
         return theta + self.settings.private_anchors * torch.from_numpy(noise).to(theta)
 
-    def grouped(self, walked: Walked, most: int) -> Grouping:
+    def grouped(self, paths: AnchorPaths, most: int) -> Grouping:
         """Return the groups of the anchors: k, or as many as the other clients' loss or the merge heights show."""
-        points, settings = walked.path[-1].double().cpu().numpy(), self.settings
+        points, settings = paths.path[-1].double().cpu().numpy(), self.settings
         decided = self.k is not None or settings.delta is not None
-        if not decided and settings.count_groups == "held-out" and (found := self._by_held_out_loss(walked)):
+        if not decided and settings.count_groups == "held-out" and (found := self._by_held_out_loss(paths)):
             return found
         return group_anchors(points, self.k, most, settings.delta)
 
-    def _by_held_out_loss(self, walked: Walked) -> Grouping | None:
+    def _by_held_out_loss(self, paths: AnchorPaths) -> Grouping | None:
         """Return the candidate grouping with the fewest groups whose held-out loss is close to the lowest one."""
-        points = walked.path[-1].double().cpu().numpy()
-        others = np.setdiff1d(np.arange(len(self.federation.clients)), walked.anchors)
+        points = paths.path[-1].double().cpu().numpy()
+        others = np.setdiff1d(np.arange(len(self.federation.clients)), paths.anchors)
         if len(others) == 0 or not np.isfinite(points).all():
             return None
         tried = candidate_groupings(points, max(1, len(points) // 2))
-        centres, members = _collections(walked.path[-1], tried)
+        centres, members = _collections(paths.path[-1], tried)
         sent = Broadcast(BEFORE, Clusters({"centre": centres}, len(centres)), common={"members": members})
         sums = self.cost.count(self.federation.ask(HeldOutChoice(), sent, others)).sums
         if not sums or float(sums["clients"]) < 2:
@@ -519,7 +527,7 @@ class _Server:
             held_out={int(each.max()) + 1: float(mean) for each, mean in zip(tried, loss / count, strict=True)},
         )
 
-    def walk(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> Walked:
+    def find_paths(self, anchors: Positions, theta_0: Tensor, basis: Tensor) -> AnchorPaths:
         """Return the paths of the anchors from theta_0, without those that never answered.
 
         An anchor whose sigma is below the floor has arrived and is not asked again.
@@ -535,8 +543,8 @@ class _Server:
             if t > 0:
                 bases[walking] = self.orthogonal_iteration(theta[walking], bases[walking], t)
             own = (theta[walking], self.in_features(bases[walking]), floor[walking])
-            heard, theta_next, sigma = self.anchor_steps(anchors[walking], *own, step, t, fresh)
-            rows = walking[heard]
+            answered, theta_next, sigma = self.anchor_steps(anchors[walking], *own, step, t, fresh)
+            rows = walking[answered]
             theta[rows] = theta_next
             lengths = torch.full((count,), torch.nan, dtype=torch.float64)
             lengths[rows] = sigma
@@ -545,8 +553,8 @@ class _Server:
             if settings.iterations is None and _level(sigmas):
                 break
             walking = np.setdiff1d(walking, rows[(sigma <= floor[rows]).numpy()])
-        heard = ~torch.stack(sigmas).isnan().all(dim=0).numpy()
-        return Walked(anchors[heard], torch.stack(path)[:, heard], torch.stack(sigmas)[:, heard])
+        answered = ~torch.stack(sigmas).isnan().all(dim=0).numpy()
+        return AnchorPaths(anchors[answered], torch.stack(path)[:, answered], torch.stack(sigmas)[:, answered])
 
     def anchor_steps(
         self, anchors: Positions, theta: Tensor, bases: Tensor, floor: Tensor, step: float, t: int, fresh: int | None
@@ -557,10 +565,10 @@ class _Server:
         broadcast = Broadcast(BEFORE, Clusters({}, 0), scalars={"step": step}, each=each)
         reply = self.cost.count(self.federation.ask(task, broadcast, anchors))
         place = {int(position): index for index, position in enumerate(anchors)}
-        heard = np.array([place[int(i)] for i in positions_of(self.federation, reply.clients)], dtype=np.int64)
-        if len(heard) == 0:
-            return heard, theta[:0], torch.zeros(0, dtype=torch.float64)
-        return heard, reply.rows["anchor"].to(theta), reply.rows["sigma"]
+        answered = np.array([place[int(i)] for i in positions_of(self.federation, reply.clients)], dtype=np.int64)
+        if len(answered) == 0:
+            return answered, theta[:0], torch.zeros(0, dtype=torch.float64)
+        return answered, reply.rows["anchor"].to(theta), reply.rows["sigma"]
 
 
 def _collections(estimates: Tensor, tried: Sequence[npt.NDArray[np.int64]]) -> tuple[Tensor, Tensor]:

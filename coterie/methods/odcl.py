@@ -12,7 +12,7 @@ T, R, mu_f            sgd_steps, sgd_radius, sgd_mu
 assumption 2          solutions are bounded: ridge, for clients with hardly more samples than coefficients (ours)
 
 `IFCA(init=ODCL(clustering="spectral"))` starts another method from the result. The paper's baselines are in
-`one_shot_yardsticks.py`. ALL-for-ALL is left out because it must know which clients belong together.
+`one_shot_baselines.py`. ALL-for-ALL is left out because it must know which clients belong together.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from coterie.learners.local_training import AutoTraining, FullBatch, LocalTraini
 from coterie.learners.logistic import Logistic
 from coterie.learners.minimum import GeneralisedLinear
 from coterie.learners.projected import ProjectedSgd
-from coterie.methods.asking import NO_CLUSTER, Cost, ask_everybody, group_means, join_by_loss
 from coterie.methods.base import Method
 from coterie.methods.counting import count_solved
+from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_everybody, group_means, join_by_loss
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
 from coterie.methods.settings import WITHOUT_ROUNDS

@@ -44,6 +44,14 @@ class OneShot(InsideClusters):
     """Clients' own solutions are clustered once, then FedAvg or FedProx trains one model in each cluster.
 
     w-hat_i = argmin F_i; groups <- clustering of the w-hat_i; w_k <- mean of w-hat_i in group k; then FedAvg in each.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import OneShot
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, OneShot(clusters=4), learner="logistic:l2=0.01", rounds=2)
+        >>> len(result.models)
+        4
     """
 
     clusters: int | Auto = option(AUTO, "number of clusters (K); auto: as many as the clustering finds", low=1)

@@ -35,7 +35,7 @@ from coterie.core.registry import register
 from coterie.core.shard import Positions
 from coterie.errors import ConfigError, TrainingError
 from coterie.learners.base import Learner
-from coterie.methods.asking import NO_CLUSTER, Cost, ask_everybody
+from coterie.methods.exchanges import NO_CLUSTER, Cost, ask_everybody
 from coterie.methods.initializers import RandomInit
 from coterie.methods.one_shot import InsideClusters
 from coterie.methods.run import BEFORE, FirstModels, Initializer, Run
@@ -138,13 +138,13 @@ class PACFL(InsideClusters, Initializer):
                 "no client answered the request for its subspace, so nothing was changed: check the clients"
             )
         chosen = founders(federation, answered, max(most, FOUNDERS_EACH * (K or 0)), run.seed)
-        apart = _apart(distance, rows, chosen)
-        found, heights, tests = self._grouped(run, K, answered, chosen, apart, cost)
+        distances = _distances(distance, rows, chosen)
+        found, heights, tests = self._grouped(run, K, answered, chosen, distances, cost)
         count = int(found.max()) + 1
         parts = assign_to_nearest_part(
             [chosen[found == k] for k in range(count)],
             np.arange(len(answered)),
-            lambda places: _apart(distance, rows, places),
+            lambda places: _distances(distance, rows, places),
         )
         labels = torch.full((len(federation.clients),), NO_CLUSTER)
         for k, part in enumerate(parts):
@@ -154,7 +154,7 @@ class PACFL(InsideClusters, Initializer):
             "clusters": count,
             "answered": len(answered),
             "founders": len(chosen),
-            **_spread(apart[np.ix_(found >= 0, found >= 0)], found[found >= 0]),
+            **_spread(distances[np.ix_(found >= 0, found >= 0)], found[found >= 0]),
             "last_unions": heights[-MOST_HEIGHTS:].tolist(),
             "tests": [test.statistic.plain() for test in tests],
             **asdict(cost),
@@ -162,7 +162,7 @@ class PACFL(InsideClusters, Initializer):
         return Grouping(labels, count, facts)
 
     def _grouped(
-        self, run: Run, K: int | None, answered: Positions, chosen: Positions, apart: Floats, cost: Cost
+        self, run: Run, K: int | None, answered: Positions, chosen: Positions, distances: Floats, cost: Cost
     ) -> tuple[Positions, Floats, Sequence[SplitTest]]:
         """Return the group of each founder (-1 for those that join later), the heights of all merges, and the tests.
 
@@ -175,7 +175,7 @@ class PACFL(InsideClusters, Initializer):
             cost: Cost of the exchanges, to which this one is added.
         """
         if K is not None or self.beta is not None or len(chosen) < 2:
-            merged = agglomerate(apart, self.linkage, K=K, limit=np.inf if self.beta is None else self.beta)
+            merged = agglomerate(distances, self.linkage, K=K, limit=np.inf if self.beta is None else self.beta)
             return merged.labels, merged.heights, ()
         federation, distance = run.federation, PrincipalAngles(self.directions, self.per_class, self.angle)
         tried = chosen[federation.sizes[answered[chosen]] >= 2]
@@ -214,7 +214,7 @@ def founders(federation: Federation, answered: Positions, count: int, seed: int)
     return lowest_keys(keys_for_clients(seed, Purpose.CLUSTERING, 0, federation.hashes[answered]), count)
 
 
-def _apart(distance: Distance, rows: Params, places: Positions) -> Floats:
+def _distances(distance: Distance, rows: Params, places: Positions) -> Floats:
     """Return the distances (n, n) between the clients at n indices."""
     at = torch.from_numpy(places)
     return distance.server_pairwise({name: row[at] for name, row in rows.items()})
@@ -229,10 +229,10 @@ def overlaps(one: torch.Tensor, other: torch.Tensor) -> Floats:
     return np.asarray(torch.stack(rows).numpy())
 
 
-def _spread(apart: Floats, labels: Positions) -> dict[str, float | None]:
+def _spread(distances: Floats, labels: Positions) -> dict[str, float | None]:
     """Return the largest distance inside a cluster and the smallest between two; None if there is no such pair."""
     together = labels[:, None] == labels
-    inside, between = apart[together], apart[~together]
+    inside, between = distances[together], distances[~together]
     return {
         "widest": float(inside.max()) if len(inside) > len(labels) else None,
         "nearest": float(between.min()) if len(between) else None,

@@ -41,7 +41,7 @@ class Raced(TieredMethod):
         needs="race",
     )
 
-    def with_default_restarts(self, learner: Learner, clients: int, rounds: int | None) -> Self:
+    def with_decided_init(self, learner: Learner, clients: int, rounds: int | None) -> Self:
         """Race several initialisations if there are several clusters and enough rounds for a race."""
         usual = self.init.restarts == AUTO
         enough = rounds is None or rounds >= SHORTEST

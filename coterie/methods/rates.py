@@ -26,7 +26,7 @@ from coterie.core.shard import Positions
 from coterie.errors import SilenceError, TrainingError
 from coterie.learners.local_training import FIXED_RATE
 from coterie.learners.minimum import GeneralisedLinear
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 from coterie.methods.initializers import one_model
 from coterie.methods.run import BEFORE, Run
 

@@ -177,8 +177,8 @@ def assigned_groups(tiers: Tiers, state: ServerState) -> Tensor | None:
 def _not_updated(run: Run, exchange: _Exchange) -> Step:
     """Return the result of a round without a usable reply."""
     state = exchange.state
-    nobody_moved = torch.zeros(state.clusters.restarts, dtype=torch.int64)
-    done = _step(run, exchange, replace(state, round=state.round + 1), nobody_moved)
+    no_moves = torch.zeros(state.clusters.restarts, dtype=torch.int64)
+    done = _step(run, exchange, replace(state, round=state.round + 1), no_moves)
     return replace(done, diverged=exchange.diverged)
 
 
@@ -383,5 +383,5 @@ def _missing(
     """Return the clients that took part and sent nothing."""
     if len(accepted) + len(rejected) == len(chosen):
         return ()
-    heard = {*accepted, *rejected}
-    return tuple(clients[i] for i in chosen if clients[i] not in heard)
+    answered = {*accepted, *rejected}
+    return tuple(clients[i] for i in chosen if clients[i] not in answered)

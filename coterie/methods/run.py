@@ -17,7 +17,7 @@ from coterie.errors import ConfigError
 from coterie.learners.base import Learner
 from coterie.methods.settings import RunSettings
 from coterie.options import AUTO, Auto, Option, OptionGroup, from_options, options_of, to_options
-from coterie.privacy.noise import SECRET, Noise
+from coterie.privacy.noise import SYSTEM_NOISE, Noise
 from coterie.tiers.composition import Tiers
 
 BEFORE = -1
@@ -40,8 +40,8 @@ class Run:
     """The method's composition of tiers; values that depend on the data are filled in when they are known."""
     rounds: int
     """Number of rounds of the run; 0 for methods that consist of their initialisation."""
-    noise: Noise = SECRET
-    """Source of the noise with which the server protects single clients."""
+    noise: Noise = SYSTEM_NOISE
+    """Source of the noise by which the server hides single clients."""
     known_groups: Tensor | None = None
     """(m,) cluster of each client, if the method knows it in advance."""
     exchanges: bool = True
@@ -116,7 +116,7 @@ class Initializer(Registered, OptionGroup, family="init"):
         return 1 if self.restarts == AUTO else self.restarts
 
     def decided(self, learner: Learner, clients: int, own_solutions: bool) -> Initializer:
-        """Return the initializer of a run, where the choice depends on the run.
+        """Return the initializer for a run, if the choice depends on the run.
 
         Args:
             learner: The model family.

@@ -47,6 +47,14 @@ class StoCFL(TieredMethod):
     """Clients whose updates of one frozen model are similar share a cluster; an overall model connects the clusters.
 
     Merge clusters with cos(Psi) >= tau; theta_k <- mean over members, pulled towards omega; omega <- mean over all.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import StoCFL
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, StoCFL(tau=0.9), learner="logistic", rounds=2)
+        >>> len(result.models)
+        4
     """
 
     tau: float | Auto = option(

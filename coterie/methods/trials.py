@@ -15,7 +15,7 @@ from coterie.core.clusters import Clusters, Params, flat, unflat
 from coterie.core.federation import positions_of
 from coterie.core.messages import Broadcast
 from coterie.core.shard import Positions
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 from coterie.methods.run import Run
 from coterie.tiers.landmarks import Floats, assign_to_nearest_part
 from coterie.tiers.split_test import MIN_PART_SIZE, Parting, SplitTest, bipartition_by, split_test
@@ -24,7 +24,7 @@ from coterie.tiers.view import View
 TRIAL_LENGTH = 4
 """Length of training in a trial, in rounds: after a few small steps the models of parts hardly differ."""
 REFINEMENTS = 2
-"""Number of times that the members of two parts move to the part whose model suits them better."""
+"""Number of times that the members of two parts move to the part whose model fits them better."""
 
 
 @dataclass(frozen=True)
@@ -88,46 +88,48 @@ class RoundTrials:
         like = view.clusters.all_models()
         rows = self._updates(view, Clusters(like, view.K), torch.arange(view.K))
         parts = [rows.among(view.members(k)) for k in range(view.K)]
-        heard = np.concatenate(parts)
-        if len(heard) < MIN_PART_SIZE:
+        answered = np.concatenate(parts)
+        if len(answered) < MIN_PART_SIZE:
             return None
-        members = self._mean(view, rows, heard)
+        overall = self._mean(view, rows, answered)
         of_body = flat({name: torch.full_like(p[:1], name in view.clusters.shared) for name, p in like.items()})[0] > 0
         vectors, slots = [], torch.zeros(len(view.answered), 2, dtype=torch.int64)
         for k, (start, places) in enumerate(zip(flat(like).double().cpu(), parts, strict=True)):
             slots[torch.from_numpy(places)] = torch.tensor([2 * k, 2 * k + 1])
             own = self._mean(view, rows, places) if len(places) else torch.zeros_like(start)
-            vectors += [start + torch.where(of_body.cpu(), members, own), start + own]
+            vectors += [start + torch.where(of_body.cpu(), overall, own), start + own]
         models = Clusters(_models(torch.stack(vectors), like), len(vectors))
-        losses = self._ask(HalfLosses(self.run.seed), view, models, slots, heard, {})
+        losses = self._ask(HalfLosses(self.run.seed), view, models, slots, answered, {})
         return self._test(view, losses, 0, parts, 1, level, "separate bodies")
 
     def _refined(self, view: View, models: Clusters, rows: _Rows, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Move every member to the part whose model has the lowest loss on the half of its samples that trained it.
 
-        Updates of a few samples are noisy, and losses place such members better. The other half stays untouched.
+        Updates from few samples are noisy, and losses assign such members better. The other half is not used.
         """
         if not candidates:
             return []
         params, firsts = self._part_models(models, candidates)
-        ways = max(len(one.parts) for one in candidates)
-        slots = torch.zeros(len(view.answered), 2 * ways, dtype=torch.int64)
+        partings_count = max(len(one.parts) for one in candidates)
+        slots = torch.zeros(len(view.answered), 2 * partings_count, dtype=torch.int64)
         for one, first in zip(candidates, firsts, strict=True):
-            for way in range(ways):
-                sent = first + 1 + 2 * min(way, len(one.parts) - 1)
-                slots[torch.from_numpy(one.members), 2 * way : 2 * way + 2] = torch.tensor([sent, sent + 1])
+            for parting in range(partings_count):
+                sent = first + 1 + 2 * min(parting, len(one.parts) - 1)
+                slots[torch.from_numpy(one.members), 2 * parting : 2 * parting + 2] = torch.tensor([sent, sent + 1])
         places = np.concatenate([one.members for one in candidates])
         losses = self._ask(HalfLosses(self.run.seed, on_trained=True), view, params, slots, places, {})
         found = []
         for one in candidates:
-            heard = losses.among(one.members)
-            if len(heard) < 2 * MIN_PART_SIZE:
+            answered = losses.among(one.members)
+            if len(answered) < 2 * MIN_PART_SIZE:
                 found.append(one)
                 continue
-            own = losses.at(heard)["losses"].numpy()
-            nearer = [own[:, 2 * way] <= own[:, 2 * way + 1] for way in range(len(one.parts))]
+            own = losses.at(answered)["losses"].numpy()
+            nearer = [own[:, 2 * parting] <= own[:, 2 * parting + 1] for parting in range(len(one.parts))]
             parts = [
-                (heard[first], heard[~first]) if MIN_PART_SIZE <= first.sum() <= len(first) - MIN_PART_SIZE else before
+                (answered[first], answered[~first])
+                if MIN_PART_SIZE <= first.sum() <= len(first) - MIN_PART_SIZE
+                else before
                 for first, before in zip(nearer, one.parts, strict=True)
             ]
             found.append(self._candidate(view, rows, one.model, one.members, parts))
@@ -165,7 +167,7 @@ class RoundTrials:
         return _Candidate(model, members, parts, torch.stack(changes))
 
     def _part_models(self, models: Clusters, candidates: Sequence[_Candidate]) -> tuple[Clusters, Sequence[int]]:
-        """Return the models of all candidates one after the other, and the place of each candidate's first one.
+        """Return the models of all candidates in sequence, and the index of each candidate's first one.
 
         For each candidate the common model comes first, then two for each parting.
         """
@@ -200,18 +202,21 @@ class RoundTrials:
         if not candidates:
             return
         params, firsts = self._part_models(models, candidates)
-        ways = max(len(one.parts) for one in candidates)
-        slots = torch.zeros(len(view.answered), 1 + ways, dtype=torch.int64)
+        partings_count = max(len(one.parts) for one in candidates)
+        slots = torch.zeros(len(view.answered), 1 + partings_count, dtype=torch.int64)
         for one, first in zip(candidates, firsts, strict=True):
-            for way in range(ways):
-                for part, places in enumerate(one.parts[min(way, len(one.parts) - 1)]):
+            for parting in range(partings_count):
+                for part, places in enumerate(one.parts[min(parting, len(one.parts) - 1)]):
                     at = torch.from_numpy(places)
                     slots[at, 0] = first
-                    slots[at, 1 + way] = first + 1 + 2 * min(way, len(one.parts) - 1) + part
+                    slots[at, 1 + parting] = first + 1 + 2 * min(parting, len(one.parts) - 1) + part
         places = np.concatenate([part for one in candidates for part in one.parts[0]])
         losses = self._ask(HalfLosses(self.run.seed), view, params, slots, places, {})
         for one in candidates:
-            tests = [self._test(view, losses, one.model, parts, 1 + way, level) for way, parts in enumerate(one.parts)]
+            tests = [
+                self._test(view, losses, one.model, parts, 1 + parting, level)
+                for parting, parts in enumerate(one.parts)
+            ]
             yield from sorted((test for test in tests if test is not None), key=lambda test: test.p)[:1]
 
     def _test(
@@ -225,11 +230,11 @@ class RoundTrials:
         change: str = "a split",
     ) -> SplitTest | None:
         """Return the test of column 0 of the losses against another column; None with fewer than two clients."""
-        heard = rows.among(np.concatenate(parts))  # clients without a row had infinite losses
-        if len(heard) < MIN_PART_SIZE:
+        members = rows.among(np.concatenate(parts))  # clients without a row had infinite losses
+        if len(members) < MIN_PART_SIZE:
             return None
-        losses: Floats = rows.at(heard)["losses"].numpy()[:, [0, column]]
-        samples = (self.run.federation.sizes[view.answered[heard]] // 2).astype(np.float64)
+        losses: Floats = rows.at(members)["losses"].numpy()[:, [0, column]]
+        samples = (self.run.federation.sizes[view.answered[members]] // 2).astype(np.float64)
         return split_test(cluster, parts, losses, samples, level, change)
 
     def _ask(
@@ -261,7 +266,7 @@ class _Candidate:
     model: int
     """Number of the common model."""
     members: Positions
-    """Its members, as places in `View.answered`."""
+    """Members of its cluster, as indices of `View.answered`."""
     parts: Sequence[tuple[Positions, Positions]]
     """Both parts in each parting, as indices of `View.answered`."""
     changes: Tensor
@@ -296,8 +301,8 @@ def _models(vectors: Tensor, like: Params) -> Params:
 
 def nearest_pairs(vectors: Tensor, among: Sequence[int]) -> list[tuple[int, int]]:
     """Return disjoint pairs of these rows of (K, P), ascending: the nearest two, then the nearest of the rest, etc."""
-    apart = torch.cdist(vectors, vectors)
-    every = sorted((float(apart[one, two]), one, two) for one in among for two in among if one < two)
+    distances = torch.cdist(vectors, vectors)
+    every = sorted((float(distances[one, two]), one, two) for one in among for two in among if one < two)
     pairs: list[tuple[int, int]] = []
     for _, one, two in every:
         if not any({one, two} & set(pair) for pair in pairs):

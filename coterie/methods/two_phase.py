@@ -36,6 +36,14 @@ class TwoPhase(RefitSettings, TieredMethod):
     """Moment descent makes coarse models; then each client joins the model of lowest loss and refines it.
 
     z_i = argmin_j F_i(theta_j); local steps on theta_{z_i}; theta <- sum (n_i / N) theta_i.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import TwoPhase
+        >>> data = coterie.scenario("mixed-regression", clients=20, groups=2, dimension=3)
+        >>> result = coterie.fit(data, TwoPhase(clusters=2), rounds=2)
+        >>> len(result.models)
+        2
     """
 
     clusters: int | Auto = option(2, "number of clusters (K); auto: the number that moment descent finds", low=1)

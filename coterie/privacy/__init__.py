@@ -1,1 +1,1 @@
-"""Differential privacy: the accountant, the budget of a run, and the noise of clients and server."""
+"""Differential privacy: accountant, noise, and the mechanisms of clients and server."""

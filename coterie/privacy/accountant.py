@@ -1,9 +1,9 @@
-"""How much a client's answers give away together: epsilon at a delta, and the noise that keeps within a budget.
+"""Privacy accountant: the total privacy loss (epsilon at a delta) of a client's replies, and the noise for a budget.
 
-The arithmetic is that of `dp-accounting` (extra `privacy`): privacy loss distributions, whose composition holds even
-where every question depends on the answers before. Each answer is a Gaussian mechanism; in `local` runs of methods
-whose clients choose, with a randomised response before it. No gain is claimed from asking only some of the clients: who
-is asked follows from the seed, which is no secret.
+The library `dp-accounting` (extra `privacy`) computes privacy loss distributions, whose composition is valid for
+adaptive queries. Each reply is a Gaussian mechanism. In `local` runs of methods whose clients choose a cluster, it is
+composed with randomised response. There is no privacy amplification by sampling of clients, since the sample depends on
+the seed, which is not secret.
 """
 
 from __future__ import annotations
@@ -19,34 +19,44 @@ import numpy as np
 from coterie.errors import ConfigError
 
 GRID = 1e-3
-"""Steps in which privacy losses are counted, rounded to the safe side."""
+"""Discretisation interval of privacy losses, which are rounded up."""
 MOST_STEPS = 20_000
-"""Where losses are large the steps are, too, so that there are about so many: none of it is private anyway."""
+"""Approximate maximum number of intervals; for large privacy losses, the intervals are longer."""
 EXACT = 1e-4
-"""To what part a noise is found."""
+"""Relative precision of computed noise."""
 MOST_NOISE, MOST_CHOICE = 1e7, 50.0
+"""Upper ends of the searches for the noise and for the epsilon of a choice."""
 CHOICE_SHARE = 0.5
-"""What all choices together may take of a budget, if nobody says."""
+"""Default share of the budget for all choices of a cluster together."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one answer of a client gives away."""
+    """Privacy mechanism of one reply of a client."""
 
     ratio: float
-    """Standard deviation of the noise over what the client's data can change."""
+    """Noise multiplier: standard deviation of the noise divided by the sensitivity."""
     choice: float | None = None
-    """The epsilon of the cluster that it says; None: it says none of its own choosing."""
+    """Epsilon of the randomised response for the chosen cluster; None if the client does not choose a cluster."""
 
 
 @lru_cache(maxsize=4096)
 def epsilon(answer: Answer, count: int, delta: float) -> float:
-    """What `count` such answers give away together; 0 for none."""
+    """Return the total privacy loss of several replies.
+
+    Args:
+        answer: Mechanism of each reply.
+        count: Number of replies.
+        delta: Delta of the guarantee.
+
+    Returns:
+        Epsilon of the composition; 0 without replies.
+    """
     if count == 0:
         return 0.0
-    ratio = answer.ratio / math.sqrt(count)  # so many Gaussians are one of less noise
+    ratio = answer.ratio / math.sqrt(count)  # the composition of Gaussian mechanisms is one with less noise
     if answer.choice is None:
-        with np.errstate(divide="ignore"):  # the library takes a logarithm of 0 where epsilon is 0
+        with np.errstate(divide="ignore"):  # if epsilon is 0, the library computes the logarithm of 0
             return float(_library("gaussian_mechanism").get_epsilon_gaussian(ratio, delta))
     most = epsilon(Answer(answer.ratio), count, delta) + count * answer.choice
     grid = max(GRID, most / MOST_STEPS)
@@ -56,34 +66,50 @@ def epsilon(answer: Answer, count: int, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def _choices(choice: float, count: int, grid: float = GRID) -> Any:
-    """The privacy loss of so many choices.
+    """Return the privacy loss distribution of `count` randomised responses with epsilon `choice`.
 
-    Two clusters are the worst case: no mechanism with this epsilon gives away more than a randomised response over two.
-    So the number of clusters does not matter, nor whether it changes.
+    Two clusters are the worst case, since no mechanism with this epsilon has a larger privacy loss than randomised
+    response with two values. Therefore the number of clusters and its changes do not matter.
     """
     one = _distributions().from_randomized_response(
         noise_parameter=2 / (1 + math.exp(choice)), num_buckets=2, value_discretization_interval=grid
     )
-    # the library's accountant would count repetitions of this event once, so they are composed here
+    # the accountant of the library would count repetitions of this event once, so they are composed here
     return one.self_compose(count)
 
 
 def noise_for(budget: float, delta: float, count: int, choice: float | None = None) -> float:
-    """The least `Answer.ratio` with which `count` answers stay within the budget."""
+    """Return the smallest noise multiplier with which replies stay within a privacy budget.
+
+    Args:
+        budget: Epsilon of the budget.
+        delta: Delta of the guarantee.
+        count: Number of replies.
+        choice: Epsilon of the randomised response for the chosen cluster; None without choices.
+
+    Raises:
+        ConfigError: if the choices alone exceed the budget.
+    """
 
     def spent(ratio: float) -> float:
         return epsilon(Answer(ratio, choice), count, delta)
 
     if spent(MOST_NOISE) > budget:
         raise ConfigError(
-            f"privacy_epsilon={budget:g} cannot be kept with privacy_choice={choice:g} in {count} rounds, whatever the "
-            "noise: give a smaller privacy_choice, or none, or fewer rounds"
+            f"privacy_epsilon={budget:g} is exceeded with privacy_choice={choice:g} in {count} rounds for any noise: "
+            "choose a smaller privacy_choice, leave it out, or use fewer rounds"
         )
     return _least(lambda ratio: spent(ratio) <= budget, MOST_NOISE)
 
 
 def choice_for(budget: float, delta: float, count: int) -> float:
-    """The largest epsilon of a choice with which `count` of them take no more than their share of the budget."""
+    """Return the largest epsilon of randomised response with which all choices use at most their share of a budget.
+
+    Args:
+        budget: Epsilon of the whole budget.
+        delta: Delta of the guarantee.
+        count: Number of choices.
+    """
     share = CHOICE_SHARE * budget
 
     def fits(part: float) -> bool:
@@ -93,7 +119,7 @@ def choice_for(budget: float, delta: float, count: int) -> float:
 
 
 def _least(fits: Callable[[float], bool], high: float) -> float:
-    """The least value that fits, to `EXACT` and on the safe side; `high` fits, and so does all that is larger."""
+    """Return the smallest value that fits, rounded up to the precision `EXACT`; `high` and larger values must fit."""
     low = high
     while fits(low) and low > 1e-6:
         high, low = low, low / 4
@@ -108,12 +134,12 @@ def _distributions() -> Any:
 
 
 def _library(module: str) -> Any:
-    """A part of dp-accounting, which takes a second to import."""
+    """Import a module of dp-accounting, which takes a second."""
     from importlib import import_module
 
     try:
         return import_module(f"dp_accounting.{module}")
     except ModuleNotFoundError:
         raise ConfigError(
-            "a private run needs an accountant, which is an extra: pip install 'coterie[privacy]'"
+            "differential privacy needs the package dp-accounting: install it by pip install 'coterie[privacy]'"
         ) from None

@@ -1,7 +1,7 @@
-"""The settings of differential privacy. docs/privacy.md has the reasons.
+"""Settings of differential privacy; see docs/privacy.md for explanations.
 
-The guarantee is about a client's whole data: whatever else it might have held, what leaves it (`local`), or the models
-that come of it (`central`), would look nearly the same.
+The guarantee is for all data of a client: with any other data, the distribution of its replies (`local`) or of the
+trained models (`central`) would be almost the same.
 """
 
 from __future__ import annotations
@@ -13,44 +13,49 @@ from typing import Literal
 from coterie.errors import ConfigError
 
 SENSITIVITY = 2.0
-"""How far apart two clipped changes can be, in clips: they may point opposite ways."""
+"""Maximum distance between two clipped changes, which may have opposite directions, in units of the clipping norm."""
 LEAST_CLIP = 1e-9
-"""Far from the smallest and the largest numbers that a type holds, where noise is coarse."""
+"""Smallest allowed clipping norm, and the inverse of the largest one: beyond them, rounding would affect the noise."""
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """How the answers of a round, or the models made of them, are made private."""
+    """Privacy mechanism for the replies or the models of a round.
+
+    Raises:
+        ConfigError: if a setting is out of range.
+    """
 
     where: Literal["local", "central"]
-    """Who adds the noise: every client to what it sends, or the server to the clusters' sums."""
+    """Place of the noise: clients add it to their replies (`local`), or the server to the sums (`central`)."""
     clip: float
-    """C: a client's change is cut to this length, all parameters together."""
+    """Clipping norm (C): maximum norm of a client's change of all parameters together."""
     noise: float
-    """z: the standard deviation of the noise on every parameter is z C."""
+    """Noise scale (z): the standard deviation of the noise of every parameter is z C."""
     choice: float | None = None
-    """The epsilon of saying which cluster was chosen, for `local`; None where clients choose none."""
+    """Epsilon of the randomised response for the chosen cluster, for `local`; None if clients do not choose."""
 
     def __post_init__(self) -> None:
-        sound = all(math.isfinite(value) and value > 0 for value in (self.clip, self.noise, self.choice or 1.0))
-        if not sound or self.where not in ("local", "central"):
+        positive = all(math.isfinite(value) and value > 0 for value in (self.clip, self.noise, self.choice or 1.0))
+        if not positive or self.where not in ("local", "central"):
             raise ConfigError(f"privacy needs clip, noise and choice above 0, got {asdict(self)}")
         if not LEAST_CLIP <= self.clip <= 1 / LEAST_CLIP:
             raise ConfigError(
-                f"privacy_clip must be between {LEAST_CLIP:g} and {1 / LEAST_CLIP:g}, got {self.clip:g}: beyond, "
-                "rounding would eat the noise"
+                f"privacy_clip must be between {LEAST_CLIP:g} and {1 / LEAST_CLIP:g}, got {self.clip:g}: with other "
+                "values, rounding would affect the noise"
             )
 
     @property
     def local(self) -> bool:
+        """Whether clients add the noise."""
         return self.where == "local"
 
     @property
     def ratio(self) -> float:
-        """Standard deviation of the noise over what a client's data can change: what an accountant goes by."""
+        """Noise multiplier for the accountant: standard deviation of the noise divided by the sensitivity."""
         return self.noise / SENSITIVITY
 
 
-def truthful(epsilon: float, K: int) -> float:
-    """How often a client says its own cluster of K: e^epsilon times as often as any single other one."""
+def response_probability(epsilon: float, K: int) -> float:
+    """Return the probability with which randomised response reports the chosen cluster among K clusters."""
     return 1 / (1 + (K - 1) * math.exp(-epsilon))

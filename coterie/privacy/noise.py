@@ -1,7 +1,7 @@
-"""Where the randomness of private answers comes from.
+"""Random numbers for differential privacy.
 
-A simulation draws it from keys, so that runs repeat. What somebody could compute who knows the seed hides nothing from
-him, and the seed of a federation is known to its server and to every node: there it comes from the operating system.
+Simulations derive them from the seed, so that runs are reproducible. In a deployment, the server and all nodes know the
+seed, so noise that depends on it would protect nothing; there the operating system provides the random numbers.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ Floats = npt.NDArray[np.float64]
 
 
 class Noise(Protocol):
-    """Random numbers for some clients in a round; `hashes` (m,) are their words."""
+    """Source of random numbers for m clients in a round; `hashes` (m,) are the hashes of their ids."""
 
     def uniforms(self, round_: int, hashes: Words) -> Floats:
-        """One number between 0 and 1 for each, (m,)."""
+        """Return one uniform random number between 0 and 1 for each client, (m,)."""
         ...
 
     def normals(self, round_: int, hashes: Words, width: int) -> Floats:
-        """Standard normal numbers, (m, width)."""
+        """Return `width` standard normal random numbers for each client, (m, width)."""
         ...
 
 
 @dataclass(frozen=True)
-class Keyed:
-    """From the seed, the round and the client: the same again in every repetition. For simulations only."""
+class SeededNoise:
+    """Reproducible random numbers that depend on the seed, the round and the client; for simulations only."""
 
     seed: int
+    """Seed of the run."""
 
     def uniforms(self, round_: int, hashes: Words) -> Floats:
         return _between(keys_for_clients(self.seed, Purpose.ASSIGNMENT_NOISE, round_, hashes))
@@ -45,8 +46,8 @@ class Keyed:
 
 
 @dataclass(frozen=True)
-class FromSystem:
-    """From the operating system's generator for secrets: nobody can draw it again."""
+class SystemNoise:
+    """Unpredictable random numbers from the operating system's cryptographic generator."""
 
     def uniforms(self, round_: int, hashes: Words) -> Floats:
         return _between(_secret_words(len(hashes)))
@@ -56,14 +57,14 @@ class FromSystem:
 
 
 def _normal(uniforms: Floats) -> Floats:
-    """Standard normal numbers from numbers between 0 and 1."""
-    from scipy.special import ndtri  # slow to import, and most nodes never draw any
+    """Convert uniform random numbers between 0 and 1 to standard normal ones."""
+    from scipy.special import ndtri  # slow to import, and most nodes do not need it
 
     return np.asarray(ndtri(uniforms))
 
 
-SECRET = FromSystem()
-"""What is drawn from where nobody says otherwise."""
+SYSTEM_NOISE = SystemNoise()
+"""Default source of random numbers."""
 
 
 def _secret_words(count: int) -> Words:
@@ -71,5 +72,5 @@ def _secret_words(count: int) -> Words:
 
 
 def _between(words: Words) -> Floats:
-    """Numbers between 0 and 1, neither of which they reach, in steps of 2^-52; elementwise."""
+    """Convert 64-bit integers to numbers strictly between 0 and 1 with a resolution of 2^-52, elementwise."""
     return np.asarray(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)

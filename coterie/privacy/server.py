@@ -1,9 +1,10 @@
-"""Noise on the clusters' sums, where the server is trusted and its models are to hide single clients.
+"""Noise of a trusted server on the sums of the clusters (central differential privacy).
 
-With C the clip, what a client adds to all K sums is a change of length C at most in one slot, and C times 1 in the same
-slot of the counts. Whatever its data, another answer of its is at most 2 C away from that: 2 C where it stays in its
-slot; where it moves, two changes and two counts of length C at right angles, sqrt(4 C^2). So one noise of standard
-deviation z C on sums and counts alike hides both, and the counts cost nothing.
+Let C be the clipping norm, and let the counts of the clusters be scaled by C. A client adds a change of norm at most C
+to one slot of the sums, and C to the same slot of the counts. If its data changes, the vector of all sums and counts
+changes by at most 2 C: by 2 C if the client stays in its slot; otherwise by two changes and two counts of norm C, which
+are orthogonal, so by sqrt(4 C^2). Therefore noise with the standard deviation z C on both sums and counts protects
+both, and the counts need no additional budget.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from coterie.core.messages import Slotted
 from coterie.privacy.mechanism import Privacy
 from coterie.privacy.noise import Noise
 
-SURELY = 2.0
-"""A noised count below so many standard deviations may as well be none, and the cluster keeps its model."""
+LEAST_DEVIATIONS = 2.0
+"""Minimum noisy count in standard deviations: below it, a cluster may be empty and keeps its model."""
 
 
 def with_noise(sums: Slotted, clusters: Clusters, privacy: Privacy, noise: Noise, round_: int, chosen: bool) -> Slotted:
-    """The sums of all K slots with noise, filled or not: an empty one without would show that it is empty.
+    """Return the sums of all K slots with noise, including empty ones, which would otherwise be recognisable.
 
-    chosen: whether clients chose their cluster, so that counts have to be hidden, too. One restart.
+    Args:
+        sums: Summed changes and masses of the clusters, for a single restart.
+        clusters: Models that the clients received.
+        privacy: Privacy mechanism.
+        noise: Source of random numbers.
+        round_: Number of the round.
+        chosen: Whether clients chose their clusters, so that the counts need noise, too.
     """
     K = clusters.K
     width = flat(clusters.params).shape[1]
@@ -33,13 +40,18 @@ def with_noise(sums: Slotted, clusters: Clusters, privacy: Privacy, noise: Noise
     total = torch.zeros(K, width, dtype=torch.float64).index_add_(0, sums.slots, changes)
     total += privacy.clip * privacy.noise * drawn[:, :width]
     counts = torch.zeros(K, dtype=torch.float64).index_add_(0, sums.slots, sums.arrays["mass"])
-    counts = believed(counts + privacy.noise * drawn[:, width], privacy.noise) if chosen else counts
+    counts = denominators(counts + privacy.noise * drawn[:, width], privacy.noise) if chosen else counts
     arrays = {
         f"change/{name}": value.to(clusters.params[name]) for name, value in unflat(total, clusters.params).items()
     }
     return Slotted(torch.arange(K), arrays | {"mass": counts}, torch.ones(K, dtype=torch.int64))
 
 
-def believed(counts: Tensor, sd: float) -> Tensor:
-    """Noised counts (K,) to divide by; 0 where there may be nobody."""
-    return torch.where(counts >= max(1.0, SURELY * sd), counts, 0.0)
+def denominators(counts: Tensor, sd: float) -> Tensor:
+    """Return noisy counts (K,) as denominators; 0 for clusters that may be empty.
+
+    Args:
+        counts: Noisy counts, (K,).
+        sd: Standard deviation of the noise.
+    """
+    return torch.where(counts >= max(1.0, LEAST_DEVIATIONS * sd), counts, 0.0)

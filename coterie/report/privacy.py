@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.methods.base import Method
-from coterie.privacy.mechanism import truthful
+from coterie.privacy.mechanism import response_probability
 from coterie.report.formats import plain
 
 SIMULATED = (
@@ -35,7 +35,7 @@ def server_saw(method: Method, config: Mapping[str, Any]) -> dict[str, str]:
     saw = {**rows, **changes, "update": f"the change of the model it trained, {hidden}; no loss is told"}
     if "privacy_choice" in config:
         K, epsilon = int(config["clusters"]), config["privacy_choice"]
-        share = f"{100 * truthful(epsilon, K):.0f} % of the times"
+        share = f"{100 * response_probability(epsilon, K):.0f} % of the times"
         saw["cluster"] = (
             f"a cluster that is in {share} the one it chose, else any other (epsilon {plain(epsilon)} a round)"
         )

@@ -1,1 +1,1 @@
-"""What runs without data: the loop, the start, sampling, aggregation. Nothing here knows the client side."""
+"""Code that runs on the server without data; it does not import code of the clients."""

@@ -1,4 +1,4 @@
-"""From the replies of a round to the next models: mean changes first, then one function that applies them."""
+"""Aggregation of the replies of a round: mean changes of all models."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from coterie.server.robust import robust_sums
 
 @dataclass(frozen=True)
 class RoundReplies:
-    """The replies of a round, and what the server needs to average them."""
+    """The merged replies of a round, with everything that the server needs to average them."""
 
     clusters: Clusters
-    """Models that the clients were sent."""
+    """Models that the clients received."""
     reply: Reply
+    """Merged reply of a clients."""
     sizes: np.ndarray
-    """(m,) n_i of all clients of the federation."""
+    """Number of training samples of all clients of the federation (n_i), (m,)."""
     answered: Positions
-    """Positions of the clients in the reply, in its order."""
+    """Positions of the clients that replied, in the order of the reply, (a,)."""
     averaging: Averaging = field(default_factory=Averaging)
+    """Settings of the average."""
     add_noise: Callable[[Slotted], Slotted] | None = None
-    """Noise of the server on the clusters' sums, which hides single clients; None: no noise."""
+    """Function that adds the noise of the server to the sums (differential privacy); None: no noise."""
 
     @property
     def client_mass(self) -> Tensor:
-        """(a,) what each client that answered counts: once or n_i times."""
+        """Weight of each client that replied, (a,): 1, or its number of samples."""
         by_samples = self.averaging.client_weight == "samples"
         each = self.sizes[self.answered] if by_samples else np.ones(len(self.answered))
         return torch.from_numpy(each).double()
@@ -42,32 +44,36 @@ class RoundReplies:
 
 @dataclass(frozen=True)
 class Update:
-    """Mean changes of all models: by how much they move with a server learning rate of 1."""
+    """Mean changes of all models in a round."""
 
     params: Params
-    """Mean change of every cluster's own parameters, {name: (R K, ...)}; zeros where nobody contributed."""
+    """Mean change of each cluster's parameters, {name: (R K, ...)}; zeros if no client contributed."""
     reached: Tensor
-    """(R K,) whether somebody contributed to the cluster."""
+    """Whether at least one client contributed to each cluster, (R K,)."""
     body: Params = field(default_factory=dict)
-    """Mean change of the shared body, {name: (R, ...)}; empty where nothing is shared."""
+    """Mean change of the shared body, {name: (R, ...)}; empty without one."""
     overall: Params = field(default_factory=dict)
-    """Mean change of the overall model, {name: (R, ...)}; empty where there is none."""
+    """Mean change of the overall model, {name: (R, ...)}; empty without one."""
 
 
 def mean_update(replies: RoundReplies, sums: Slotted) -> Update:
-    """Return the mean changes from the sums of the members' weighted changes of every cluster.
+    """Return the mean changes, given sums of weighted changes for each cluster.
 
-    The shared body and the overall model are averaged over all who answered, whatever their cluster.
+    The changes of the shared body and the overall model are averaged over all clients that replied.
+
+    Args:
+        replies: Replies of the round.
+        sums: Sums of weighted changes and masses for each cluster.
     """
     clusters, reply = replies.clusters, replies.reply
     mass = torch.zeros(clusters.restarts * clusters.K, dtype=torch.float64)
     mass[sums.slots] = sums.arrays["mass"]
     by_restart = mass.reshape(clusters.restarts, clusters.K).sum(dim=1)
-    everybody = _mass_of_all(replies, by_restart)
+    mass_of_all = _mass_of_all(replies, by_restart)
     if replies.add_noise is not None:
         sums = replies.add_noise(sums)
         mass = sums.arrays["mass"]
-    denominator = everybody.repeat_interleave(clusters.K) if replies.averaging.over == "all" else mass
+    denominator = mass_of_all.repeat_interleave(clusters.K) if replies.averaging.over == "all" else mass
     return Update(
         mean_changes(clusters.params, sums, denominator),
         _reached(sums, denominator),
@@ -77,7 +83,16 @@ def mean_update(replies: RoundReplies, sums: Slotted) -> Update:
 
 
 def mean_changes(params: Params, sums: Slotted, denominator: Tensor) -> Params:
-    """Return summed changes divided by the denominator (S,), {name: (S, ...)}; zeros in slots without a sum."""
+    """Return summed changes divided by denominators.
+
+    Args:
+        params: Parameters of all S models, {name: (S, ...)}.
+        sums: Summed changes, for some of the slots.
+        denominator: Denominator of each slot, (S,).
+
+    Returns:
+        Mean changes, {name: (S, ...)}; zeros in slots without a sum.
+    """
     held = denominator[sums.slots]
     scale = torch.where(held > 0, 1 / held.clamp_min(torch.finfo(held.dtype).tiny), 0.0)
     found = {}
@@ -85,20 +100,20 @@ def mean_changes(params: Params, sums: Slotted, denominator: Tensor) -> Params:
         change = sums.arrays[f"change/{name}"]
         shaped = scale.clamp_max(torch.finfo(change.dtype).max).to(change).reshape(-1, *(1,) * (change.dim() - 1))
         mean = change * shaped
-        # with a sum in every slot, as where each client has its own cluster, no second copy is made
+        # no second copy if there is a sum in every slot, as when each client has its own cluster
         found[name] = mean if len(mean) == len(p) else torch.zeros_like(p).index_copy(0, sums.slots.to(p.device), mean)
     return found
 
 
 def _reached(sums: Slotted, denominator: Tensor) -> Tensor:
-    """Return whether somebody contributed to each slot, (S,)."""
+    """Return whether at least one client contributed to each slot, (S,)."""
     reached = torch.zeros(len(denominator), dtype=torch.bool)
     reached[sums.slots] = (denominator[sums.slots] > 0) & (sums.counts > 0)
     return reached
 
 
 def _mass_of_all(replies: RoundReplies, by_restart: Tensor) -> Tensor:
-    """Return the mass of all clients for each restart, (R,)."""
+    """Return the total mass of all clients for each restart, (R,)."""
     averaging = replies.averaging
     if averaging.divide_by != "federation":
         return by_restart
@@ -119,7 +134,12 @@ def changes_of_members(replies: RoundReplies) -> Changes:
 
 
 def changes_of_all(replies: RoundReplies, vectors: Tensor) -> Changes:
-    """Return the changes (a, K, P) of clients that change every cluster, weighted by their weights. One restart."""
+    """Return the changes of clients that train all clusters, weighted by their cluster weights; for a single restart.
+
+    Args:
+        replies: Replies of the round.
+        vectors: Changes of all models by each client, (a, K, P).
+    """
     clusters, reply = replies.clusters, replies.reply
     shape = tuple(vectors.shape[:2])
     mass = replies.client_mass[:, None].expand(shape)
@@ -130,7 +150,7 @@ def changes_of_all(replies: RoundReplies, vectors: Tensor) -> Changes:
 
 
 def sums_of_changes(replies: RoundReplies, changes: Changes) -> Slotted:
-    """Return the sums that clients would have sent instead of rows, or those of robust changes."""
+    """Return sums of changes by single clients, or sums that correspond to the robust mean."""
     clusters, combine = replies.clusters, replies.averaging.combine
     if combine.robust:
         return robust_sums(combine, clusters, changes)
@@ -144,13 +164,13 @@ def sums_of_changes(replies: RoundReplies, changes: Changes) -> Slotted:
 
 
 def update_from_models(replies: RoundReplies) -> Update:
-    """Return the changes to the means of the clients' own models, weighted by their weights of the clusters."""
+    """Return the changes from the clusters' models to weighted means of the clients' personal models."""
     clusters, reply, mass = replies.clusters, replies.reply, replies.client_mass
     models, shares = reply.rows["model"], reply.rows["weights"]  # (a, R, P), (a, R, K)
-    sound = models.isfinite().all(dim=2)
-    weight = torch.where(sound[..., None], shares * mass[:, None, None], 0)
+    finite = models.isfinite().all(dim=2)
+    weight = torch.where(finite[..., None], shares * mass[:, None, None], 0)
     total = weight.sum(dim=0).flatten()  # (R K,)
-    sums = torch.einsum("mrk,mrp->rkp", weight.to(models), torch.where(sound[..., None], models, 0)).flatten(0, 1)
+    sums = torch.einsum("mrk,mrp->rkp", weight.to(models), torch.where(finite[..., None], models, 0)).flatten(0, 1)
     before = flat(clusters.params)
     mean = sums / total.to(sums).clamp_min(torch.finfo(sums.dtype).tiny)[:, None]
     change = torch.where((total > 0)[:, None], mean.to(before) - before, 0)

@@ -1,4 +1,4 @@
-"""How the changes of a cluster's members become the change of its model."""
+"""Settings for averaging the model changes of the members of a cluster."""
 
 from __future__ import annotations
 
@@ -13,24 +13,33 @@ ClientWeight = Literal["uniform", "samples"]
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(OptionGroup):
-    """How the changes of a cluster's members become the change of its model. None: as the method's paper does."""
+    """Average of the model changes of a cluster's members; None: as in the paper of the method.
+
+    Example:
+        >>> from coterie.methods import IFCA, Averaging
+        >>> method = IFCA(clusters=2, averaging=Averaging(client_weight="samples", combine="median"))
+        >>> method.averaging.robust
+        True
+    """
 
     over: Literal["members", "all", "responsibility"] | None = option(
         None,
-        "divide a cluster's summed changes by the weight of its members, or of all clients; responsibility: weigh a "
-        "client's change by what the cluster counts for it (with hard clusters: members, by samples)",
+        "divide a cluster's summed changes by the weight of its members, or of all clients; responsibility: weight a "
+        "client's change by its weight of the cluster (for hard clusters: members, weighted by samples)",
         name="averaging",
     )
-    client_weight: ClientWeight | None = option(None, "whether a client counts once (uniform) or n_i times (samples)")
+    client_weight: ClientWeight | None = option(
+        None, "weight of a client in an average: 1 (uniform) or its number of samples (samples)"
+    )
     divide_by: Literal["answered", "federation"] | None = option(
         None,
-        "with averaging=all: divide by the weight of the clients that answered, or of the whole federation",
+        "with averaging=all: divide by the weight of the clients that replied, or of the whole federation",
         needs="averaging=all",
     )
     combine: Combine = option(
         Mean(),
-        "how the changes of a cluster's members are combined: their mean, or a robust alternative, for which every "
-        "client counts once: median, trimmed:share=0.1, krum:attackers=1,keep=1",
+        "average of the changes of a cluster's members: mean, or a robust alternative with equal weights of all "
+        "clients: median, trimmed:share=0.1, krum:attackers=1,keep=1",
     )
 
     def __post_init__(self) -> None:
@@ -38,13 +47,17 @@ class Averaging(OptionGroup):
 
     @property
     def robust(self) -> bool:
-        """Whether a cluster's change is something else than its members' mean."""
+        """Whether a robust alternative replaces the mean."""
         return not isinstance(self.combine, Mean)
 
     def filled(self, default: Averaging) -> Averaging:
-        """Return the same with what is None taken from `default`.
+        """Return the settings with defaults instead of None.
 
-        With a robust combination every client counts once by default, since n_i is only what a client claims.
+        For a robust alternative to the mean, all clients have the same weight by default, since clients could report
+        false numbers of samples.
+
+        Args:
+            default: Default settings of the method.
         """
         weight = "uniform" if self.robust else default.client_weight
         return replace(
@@ -55,7 +68,7 @@ class Averaging(OptionGroup):
         )
 
     def for_hard_clusters(self) -> Averaging:
-        """Return the same where a client has one cluster: its responsibility there is 1."""
+        """Return the settings for hard clusters, where the weight of a client's cluster is 1."""
         if self.over != "responsibility":
             return self
         return replace(self, over="members", client_weight="samples")

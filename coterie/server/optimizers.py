@@ -1,18 +1,23 @@
-"""Server optimizers: how the mean change of a cluster's members moves the cluster's model.
+"""Server optimizers: update of a cluster's model by the mean change of its members.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: "Adaptive federated optimization", ICLR 2021 (FedOpt).
 
-The mean change Delta of a cluster takes the place of a gradient (of opposite sign). Every cluster of every restart has
-moments of its own. They are arrays of the server state with declared axes, so they follow splits and merges, the choice
-of the best restart and checkpoints like any other array. A cluster that no client trained in a round keeps its model
+The negative mean change of a cluster (-Delta) replaces the gradient. Every cluster of every restart has separate
+moments. They are arrays of the server state with declared axes, so that splits, merges, the selection of the best
+restart and checkpoints handle them like any other array. A cluster that no client trained in a round keeps its model
 and its moments.
+
+Example:
+    >>> from coterie.methods import IFCA, ServerAdam
+    >>> IFCA(clusters=2, server=ServerAdam(lr=0.01)).server.lr
+    0.01
 
 ================== =======================================================================================
 symbol             meaning
 ================== =======================================================================================
 Delta              mean change of the members' models in this round
 x                  model of the cluster
-m, v               first and second moment, entry by entry
+m, v               first and second moment of each parameter
 eta, tau           learning rate and adaptivity of the server: `lr`, `tau`
 beta_1, beta_2     decay of the moments: `beta1`, `beta2`
 ================== =======================================================================================
@@ -36,14 +41,17 @@ from coterie.errors import ConfigError
 from coterie.options import Option, OptionGroup
 
 Moments = Mapping[str, StateArray]
-"""Moments by name: `momentum/weight` is the momentum of the parameter `weight`."""
+"""Moments by name; `momentum/weight` is the momentum of the parameter `weight`."""
 
 MOMENTS = "server-optimizer/"
-"""Prefix of the moments in the server state."""
+"""Prefix of the names of moments in the server state."""
 
 
 class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
-    """Moves the models of all clusters by the mean changes of their members. Without any state of its own."""
+    """Base class of server optimizers, which update the models of all clusters by the mean changes of their members.
+
+    An optimizer is an immutable value; its moments are stored in the server state.
+    """
 
     @property
     @abstractmethod
@@ -52,7 +60,7 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
 
     @classmethod
     def group_options(cls, default: Any) -> tuple[Option, ...]:
-        """`server_lr` and `server_optimizer`."""
+        """Return the options `server_lr` and `server_optimizer`."""
         return (replace(SERVER_LR, default=default.lr), SERVER_OPTIMIZER)
 
     @classmethod
@@ -62,23 +70,20 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
         return optimizer if lr is None else replace(optimizer, lr=lr)
 
     def to_group(self, default: Any) -> dict[str, Any]:
-        """Plain SGD is not named where it is the default."""
+        """Return the options that describe the optimizer, without its name if it is plain SGD by default."""
         plain = self.plain_lr is not None and default.plain_lr is not None
         named = {} if plain else {SERVER_OPTIMIZER.name: self}
         return {SERVER_LR.name: self.lr, **named}
 
     @property
     def plain_lr(self) -> float | None:
-        """Learning rate if a step is nothing but `lr` times the mean change, and there are no moments; else None.
-
-        The server then multiplies sums by lr / mass at once and needs no `step`.
-        """
+        """Learning rate if a step is exactly `lr` times the mean change without moments; else None."""
         return None
 
     @property
     @abstractmethod
     def starts(self) -> Mapping[str, float]:
-        """Names of the moments of a parameter, with the value of every entry before the first step."""
+        """Names of the moments of a parameter, with their initial values."""
 
     @abstractmethod
     def update(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -86,14 +91,14 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
 
         Args:
             change: Mean change of one parameter, (B, ...).
-            moments: Moments of that parameter by the names in `starts`, in the shape of `change`.
+            moments: Moments of the parameter by the names in `starts`, in the shape of `change`.
         """
 
     def init(self, clusters: Clusters) -> dict[str, StateArray]:
-        """Return the moments of the clusters' own parameters before the first step.
+        """Return the initial moments of the clusters' parameters, with the axes (restart, cluster, ...).
 
-        Their axes are (restart, cluster, ...), and they are inherited in a regroup: a child copies its parent, a merge
-        averages its parents by their numbers of clients, a cluster without parents starts afresh.
+        In a regroup, a child copies the moments of its parent, a merge averages those of its parents by their numbers
+        of clients, and a cluster without parents has initial moments.
         """
         return {
             f"{moment}/{name}": StateArray(
@@ -106,7 +111,7 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
         }
 
     def init_shared(self, shared: Params) -> dict[str, StateArray]:
-        """Return the moments of parameters {name: (R, ...)} that all clusters share, before the first step."""
+        """Return the initial moments of parameters that all clusters share, {name: (R, ...)}."""
         return {
             f"{moment}/{name}": StateArray(torch.full_like(p, start), ("restart", *(None,) * (p.dim() - 1)))
             for name, p in shared.items()
@@ -117,11 +122,10 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
         """Return the amounts to add to the models, and the new moments.
 
         Args:
-            mean_change: Mean change of the members of every cluster, {name: (R K, ...)}; {name: (R, ...)} of shared
-                parameters. Rows that are not reached may hold anything.
-            reached: Whether at least one client trained the model, (R K,) or (R,). Rows that are not reached get zeros,
-                and their moments stay.
-            moments: The moments that `init` or the step before returned.
+            mean_change: Mean change of each cluster, {name: (R K, ...)}, or of shared parameters, {name: (R, ...)}.
+            reached: Whether at least one client trained the model, (R K,) or (R,). Other models and their moments stay
+                unchanged.
+            moments: Moments as returned by `init` or by the previous step.
         """
         added, after = {}, {}
         for name, change in mean_change.items():
@@ -139,10 +143,10 @@ class ServerOptimizer(Registered, OptionGroup, ABC, family="server optimizer"):
 @register("sgd")
 @dataclass(frozen=True)
 class ServerSGD(ServerOptimizer):
-    """Stochastic gradient descent on the server, with momentum on request; `lr=1` is federated averaging.
+    """Stochastic gradient descent on the server with optional momentum; `lr=1` without momentum is federated averaging.
 
     b <- momentum b + Delta; x <- x + lr b, or with `nesterov` x <- x + lr (Delta + momentum b). This is
-    `torch.optim.SGD` with -Delta in place of the gradient, and FedAvgM of the literature.
+    `torch.optim.SGD` with the gradient -Delta, known as FedAvgM.
 
     Raises:
         ConfigError: if a setting is out of range.
@@ -151,9 +155,9 @@ class ServerSGD(ServerOptimizer):
     lr: float = 1.0
     """Learning rate of the server (eta)."""
     momentum: float = 0.0
-    """Part of the momentum b that remains after a round; at least 0 and below 1."""
+    """Momentum factor, at least 0 and below 1."""
     nesterov: bool = False
-    """Whether to look ahead by one step of the momentum; needs a positive momentum."""
+    """Whether to use Nesterov momentum; needs a positive momentum."""
 
     def __post_init__(self) -> None:
         _check_lr(self.lr)
@@ -179,23 +183,23 @@ class ServerSGD(ServerOptimizer):
 
 @dataclass(frozen=True)
 class _Adaptive(ServerOptimizer):
-    """Optimizers that divide the first moment by the root of the second.
+    """Base class of optimizers that divide the first moment by the square root of the second one.
 
-    m <- beta_1 m + (1 - beta_1) Delta; v by the subclass; x <- x + lr m / (sqrt(v) + tau). As in algorithm 2 of FedOpt,
-    m starts at 0, v at tau^2, and there is no correction of their bias.
+    m <- beta_1 m + (1 - beta_1) Delta; v is defined by the subclass; x <- x + lr m / (sqrt(v) + tau). As in algorithm 2
+    of FedOpt, the initial moments are m = 0 and v = tau^2, and there is no bias correction.
 
     Raises:
         ConfigError: if a setting is out of range.
     """
 
     lr: float = 0.01
-    """Learning rate of the server (eta): about the largest move of a single parameter in a round."""
+    """Learning rate of the server (eta): approximate maximum change of a single parameter in a round."""
     beta1: float = 0.9
-    """Part of the first moment m that remains after a round; at least 0 and below 1."""
+    """Decay rate of the first moment, at least 0 and below 1."""
     beta2: float = 0.99
-    """Part of the second moment v that remains after a round; at least 0 and below 1."""
+    """Decay rate of the second moment, at least 0 and below 1."""
     tau: float = 1e-3
-    """Degree of adaptivity: changes much smaller than this are scaled by lr / tau, much larger ones to about lr."""
+    """Degree of adaptivity: much smaller changes are multiplied by lr / tau, much larger ones become about lr."""
 
     def __post_init__(self) -> None:
         _check_lr(self.lr)
@@ -210,7 +214,7 @@ class _Adaptive(ServerOptimizer):
 
     @abstractmethod
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
-        """Return the new second moment from the old one and the square of the mean change."""
+        """Return the new second moment, given the old one and the square of the mean change."""
 
     def update(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
         first = self.beta1 * moments["first"] + (1 - self.beta1) * change
@@ -230,9 +234,9 @@ class ServerAdam(_Adaptive):
 @register("yogi")
 @dataclass(frozen=True)
 class ServerYogi(_Adaptive):
-    """FedYogi: the second moment moves by a bounded amount, v <- v - (1 - beta_2) Delta^2 sign(v - Delta^2).
+    """FedYogi: the second moment changes additively, v <- v - (1 - beta_2) Delta^2 sign(v - Delta^2).
 
-    It decreases more slowly than that of Adam after rounds of small changes.
+    After rounds with small changes, it decreases more slowly than that of Adam.
     """
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
@@ -249,15 +253,15 @@ def _check_decay(name: str, value: float) -> None:
         raise ConfigError(f"{name} must be at least 0 and below 1, got {value}")
 
 
-SERVER_LR = Option("server_lr", float, "learning rate of the server: factor on the averaged change", above=0)
+SERVER_LR = Option("server_lr", float, "learning rate of the server: factor of the mean change", above=0)
 SERVER_OPTIMIZER = Option(
     "server_optimizer",
     ServerOptimizer,
-    "server optimizer of every cluster: sgd:momentum=0.9, adam:lr=0.01, yogi:lr=0.01 (FedOpt); by default plain sgd",
+    "server optimizer: sgd:momentum=0.9, adam:lr=0.01, yogi:lr=0.01 (FedOpt); by default sgd without momentum",
 )
 
 
-# ---- moving the models of a state --------------------------------------------------------------------------------
+# ---- update of the models of a state -----------------------------------------------------------------------------
 
 
 class MeanChange(Protocol):
@@ -265,15 +269,15 @@ class MeanChange(Protocol):
 
     @property
     def params(self) -> Params:
-        """Mean change of the parameters of every cluster, {name: (R K, ...)}; zeros where no client contributed."""
+        """Mean change of each cluster's parameters, {name: (R K, ...)}; zeros if no client contributed."""
 
     @property
     def reached(self) -> Tensor:
-        """Whether a client contributed to the cluster, (R K,)."""
+        """Whether at least one client contributed to each cluster, (R K,)."""
 
     @property
     def body(self) -> Params:
-        """Mean change of the shared body, {name: (R, ...)}; empty if there is none, or if it was not trained."""
+        """Mean change of the shared body, {name: (R, ...)}; empty if there is none or it was not trained."""
 
     @property
     def overall(self) -> Params:
@@ -281,16 +285,16 @@ class MeanChange(Protocol):
 
 
 def move_models(optimizer: ServerOptimizer, state: ServerState, change: MeanChange, rate: float = 1.0) -> ServerState:
-    """Return the state with all models moved by a step of the server optimizer, and with its new moments.
+    """Return the state after a step of the server optimizer, with new models and moments.
 
-    The moments are added to the state in the first step. The shared body and the overall model have moments of their
-    own; they move if a client contributed to any cluster of their restart.
+    The moments are added to the state in the first step. The shared body and the overall model have separate moments;
+    they are updated if a client contributed to any cluster of their restart.
 
     Args:
         optimizer: The server optimizer.
-        state: The state whose models the clients trained.
+        state: State with the models that the clients trained.
         change: Mean changes of the models.
-        rate: Factor on the mean changes: the learning rate of the round if clients sent gradients.
+        rate: Factor of the mean changes: the learning rate of the round if clients sent gradients.
     """
     lr = optimizer.plain_lr
     if lr is not None:
@@ -316,7 +320,7 @@ def _scaled(changes: Params, factor: float) -> Params:
 
 
 def _plus(clusters: Clusters, added: Mapping[str, Params]) -> Clusters:
-    """Return the clusters with these amounts added to their parts."""
+    """Return the clusters with these amounts added to their parameters."""
 
     def moved(part: str, params: Params) -> Params:
         return {name: p + added[part][name].to(p) if name in added[part] else p for name, p in params.items()}
@@ -330,7 +334,7 @@ def _plus(clusters: Clusters, added: Mapping[str, Params]) -> Clusters:
 
 
 def _moments_of(optimizer: ServerOptimizer, state: ServerState) -> dict[str, Moments]:
-    """Return the moments in the state, or those before the first step, of every part of the models."""
+    """Return the moments of each part of the models, from the state or, before the first step, initial ones."""
     clusters = state.clusters
     moments: dict[str, Moments] = {
         "params": optimizer.init(clusters),

@@ -1,4 +1,4 @@
-"""Robust aggregation within clusters, where some members may send anything."""
+"""Robust aggregation within clusters in the presence of attackers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,35 @@ from coterie.server.combine import Combine
 
 
 def robust_sums(combine: Combine, clusters: Clusters, changes: Changes) -> Slotted:
-    """Return the sums whose means are the robust changes: as if every member had made the robust change.
+    """Return sums whose means are the robust averages of the changes.
 
-    A change that is not finite, in one of several restarts, does not count.
+    Changes that are not finite, as in a diverged restart, are ignored.
+
+    Args:
+        combine: Robust alternative to the mean.
+        clusters: Models that the clients received.
+        changes: Changes by single clients.
     """
     count = clusters.restarts * clusters.K
     by_id = torch.tensor(sorted(range(len(changes.clients)), key=lambda i: changes.clients[i]))
     slots, vectors = changes.slots[by_id].flatten(), changes.vectors[by_id].flatten(0, 1)
-    sound = vectors.isfinite().all(dim=1)
+    finite = vectors.isfinite().all(dim=1)
     total = torch.zeros(count, vectors.shape[1], dtype=vectors.dtype)
-    members = torch.bincount(slots[sound], minlength=count)
+    members = torch.bincount(slots[finite], minlength=count)
     for slot in members.nonzero().flatten().tolist():
-        total[slot] = members[slot] * combine.server_centre(vectors[sound & (slots == slot)])
+        total[slot] = members[slot] * combine.server_centre(vectors[finite & (slots == slot)])
     arrays = {f"change/{name}": value for name, value in unflat(total, clusters.params).items()}
     return Slotted(torch.arange(count), arrays | {"mass": members.double()}, members)
 
 
 def too_few(combine: Combine, clusters: Clusters, reply: Reply) -> tuple[Note, ...]:
-    """Return a note for the record where clusters had too few members that answered."""
+    """Return a note for the record if clusters had too few members that replied.
+
+    Args:
+        combine: Robust alternative to the mean.
+        clusters: Models that the clients received.
+        reply: Merged reply of the clients.
+    """
     if not combine.robust:
         return ()
     slots = reply.rows["cluster"].cpu() + torch.arange(clusters.restarts) * clusters.K
@@ -39,12 +50,12 @@ def too_few(combine: Combine, clusters: Clusters, reply: Reply) -> tuple[Note, .
         return ()
     return (
         Note(
-            f"combine={combine.name} takes {combine.least} members or more, so {combine.below} was taken for "
+            f"combine={combine.name} needs at least {combine.least} members, so {combine.below} was used for "
             f"{', '.join(short)}"
         ),
     )
 
 
 def _named(slot: int, clusters: Clusters) -> str:
-    start = f" of start {slot // clusters.K}" if clusters.restarts > 1 else ""
-    return f"cluster {slot % clusters.K}{start}"
+    restart = f" of restart {slot // clusters.K}" if clusters.restarts > 1 else ""
+    return f"cluster {slot % clusters.K}{restart}"

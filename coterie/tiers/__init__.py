@@ -1,4 +1,4 @@
-"""The four choices that define a clustered method: objective, assignment, procedure, distance. (Guo, Tang, Lin 2025)
+"""The four choices (Guo, Tang, Lin 2025) that define a clustered method: objective, assignment, procedure, distance.
 
 The name of a member's method starts with the side it runs on: `client_` next to the data, `server_` without it. To add
 a member, derive from `Objective`, `AssignmentRule`, `ProcedureStep` or `Distance` and decorate it with

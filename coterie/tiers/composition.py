@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from coterie.client.tasks.introduce import Introduce
-from coterie.client.tasks.introduce_halves import IntroduceHalves
 from coterie.client.tasks.local_round import LocalRound
+from coterie.client.tasks.onboarding import Onboarding
+from coterie.client.tasks.onboarding_halves import OnboardingHalves
 from coterie.errors import ConfigError
 from coterie.learners.local_training import FullBatch, LocalTraining
 from coterie.privacy.mechanism import Privacy
@@ -138,15 +138,15 @@ class Tiers:
         """Whether clients describe themselves by halves of their samples, and the server keeps each description."""
         return any(step.by_halves for step in self.procedure.steps)
 
-    def onboarding_task(self, seed: int) -> Introduce | IntroduceHalves:
+    def onboarding_task(self, seed: int) -> Onboarding | OnboardingHalves:
         """Return the task by which a client describes itself: one epoch on a model that the seed determines.
 
         With halves, clients train `HALF_STEPS` steps instead, because one epoch of a single step from an untrained
         model carries too little information.
         """
         if self.onboards_by_halves:
-            return IntroduceHalves(self.local.without_prox(HALF_STEPS), seed)
-        return Introduce(self.local.without_prox().one_pass(), seed)
+            return OnboardingHalves(self.local.without_prox(HALF_STEPS), seed)
+        return Onboarding(self.local.without_prox().one_pass(), seed)
 
     def reveals(self) -> Mapping[str, str]:
         """Return the rows of all replies of the rounds, and what each reveals to the server about a client."""

@@ -24,7 +24,14 @@ NO_DIRECTION = 1e-12
 @register("update-cosine")
 @dataclass(frozen=True)
 class UpdateCosine(Distance):
-    """1 - cos of two clients' updates. (CFL)"""
+    """1 - cos of two clients' updates. (CFL)
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import UpdateCosine
+        >>> UpdateCosine().server_pairwise({"own_change": torch.tensor([[1.0, 0.0], [0.0, 2.0]])}).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
 
     needs: ClassVar[Needs] = "updates"
     reveals: ClassVar[dict[str, str]] = {"change": "the update of the models it trained"}
@@ -96,6 +103,12 @@ class Parameters(Distance):
 
     Members of a cluster start from the same model, so the distance of their updates is that of their parameters. It
     depends on the model, the step size and the local work; thresholds of other distances do not apply.
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import Parameters
+        >>> Parameters().server_pairwise({"own_change": torch.tensor([[3.0, 0.0], [0.0, 4.0]])}).tolist()
+        [[0.0, 5.0], [5.0, 0.0]]
     """
 
     needs: ClassVar[Needs] = "updates"
@@ -115,6 +128,12 @@ class FeatureNorm(Distance):
 
     A length shows how strongly features respond but not their direction, so clients whose classes are swapped are at
     distance zero.
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import FeatureNorm
+        >>> FeatureNorm().server_pairwise({"feature_norm": torch.tensor([[5.0], [1.0]])}).tolist()
+        [[0.0, 4.0], [4.0, 0.0]]
     """
 
     weighted: bool = True
@@ -142,6 +161,12 @@ class LabelHistogram(Distance):
     This is the part of one client's labels that would have to change to make the shares equal. It is 1 if no class is
     common, and linear in the shares. The Hellinger distance takes square roots of the shares and would overweight a
     rare class that one of two small clients lacks by chance.
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import LabelHistogram
+        >>> LabelHistogram().server_pairwise({"class_counts": torch.tensor([[2.0, 2.0], [4.0, 0.0]])}).tolist()
+        [[0.0, 0.5], [0.5, 0.0]]
     """
 
     weighted: bool = True
@@ -212,8 +237,8 @@ class PrincipalAngles(Distance):
         """Return angles (b,) of bases (G, d, p) and (b, G, d, p): the sum for each part, averaged over common parts."""
         cosines = torch.linalg.svdvals(torch.einsum("gdp,bgdq->bgpq", one, others))
         ranks = torch.minimum(dimensions(one), dimensions(others))  # (b, G) number of principal angles
-        there = torch.arange(self.p) < ranks[..., None]
-        sums = torch.where(there, degrees(cosines), 0.0).sum(dim=2)
+        valid = torch.arange(self.p) < ranks[..., None]
+        sums = torch.where(valid, degrees(cosines), 0.0).sum(dim=2)
         both = (ranks > 0).sum(dim=1)
         return torch.where(both > 0, sums.sum(dim=1) / both.clamp_min(1), 90.0 * self.p)
 

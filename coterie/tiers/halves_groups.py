@@ -47,12 +47,12 @@ class GroupByHalves(ProcedureStep):
     def server_propose(self, view: View) -> Regroup | None:
         if "anchor" not in view.rows or not len(view.answered):
             return None
-        told = view.state.arrays[HALF_ROWS].value.double().numpy()
-        places = np.flatnonzero(told[:, 0] > 0)
+        sent = view.state.arrays[HALF_ROWS].value.double().numpy()
+        places = np.flatnonzero(sent[:, 0] > 0)
         places = places[np.argsort(view.hashes[places], kind="stable")]
-        counted = self._counted(view, told, places)
+        counted = self._counted(view, sent, places)
         view.statistics.extend(test.statistic for test in counted.tests)
-        first, second = np.split(told[places, 1:], 2, axis=1)
+        first, second = np.split(sent[places, 1:], 2, axis=1)
         points = directions(directions(first) + directions(second))
         before = view.choice.numpy()[places]
         groups = np.unique(before[before >= 0])
@@ -61,13 +61,13 @@ class GroupByHalves(ProcedureStep):
             return self._grouped_anew(view, places, points, K, counted.tests)
         return self._joined(view, places, points, groups)
 
-    def _counted(self, view: View, told: Floats, places: Positions) -> CountedByHalves:
+    def _counted(self, view: View, sent: Floats, places: Positions) -> CountedByHalves:
         """Return the number of groups that tests find among the clients at these positions that have two halves."""
-        halves = np.split(told[:, 1:], 2, axis=1)
+        halves = np.split(sent[:, 1:], 2, axis=1)
         both = places[np.all([(half[places] != 0).any(axis=1) for half in halves], axis=0)]
         both = both[lowest_keys(view.hashes[both], self.most)]
         rate = self.rate * 6 / (math.pi * (view.round + 1)) ** 2
-        return count_by_halves(halves[0][both], halves[1][both], told[both, 0], rate)
+        return count_by_halves(halves[0][both], halves[1][both], sent[both, 0], rate)
 
     @staticmethod
     def _grouped_anew(view: View, places: Positions, points: Floats, K: int, tests: Sequence[SplitTest]) -> Regroup:

@@ -117,8 +117,10 @@ class Joint(Objective):
         assert z is not None
         if self.gaussians is None:
             return losses if "means" not in common else losses - log_density(z, common).to(losses)
-        apart = self._apart(block, z, losses.shape[2]) if "means" not in common else log_density(z, common)
-        return (losses[..., None, :] - apart[..., None].to(losses)).flatten(3)
+        log_densities = (
+            self._random_directions(block, z, losses.shape[2]) if "means" not in common else log_density(z, common)
+        )
+        return (losses[..., None, :] - log_densities[..., None].to(losses)).flatten(3)
 
     def client_prior(self, weights: Tensor, z: Tensor | None, common: Params, K: int) -> Tensor:
         if "means" not in common:
@@ -151,9 +153,9 @@ class Joint(Objective):
             return {}
         moments = kept["moments"]
         width = (moments.shape[-1] - 1) // 2
-        everything = moments.sum(dim=1, keepdim=True)
+        pooled_moments = moments.sum(dim=1, keepdim=True)
         mean, variance = _gaussian(moments, width)
-        pooled_mean, pooled = _gaussian(everything, width)
+        pooled_mean, pooled = _gaussian(pooled_moments, width)
         # the lower limit of an input that never varies comes from the other inputs
         floor = VARIANCE_FLOOR * torch.maximum(pooled, VARIANCE_FLOOR * pooled.mean(dim=-1, keepdim=True))
         empty = moments[..., :1] <= 0
@@ -162,15 +164,15 @@ class Joint(Objective):
             "variances": torch.where(empty, pooled, torch.maximum(variance, floor)).clamp_min(1e-12),
         }
 
-    def _apart(self, block: Block, z: Tensor, restarts: int) -> Tensor:
+    def _random_directions(self, block: Block, z: Tensor, restarts: int) -> Tensor:
         """Return the log-density (B, n, R, G), 0 or -inf, before there are Gaussians.
 
         Each sample belongs to the one of G random directions from its client's mean in which it lies. Gaussians that
         start equal would stay equal.
         """
         random = generator(key_for(self.seed, Purpose.EMBEDDING, 1))
-        ways = torch.from_numpy(random.standard_normal((restarts, self.gaussians or 1, z.shape[2]))).to(z)
-        along = torch.einsum("bnd,rgd->bnrg", z - block.mean(z)[:, None], ways)
+        directions = torch.from_numpy(random.standard_normal((restarts, self.gaussians or 1, z.shape[2]))).to(z)
+        along = torch.einsum("bnd,rgd->bnrg", z - block.mean(z)[:, None], directions)
         return torch.full_like(along, -torch.inf).scatter(3, along.argmax(dim=3, keepdim=True), 0)
 
     def client_embed(self, learner: Learner, x: Tensor) -> Tensor:

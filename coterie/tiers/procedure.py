@@ -159,7 +159,15 @@ class SplitByNorm(ProcedureStep):
 @register("split-by-gap")
 @dataclass(frozen=True)
 class SplitByGap(ProcedureStep):
-    """HCFL+: splits the cluster with the largest distance inside if it exceeds the mean distance there by `rho`."""
+    """HCFL+: splits the cluster with the largest distance inside if it exceeds the mean distance there by `rho`.
+
+    Example:
+        >>> from coterie.methods import Tiered
+        >>> from coterie.tiers import SplitByGap, UpdateCosine
+        >>> method = Tiered(procedure=(SplitByGap(rho=0.3),), distance=UpdateCosine())
+        >>> method.tiers().adapts
+        True
+    """
 
     rho: float
     """Smallest difference of the largest and the mean distance between members that leads to a split."""
@@ -204,12 +212,12 @@ class RemoveUnclaimed(ProcedureStep):
     removes: ClassVar[bool] = True
 
     def server_propose(self, view: View) -> Regroup | None:
-        sizes, young = view.sizes(), view.ages() < self.grace
-        claimed = [k for k in range(view.K) if sizes[k] > 0 or young[k] or view.shares_first_rank(k)]
+        sizes, too_young = view.sizes(), view.ages() < self.grace
+        claimed = [k for k in range(view.K) if sizes[k] > 0 or too_young[k] or view.shares_first_rank(k)]
         if len(claimed) == view.K or not claimed:
             return None
-        gone = sorted(set(range(view.K)) - set(claimed))
-        why = f"no client gives {', '.join(map(str, gone))} its largest weight"
+        removed = sorted(set(range(view.K)) - set(claimed))
+        why = f"no client gives {', '.join(map(str, removed))} its largest weight"
         return Regroup(tuple(NewCluster((k,)) for k in claimed), "remove", why)
 
 

@@ -75,9 +75,9 @@ def calibrated(
 
 def _check_not_private(settings: RunSettings) -> None:
     """Check that a run without privacy has no options of private runs."""
-    odd = next((name for name in sorted(PRIVACY_OPTIONS) if getattr(settings, name) is not None), None)
-    if odd is not None:
-        raise ConfigError(f"{odd} applies to private runs, but privacy is not set: set privacy=local or central")
+    misplaced = next((name for name in sorted(PRIVACY_OPTIONS) if getattr(settings, name) is not None), None)
+    if misplaced is not None:
+        raise ConfigError(f"{misplaced} applies to private runs, but privacy is not set: set privacy=local or central")
 
 
 def _check_amounts(settings: RunSettings, method: str, sends_choice: bool) -> None:

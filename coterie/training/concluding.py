@@ -357,12 +357,12 @@ def _by_loss(plan: Plan, state: ServerState) -> FinalAssignment:
     trained = np.where(reported >= 0, reported, chosen)
     if plan.tiers.assignment.keeps:  # clients that have a cluster stay in it
         chosen = trained
-    mine, before = (np.take_along_axis(known, each[:, :, None], axis=2)[:, :, 0] for each in (chosen, trained))
+    chosen_losses, before = (np.take_along_axis(known, each[:, :, None], axis=2)[:, :, 0] for each in (chosen, trained))
     with np.errstate(over="ignore"):
-        losses, last = (np.average(each, axis=0, weights=sizes) for each in (mine, before))
+        losses, last = (np.average(each, axis=0, weights=sizes) for each in (chosen_losses, before))
     restart = best_restart(torch.from_numpy(losses))
     own[rows] = torch.from_numpy(chosen[:, restart])
-    unfit = positions[~np.isfinite(mine[:, restart])]
+    unfit = positions[~np.isfinite(chosen_losses[:, restart])]
     return FinalAssignment(positions, own, restart, losses, unfit=unfit, trained=float(last[restart]))
 
 

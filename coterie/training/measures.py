@@ -619,11 +619,11 @@ def measure(
         ConfigError: if the name is taken by another function. The same function may be added again, for example when a
             notebook cell runs twice.
 
-    Example:
-        >>> import coterie
-        >>> @coterie.measure("largest_share", label="largest share", description="share of clients in one cluster")
-        ... def largest_share(now):
-        ...     return max(now.sizes) / sum(now.sizes)
+    Example::
+
+        @coterie.measure("largest_share", label="largest share", description="share of clients in the largest cluster")
+        def largest_share(now):
+            return max(now.sizes) / sum(now.sizes)
     """
 
     def add(compute: Compute) -> Compute:

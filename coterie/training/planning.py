@@ -23,7 +23,7 @@ from coterie.diagnosis.diagnose import diagnose
 from coterie.diagnosis.values import Diagnosis
 from coterie.engines.attacks import Attack, AttackedGroup, ModelAttack, attackers_of, read_attack, with_false_labels
 from coterie.engines.in_process import InProcess
-from coterie.engines.remote import PLACES, RemoteClients
+from coterie.engines.remote import SIMULATION_OPTIONS, RemoteClients
 from coterie.engines.sequential import Sequential
 from coterie.engines.simulated import Simulated
 from coterie.errors import ConfigError, shown, unknown_name
@@ -37,7 +37,7 @@ from coterie.methods.run import Initializer, Run
 from coterie.methods.settings import MOST_ROUNDS, PRIVACY_OPTIONS, RUN_OPTIONS, USUAL_ROUNDS, RunSettings
 from coterie.options import AUTO, check_all, from_options, options_of, plain_options, to_options, without_effect
 from coterie.plugins.loading import knows, load_installed
-from coterie.privacy.noise import Keyed
+from coterie.privacy.noise import SeededNoise
 from coterie.tiers.compatibility import Mix, check_compatibility, check_shared_body
 from coterie.tiers.composition import Tiers
 from coterie.training.budget import calibrated, privacy_of
@@ -121,7 +121,7 @@ class Plan:
     @property
     def config(self) -> dict[str, Any]:
         """Content of config.toml, which is enough to repeat the run; options that depend on the data are `auto`."""
-        hidden = self.method.refuses | (PLACES if isinstance(self.data, RemoteClients) else frozenset())
+        hidden = self.method.refuses | (SIMULATION_OPTIONS if isinstance(self.data, RemoteClients) else frozenset())
         options = self.method.to_options() | to_options(self.settings)
         if "clusters" in self.method.own_names():
             options["clusters"] = AUTO if self.tiers.K is None else self.tiers.K
@@ -248,7 +248,7 @@ def _prepared(
     settings = replace(settings, learner=chosen.spec, dtype=settings.dtype or dtype_name(chosen.dtype))
     if settings.privacy is not None:
         built = _without_questions(built, given)
-    built = built.for_learner(chosen).with_default_restarts(
+    built = built.for_learner(chosen).with_decided_init(
         chosen, len(data.clients), None if settings.rounds == AUTO else settings.rounds
     )
     _check_open(built, chosen)
@@ -343,7 +343,7 @@ def method_of_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]
 
 def _check_names(kind: type[Method], data: ClientDirectory, given: Mapping[str, Any]) -> None:
     """Check that this method, and a run of these clients, has all options."""
-    remote = sorted(PLACES & given.keys())
+    remote = sorted(SIMULATION_OPTIONS & given.keys())
     if remote and isinstance(data, RemoteClients):
         raise ConfigError(f"{remote[0]} applies to simulated clients only, but these are remote: leave it out")
     for name in given:
@@ -515,7 +515,7 @@ def _assembled(
         check_validation_split(data)
     federation = _federation(data, learner, settings, tiers)
     _check_resampling(tiers, rounds, federation)
-    noise = {"noise": Keyed(settings.seed)} if isinstance(federation, InProcess) else {}
+    noise = {"noise": SeededNoise(settings.seed)} if isinstance(federation, InProcess) else {}
     run = Run(
         data,
         learner,
@@ -601,7 +601,7 @@ def _check_rates(tiers: Tiers, settings: RunSettings) -> None:
 def _federation(data: ClientDirectory, learner: Learner, settings: RunSettings, tiers: Tiers) -> Federation:
     """Return the clients, local or remote, ready to be asked."""
     if isinstance(data, RemoteClients):
-        return data.reach(settings, tiers)
+        return data.connect(settings, tiers)
     assert isinstance(data, FederatedDataset)
     clients = _clients(data, learner, settings, tiers)
     return Sequential(clients) if settings.engine == "sequential" else Simulated(clients)
@@ -615,7 +615,7 @@ def _clients(data: FederatedDataset, learner: Learner, settings: RunSettings, ti
     keeps = tiers.assignment.keeps
     clients = ClientGroup.of(data, learner, dtype, device, settings.validation, settings.seed, keeps)
     memory = Memory(max(KEPT_AT_LEAST, clients.train.x.nbytes // KEPT_SHARE))
-    clients = replace(clients, noise=Keyed(settings.seed), memory=memory)
+    clients = replace(clients, noise=SeededNoise(settings.seed), memory=memory)
     if not isinstance(attack, ModelAttack):
         return clients
     if tiers.assignment.personal:

@@ -143,16 +143,16 @@ class _RowPredictor:
         self,
         rows: npt.NDArray[np.int64],
         samples: EncodedSamples,
-        whose: Mapping[str, Any],
+        model_of: Mapping[str, Any],
         cluster: int | None,
         certainty: float | None,
         placed: str,
     ) -> None:
-        """Predict the samples and store the values; `whose` are the arguments that choose the model."""
+        """Predict the samples and store the values; `model_of` are the arguments that choose the model."""
         if self.result.learner.classes is None:
-            predicted = self.result.predict(samples, **whose)
+            predicted = self.result.predict(samples, **model_of)
         else:
-            shares = self.result.predict_proba(samples, **whose)
+            shares = self.result.predict_proba(samples, **model_of)
             if self.probabilities is None:
                 self.probabilities = np.full((len(self.predicted), shares.shape[1]), np.nan)
             self.probabilities[rows] = shares

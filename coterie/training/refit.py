@@ -16,7 +16,7 @@ import torch
 from coterie.core.state import ServerState
 from coterie.evaluate.regression import ask_moments, design, newton_steps
 from coterie.learners.linear import as_linear
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 from coterie.methods.run import Run
 
 REFIT = "refit"

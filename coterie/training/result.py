@@ -739,10 +739,10 @@ class Result:
         values = _numbers(values, "labels")
         if classes is None:
             return tensor_of(values).to(next(iter(self.parameters[0].values())).dtype)
-        odd = values[(values < 0) | (values >= classes) | (values != np.floor(values))]
-        if len(odd):
+        invalid = values[(values < 0) | (values >= classes) | (values != np.floor(values))]
+        if len(invalid):
             raise InputError(
-                f"labels must be whole numbers from 0 to {classes - 1}, got {odd[0]}: number them as in training"
+                f"labels must be whole numbers from 0 to {classes - 1}, got {invalid[0]}: number them as in training"
             )
         return torch.from_numpy(values.astype(np.int64))
 

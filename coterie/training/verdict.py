@@ -254,8 +254,8 @@ def judge(data: HeldOut) -> Judgement:
     gains = {k: data.gain(k, best) for k in np.flatnonzero(finite).tolist()}
     chosen = 0
     if not finite[0] or gains[0].is_clear(CLEAR):
-        able = [k for k, gain in gains.items() if 0 < k < best and not gain.is_clear(LEVEL)]
-        chosen = next((k for k in able if not finite[0] or data.gain(0, k).is_clear(CLEAR)), best)
+        close = [k for k, gain in gains.items() if 0 < k < best and not gain.is_clear(LEVEL)]
+        chosen = next((k for k in close if not finite[0] or data.gain(0, k).is_clear(CLEAR)), best)
     behind, error = np.full(len(loss), np.inf), np.full(len(loss), np.nan)
     for k, gain in gains.items():
         behind[k], error[k] = gain.mean, gain.error

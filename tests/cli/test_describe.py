@@ -83,7 +83,7 @@ def test_a_name_of_two_families_is_described_twice(coterie):
 def test_settings_of_members_have_types_defaults_and_meanings():
     rows = {each.name: each for each in about.member_settings(about.members_called("split-by-norm")[0])}
     assert (rows["eps1"].default, rows["eps1"].values) == ("needed", "number")
-    assert rows["eps2"].meaning == "The largest member's norm must be above this."
+    assert rows["eps2"].meaning == "The norm of the largest member's update must be above this."
     assert rows["gate"].values == "number or none"
     rows = {each.name: each for each in about.member_settings(MiniBatch)}
     assert rows["optimizer"].values == "name of an optimizer"

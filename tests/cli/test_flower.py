@@ -148,7 +148,7 @@ WRONG = {
     "allowed=/no/such/list.toml": "list.toml",
     "schema=/no/such/form.json": "form.json",
     'schema={"classes": -1}': "classes",
-    "engine=simulated": "for simulated clients",
+    "engine=simulated": "applies to simulated clients only",
     "privacy=local": "budget",
     "learner=\udcff": "printable",
 }

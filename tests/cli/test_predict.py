@@ -174,7 +174,7 @@ def test_support_of_a_table_needs_its_target(coterie, tmp_path):
     (tmp_path / "more.csv").write_text("x,kind\n3,a\n")
     code, _, err = coterie("predict", "run", "--data", "more.csv", "--support", "more.csv")
     assert code == 2
-    assert "more.csv has no column 'score': new clients are assigned by labelled samples" in err
+    assert "more.csv has no column 'score': a new client is placed by labelled samples" in err
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_support_of_a_table_needs_its_target(coterie, tmp_path):
     ("arguments", "message"),
     [
         (["--data", "new.npz"], "ifca needs a few labelled samples to assign a new client"),
-        (["--data", "new.npz", "--client-id", "c33"], "client 'c33' was not in the training (near names: c3"),
+        (["--data", "new.npz", "--client-id", "c33"], "client 'c33' was not in the training data (near names: c3"),
         (["--data", "new.npz", "--cluster", "2"], "cluster must be 0 to 1, got 2"),
         (["--data", "new.npz", "--client-id", "c1", "--support", "labelled.npz"], "exclude each other"),
         (["--data", "new.npz", "--client-id", "c1", "--cluster", "0"], "exclude each other"),
@@ -221,7 +221,7 @@ def test_somebody_new_has_no_model_where_all_trained_alone(coterie, alone):
 def test_a_folder_without_a_run_is_refused(coterie):
     code, _, err = coterie("predict", "nowhere", "--data", "new.npz")
     assert (code, err.count("\n")) == (2, 1)
-    assert "nowhere is no run folder" in err
+    assert "nowhere is not a run folder" in err
 
 
 def test_predict_without_data_says_so(coterie, groups):

@@ -1,4 +1,4 @@
-"""The evidence that a client sends, by hand."""
+"""The task `Compare` by hand."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_ragged_clients_equal_a_plain_loop(learner, monkeypatch):
     np.testing.assert_allclose(reply.slotted["clusters"].arrays["score"].numpy(), score, atol=1e-12)
 
 
-def test_a_set_that_clients_share_is_read_once_and_some_clients_have_none(monkeypatch):
+def test_shared_held_out_samples_are_evaluated_once_and_may_be_missing(monkeypatch):
     train = shard(([1], [1]), ([1], [2]), ([1], [3]))
     test = shard(([1, 1], [0, 2]), ([1], [9]), ([1], [9]))
     shared = replace(test, starts=np.array([0, 0, 2]), stops=np.array([2, 2, 2]))

@@ -40,7 +40,7 @@ def test_mean_squared_error_and_loss_by_hand():
 def test_accuracy_by_hand():
     learner = make_learner("logistic:bias=false", Profile((1,), 2))
     models = Clusters({"weight": torch.tensor([[1.0], [-1.0]], dtype=torch.float64)}, 2)
-    # model 0 says 1 for x > 0: right for 1, 2 and -1, wrong for -3 -> 3/4; model 1 says the opposite: 1/4
+    # model 0 predicts 1 for x > 0: correct for 1, 2 and -1, wrong for -3 -> 3/4; model 1 predicts the opposite: 1/4
     one = (np.array([[1.0], [2.0], [-1.0], [-3.0]]), np.array([1, 1, 0, 1]))
     sent = Broadcast(0, models, each={"own": torch.tensor([0, 1])})
     reply = Evaluate().run(ClientGroup(learner, make_shard([one, one])), sent)
@@ -75,7 +75,7 @@ def test_training_losses_under_every_model_by_hand():
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_a_told_client_reports_its_own_training_loss_only(parts):
+def test_a_client_with_an_assigned_model_reports_only_its_training_loss(parts):
     data = [(np.array([[1.0], [2.0]]), np.array([1.0, 5.0]))] * 3
     sent = Broadcast(0, line_models(0, 2, 3), only=torch.tensor([[1], [0], [1]]))
     shard = make_shard(data)

@@ -1,4 +1,4 @@
-"""The client's half of moment descent against plain loops over pairs of samples."""
+"""Client side of moment descent against plain loops over pairs of samples."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_sign_comes_from_the_local_mean():
     assert moved == pytest.approx([-np.sqrt(24) / 2]), "the basis has no direction of its own"
 
 
-def test_below_the_floor_an_anchor_stays():
+def test_an_anchor_below_the_floor_does_not_move():
     moved, sigma = step(np.array([[1.0], [2.0]]), np.array([3.0, 4.0]), np.zeros(1), np.ones((1, 1)), floor=4.9)
     assert sigma == pytest.approx(np.sqrt(24))
     assert moved == pytest.approx([0.0])

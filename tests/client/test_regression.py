@@ -22,7 +22,7 @@ from coterie.learners import make_learner
 from tests.core.make import make_shard, regression_data
 
 SIZES = (1, 7, 23, 1, 20, 9, 21, 5, 40)
-OWN = (0, 2, 2, 3, 0, 2, 0, 3, 2)  # nobody is in cluster 1 of the four
+OWN = (0, 2, 2, 3, 0, 2, 0, 3, 2)  # cluster 1 of the four is empty
 SPECS = ("linear", "linear:bias=true", "linear:bias=true,degree=2,half=false")
 D = 3
 NO_MODELS = Broadcast(0, Clusters({}, K=1))
@@ -40,7 +40,7 @@ def models(spec: str) -> Clusters:
 
 
 def features(x: np.ndarray, spec: str) -> np.ndarray:
-    """phi of one sample, written out."""
+    """Return the features of one sample."""
     terms = list(x)
     if "degree=2" in spec:
         terms += [x[a] * x[b] for a, b in combinations_with_replacement(range(len(x)), 2)]
@@ -48,12 +48,12 @@ def features(x: np.ndarray, spec: str) -> np.ndarray:
 
 
 def coefficients(spec: str, clusters: Clusters) -> Clusters:
-    """The models as tasks are sent them."""
+    """Return the models in the form in which tasks receive them."""
     return Clusters({THETA: learner_of(spec).to_coefficients(clusters.params)}, clusters.K)
 
 
 def by_loop(data: list, clusters: Clusters, spec: str) -> dict[int, dict[str, np.ndarray]]:
-    """Every sum, one sample at a time."""
+    """Return all sums, computed sample by sample."""
     found: dict[int, dict[str, np.ndarray]] = {}
     for (x, y), k in zip(data, OWN, strict=True):
         theta = clusters.params["weight"][k].numpy()
@@ -154,7 +154,7 @@ def test_only_generalised_linear_models_have_them(work):
     shard = make_shard(regression_data((4,), D))
     other = make_learner("mlp", Profile((D,), None))
     sent = Broadcast(0, Clusters(other.start([1], torch.float32), 1), each={"own": torch.tensor([0])})
-    with pytest.raises(ConfigError, match="about linear and logistic regression, but the learner is mlp"):
+    with pytest.raises(ConfigError, match="need a linear or logistic model, but the learner is mlp"):
         work.run(ClientGroup(other, shard), sent)
 
 

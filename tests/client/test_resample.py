@@ -1,4 +1,4 @@
-"""Fresh samples in every round: disjoint, of equal size, drawn once, and a client's own affair."""
+"""Different samples in every round: disjoint parts of equal size, independent of other clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def samples(shard):
     return [shard.x[a:b, 0].tolist() for a, b in zip(shard.starts, shard.stops, strict=True)]
 
 
-def test_no_sample_is_met_twice_in_a_run():
+def test_no_sample_is_used_twice_in_a_run():
     seen = [[] for _ in SIZES]
     for t in range(ROUNDS):
         for part in fresh_parts(SHARD, 5, t, ROUNDS):
@@ -41,6 +41,6 @@ def test_the_subsets_equal_a_plain_loop():
             assert samples(training)[i] == order[(2 * t + 1) * size : (2 * t + 2) * size].tolist()
 
 
-def test_a_client_alone_draws_what_it_draws_among_others():
+def test_the_parts_of_a_client_do_not_depend_on_other_clients():
     alone = fresh_parts(SHARD.take(np.array([2])), 5, 1, ROUNDS)
     assert [samples(part)[0] for part in alone] == [samples(part)[2] for part in fresh_parts(SHARD, 5, 1, ROUNDS)]

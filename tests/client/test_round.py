@@ -1,4 +1,4 @@
-"""A local round for a whole shard against a slow loop over single clients."""
+"""A local round of a shard against a slow loop over clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def broadcast(clusters: Clusters, only: list | None = None, round_: int = 4) -> 
 
 
 def slow_round(data: list[Samples], clusters: Clusters, steps: int, weight: str, lr: float = 0.1) -> dict:
-    """Choose by mean loss, descend by hand, add up; everything in plain NumPy, for each restart."""
+    """Return the sums of a round in plain NumPy: choice by mean loss, gradient steps, sums, for each restart."""
     w, b = clusters.params["weight"].numpy(), clusters.params["bias"].numpy()
     S = len(b)
     out: dict = {
@@ -159,7 +159,7 @@ def test_one_cluster_needs_no_scores():
     np.testing.assert_allclose(reply.sums["loss"].numpy(), slow["loss"], **NEAR)
 
 
-def test_the_loss_of_mini_batches_is_taken_as_they_are_stepped_on():
+def test_the_loss_of_mini_batches_is_computed_before_each_step():
     """One client, all its samples in every batch: the mean of the losses before the two steps of a plain loop."""
     ((x, y),) = data = regression_data([4], D)
     clusters = random_clusters(1)
@@ -173,7 +173,7 @@ def test_the_loss_of_mini_batches_is_taken_as_they_are_stepped_on():
 
 
 @pytest.mark.parametrize(("K", "work", "scored"), [(1, BATCHES, 0), (1, TWO_STEPS, 6), (2, TWO_STEPS, 6)])
-def test_clients_are_scored_only_where_somebody_needs_it(K, work, scored, monkeypatch):
+def test_losses_are_computed_only_if_needed(K, work, scored, monkeypatch):
     counted: list[int] = []
     real = type(LINEAR).score
     monkeypatch.setattr(
@@ -183,7 +183,7 @@ def test_clients_are_scored_only_where_somebody_needs_it(K, work, scored, monkey
     assert sum(counted) == scored
 
 
-def test_one_cluster_chosen_and_one_cluster_given_have_the_same_loss():
+def test_a_chosen_and_an_assigned_cluster_have_the_same_loss():
     shard, sent, work = (
         make_shard(regression_data(SIZES, D)),
         broadcast(random_clusters(1)),
@@ -194,7 +194,7 @@ def test_one_cluster_chosen_and_one_cluster_given_have_the_same_loss():
     assert_same(chosen, given)
 
 
-def test_the_reply_names_the_ways_that_were_taken(monkeypatch):
+def test_the_reply_lists_the_computation_paths(monkeypatch):
     monkeypatch.setattr(blocks, "PADDING_BYTES", 0)  # a block for every size
     shard = make_shard(regression_data(SIZES, D))
     reply = local_round(LINEAR, shard, task(), broadcast(random_clusters()))
@@ -206,7 +206,7 @@ def test_the_reply_names_the_ways_that_were_taken(monkeypatch):
     assert replace(reply, paths=()).nbytes == reply.nbytes  # a note, no part of the message
 
 
-def test_a_told_client_works_on_what_it_was_told():
+def test_a_client_trains_its_assigned_model():
     data, clusters = regression_data([5, 5, 5], D), random_clusters(3)
     shard, slots = make_shard(data), [2, 0, 2]
     sent = broadcast(clusters, [[s] for s in slots])
@@ -220,19 +220,19 @@ def test_a_told_client_works_on_what_it_was_told():
 
 
 @pytest.mark.parametrize("work", [FullBatch(steps=2), BATCHES])
-def test_told_and_free_clients_work_side_by_side(work):
+def test_clients_with_and_without_assigned_models_can_be_combined(work):
     data, clusters = regression_data(SIZES, D), random_clusters(3)
     shard = make_shard(data)
     free = local_round(LINEAR, shard, task(), broadcast(clusters)).rows["cluster"].flatten().tolist()
-    told = [(k + 1) % 3 for k in free]  # not what they would choose themselves
-    only = [[told[i] if i % 2 else ALL] for i in range(len(SIZES))]
+    assigned = [(k + 1) % 3 for k in free]  # other clusters than they would choose
+    only = [[assigned[i] if i % 2 else ALL] for i in range(len(SIZES))]
     sent = broadcast(clusters, only)
     reply = local_round(LINEAR, shard, task(work), sent.to(np.arange(len(SIZES))))
-    assert reply.rows["cluster"].flatten().tolist() == [told[i] if i % 2 else free[i] for i in range(len(SIZES))]
+    assert reply.rows["cluster"].flatten().tolist() == [assigned[i] if i % 2 else free[i] for i in range(len(SIZES))]
     assert_same(reply, cut_in_parts(LINEAR, shard, task(work), sent, len(SIZES)))
 
 
-def test_told_clients_have_a_slot_in_each_lane():
+def test_assigned_clients_have_a_slot_in_each_restart():
     data, clusters = regression_data([5, 5], D), random_clusters(2, restarts=2)
     reply = local_round(LINEAR, make_shard(data), task(), broadcast(clusters, [[1, 2], [0, 3]]).to(np.arange(2)))
     assert reply.rows["cluster"].tolist() == [[1, 0], [0, 1]]
@@ -277,14 +277,14 @@ def test_a_rejection_does_not_depend_on_the_cut():
     assert_same(whole, cut_in_parts(LINEAR, shard, task(), sent, len(SIZES)))
 
 
-def test_everybody_rejected_leaves_nothing():
+def test_a_reply_without_accepted_clients_is_empty():
     data = [(x * 1e200, y) for x, y in regression_data([3, 4], D)]
     reply = local_round(LINEAR, make_shard(data), task(), broadcast(random_clusters()))
     assert (reply.clients, reply.rejected) == ((), ("c0", "c1"))
     assert len(reply.slotted["clusters"].slots) == 0
 
 
-def test_a_lane_that_fails_is_never_the_best():
+def test_a_failed_restart_is_never_the_best():
     clusters = random_clusters(1, restarts=2)
     clusters.params["weight"][1] *= 1e200
     reply = local_round(LINEAR, make_shard(regression_data([4, 4], D)), task(), broadcast(clusters))

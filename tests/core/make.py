@@ -1,4 +1,4 @@
-"""Small shards and blocks for tests, put together in the plainest way."""
+"""Small shards and blocks for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def names(count: int) -> list[str]:
 
 
 def make_shard(data: Sequence[Samples], ids: Sequence[str] | None = None) -> Shard:
-    """Clients one after the other in memory."""
+    """Return a shard of clients that are adjacent in memory."""
     ids = names(len(data)) if ids is None else list(ids)
     sizes = np.array([len(y) for _, y in data], dtype=np.int64)
     stops = np.cumsum(sizes)
@@ -29,7 +29,7 @@ def make_shard(data: Sequence[Samples], ids: Sequence[str] | None = None) -> Sha
 
 
 def make_block(data: Sequence[Samples], ids: Sequence[str] | None = None, width: int | None = None) -> Block:
-    """All clients in one block, rows past a client's size filled with its first sample."""
+    """Return one block of all clients; rows beyond a client's size repeat its first sample."""
     ids = names(len(data)) if ids is None else list(ids)
     sizes = np.array([len(y) for _, y in data], dtype=np.int64)
     width = int(sizes.max()) if width is None else width

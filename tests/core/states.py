@@ -38,7 +38,7 @@ RULES: list[RegroupRule] = [
 
 @st.composite
 def arrays(draw: st.DrawFn, K: int, restarts: int, clients: int) -> StateArray:
-    """An array with a random rule, random axes in a random order, and random entries."""
+    """Draw an array with a random rule, random axes in a random order, and random entries."""
     rule = draw(st.sampled_from(RULES))
     optional: list[Axis] = ["restart", "client", *(["cluster"] if isinstance(rule, Reset) else [])]
     named = {*rule.needs, *draw(st.sets(st.sampled_from(optional)))}
@@ -54,7 +54,7 @@ def arrays(draw: st.DrawFn, K: int, restarts: int, clients: int) -> StateArray:
 
 @st.composite
 def states(draw: st.DrawFn, restarts: int | None = None) -> ServerState:
-    """A state with some arrays of every kind, some restarts and clusters, and a body or an overall model."""
+    """Draw a state with arrays of every kind, restarts, clusters, and a body or an overall model."""
     K, clients = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     R = draw(st.integers(1, 3)) if restarts is None else restarts
     random = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
@@ -72,7 +72,7 @@ def states(draw: st.DrawFn, restarts: int | None = None) -> ServerState:
 
 @st.composite
 def events(draw: st.DrawFn, state: ServerState) -> RegroupEvent:
-    """A random mixture of splits, merges, removals and newborn clusters, hard or soft."""
+    """Draw a mixture of splits, merges, removals and newborn clusters, hard or soft."""
     K, clients = state.clusters.K, [f"c{i}" for i in range(len(state.choice))]
     parents = st.lists(st.integers(0, K - 1), max_size=3, unique=True)
     new = [tuple(one) for one in draw(st.lists(parents, min_size=1, max_size=5))]
@@ -84,7 +84,7 @@ def events(draw: st.DrawFn, state: ServerState) -> RegroupEvent:
 
 
 def slowly_regrouped(array: StateArray, event: RegroupEvent) -> np.ndarray:
-    """The array after a regroup, one entry at a time."""
+    """Return the array after a regroup, computed entry by entry."""
     axes, old, new = array.axes, array.value.numpy(), event.regroup.clusters
     at = axes.index("cluster") if "cluster" in axes else None
     shape = [len(new) if dim == at else length for dim, length in enumerate(old.shape)]

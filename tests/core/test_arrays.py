@@ -1,4 +1,4 @@
-"""Arrays of every layout become the tensor of their values."""
+"""Conversion of arrays with any memory layout to tensors."""
 
 from itertools import product
 
@@ -14,7 +14,7 @@ STEPS = [slice(None), slice(None, None, -1), slice(None, None, 2), slice(None, N
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["f8", ">f8", "f4", ">i2", "?"])
 def test_every_view_becomes_the_tensor_of_its_values(shape, dtype):
-    """Every combination of steps along the axes, in C and Fortran order; axes of length 0 and 1 count, too."""
+    """Every combination of steps along the axes, in C and Fortran order, including axes of length 0 and 1."""
     whole = np.arange(np.prod([2 * n for n in shape])).reshape([2 * n for n in shape]).astype(dtype)
     for order, steps in product("CF", product(STEPS, repeat=len(shape))):
         view = np.array(whole, order=order)[steps]

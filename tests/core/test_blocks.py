@@ -1,4 +1,4 @@
-"""Cutting a shard into dense blocks loses nothing, repeats nothing and pads little."""
+"""Division of a shard into dense blocks: every sample occurs once, with little padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots, restarts and the shared body: which row is whose."""
+"""Rows of slots, restarts and the shared body."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def with_body() -> Clusters:
     return Clusters({"weight": HEAD}, K=3, restarts=2, body={"base": torch.tensor([[100.0], [200.0]])})
 
 
-def test_at_gives_the_model_of_each_slot():
+def test_at_returns_the_model_of_each_slot():
     found = plain().at(torch.tensor([[4, 0], [5, 5]]))
     assert found["weight"].tolist() == [[[40, 41], [0, 1]], [[50, 51], [50, 51]]]
 
 
-def test_at_gives_the_body_of_the_slots_lane():
+def test_at_gives_the_body_of_the_slots_restart():
     found = with_body().at(torch.tensor([2, 3]))  # slot 2 is in restart 0, slot 3 in restart 1
     assert found["weight"].tolist() == [[20, 21], [30, 31]]
     assert found["base"].tolist() == [[100], [200]]
@@ -44,7 +44,7 @@ def test_keeping_twice_is_keeping_once():
     assert twice.params["weight"].tolist() == [[40, 41], [50, 51]]
 
 
-def test_all_models_of_kept_slots_have_their_lanes_body():
+def test_all_models_of_kept_slots_have_the_body_of_their_restart():
     found = with_body().keep(torch.tensor([0, 4])).all_models()
     assert found["weight"].tolist() == [[0, 1], [40, 41]]
     assert found["base"].tolist() == [[100], [200]]
@@ -58,7 +58,7 @@ def test_all_models_repeats_the_body_for_every_slot():
     assert with_body().all_models()["base"].flatten().tolist() == [100, 100, 100, 200, 200, 200]
 
 
-def test_a_lane_stands_on_its_own():
+def test_a_restart_can_be_kept_separately():
     restart = with_body().restart(1)
     assert (restart.K, restart.restarts) == (3, 1)
     assert restart.params["weight"].tolist() == [[30, 31], [40, 41], [50, 51]]
@@ -67,13 +67,13 @@ def test_a_lane_stands_on_its_own():
     assert plain().restart(0).body is None
 
 
-def test_models_are_whole_and_one_for_each_cluster():
+def test_there_is_one_complete_model_for_each_cluster():
     models = with_body().restart(1).models()
     assert [m["weight"].tolist() for m in models] == [[30, 31], [40, 41], [50, 51]]
     assert [m["base"].tolist() for m in models] == [[200]] * 3
 
 
-def test_bytes_are_those_of_one_slot_and_one_lane():
+def test_bytes_are_those_of_one_slot_and_one_restart():
     assert with_body().slot_bytes == 2 * 4  # two float32
     assert with_body().body_bytes == 4
     assert plain().body_bytes == 0

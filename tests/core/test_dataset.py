@@ -1,4 +1,4 @@
-"""What is known of a federation, and the digest that tells one from another."""
+"""Facts about a federation, and the fingerprint of its data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_ids_with_line_breaks_do_not_run_together():
     assert one.fingerprint() != other.fingerprint()
 
 
-def test_the_cut_into_clients_changes_the_fingerprint():
+def test_the_division_into_clients_changes_the_fingerprint():
     x, y = np.concatenate([x for x, _ in DATA]), np.concatenate([y for _, y in DATA])
     other = population([(x[:3], y[:3]), (x[3:], y[3:])])
     assert other.fingerprint() != population().fingerprint()
@@ -83,7 +83,7 @@ def test_clients_are_the_ids_in_order():
     assert population(ids=("z", "y")).clients == ("z", "y")
 
 
-def test_repr_tells_clients_samples_and_groups():
+def test_repr_shows_clients_samples_and_groups():
     known = replace(population(), truth=np.array([0, 1]))
     assert repr(known) == "FederatedDataset('p', clients=2, samples=5 (2 to 3 each), features=(2,), true groups: 2)"
     assert "true groups: unknown" in repr(population())

@@ -1,4 +1,4 @@
-"""Keys are hashes of counters: the same counters give the same number, wherever the client stands."""
+"""Keys are hashes of counters: equal counters give equal numbers, independently of the position of a client."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_seed_purpose_round_and_client_each_change_the_key():
     assert len(set(keys)) == len(keys)
 
 
-def test_a_client_has_the_same_key_whatever_stands_beside_it():
+def test_a_clients_key_does_not_depend_on_other_clients():
     hashes = hash_ids(["a", "b", "c", "d"])
     together = keys_for_clients(3, Purpose.BATCHES, 9, hashes)
     for place, client in enumerate("abcd"):
@@ -90,7 +90,7 @@ def test_ten_thousand_ids_have_distinct_words():
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 5), st.integers(0, 3))
-def test_a_row_permutes_the_clients_samples_and_leaves_padding_behind(sizes, epoch, extra):
+def test_a_row_is_a_permutation_of_the_samples_followed_by_padding(sizes, epoch, extra):
     width = max(sizes) + extra
     rows = permutations(hash_ids([f"c{i}" for i in range(len(sizes))]), np.array(sizes), width, epoch)
     assert rows.shape == (len(sizes), width)

@@ -1,4 +1,4 @@
-"""What is kept from round to round: the same values, within bounds, and never for another block."""
+"""The cache of tensors: equal values, bounded size, and no confusion between blocks."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from coterie.core.blocks import Memory, cut
 from tests.core.make import make_shard, regression_data
 
 
-def test_what_was_made_is_recalled_and_the_limit_holds():
+def test_tensors_are_cached_up_to_the_limit():
     memory, calls = Memory(limit=100), []
 
     def make(size: int):
@@ -22,7 +22,7 @@ def test_what_was_made_is_recalled_and_the_limit_holds():
     assert memory.used == 80
 
 
-def test_blocks_with_memory_equal_those_without_and_other_clients_have_other_names():
+def test_blocks_with_a_cache_equal_blocks_without_and_other_clients_have_other_keys():
     shard = make_shard(regression_data([3, 5, 3, 5, 4], 2))
     memory = Memory(limit=10**6)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Messages go through bytes unchanged, are merged by plain addition, and cost what they carry."""
+"""Serialisation, merging and sizes of messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sorted_same(a: dict, b: dict) -> bool:
 
 
 def payload(data: bytes) -> int:
-    """Bytes of all arrays in an encoded message."""
+    """Return the number of bytes of all arrays in a serialised message."""
     return sum(a.nbytes for a in load(data).values())
 
 
@@ -53,7 +53,7 @@ def one(place: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("body", [True, False])
-def test_a_broadcast_comes_back_from_bytes(body):
+def test_a_broadcast_survives_serialisation(body):
     sent = Broadcast(
         7,
         clusters(body),
@@ -72,14 +72,14 @@ def test_a_broadcast_comes_back_from_bytes(body):
     assert sorted_same(back.each, sent.each)
 
 
-def test_a_broadcast_without_parts_has_none_after_bytes():
+def test_a_broadcast_without_optional_parts_survives_serialisation():
     back = decode_broadcast(encode_broadcast(Broadcast(0, clusters(False))))
     assert back.only is None
     assert back.clusters.slots is None
     assert back.each == {}
 
 
-def test_kept_slots_come_back_from_bytes():
+def test_kept_slots_survive_serialisation():
     sent = Broadcast(1, clusters(), only=torch.tensor([[1, 5], [2, 3]])).to(one(0))
     back = decode_broadcast(encode_broadcast(sent))
     assert back.clusters.slots is not None
@@ -111,7 +111,7 @@ def reply(clients: tuple[str, ...] = ("a", "b")) -> Reply:
     )
 
 
-def test_a_reply_comes_back_from_bytes():
+def test_a_reply_survives_serialisation():
     sent = reply()
     back = decode_reply(encode_reply(sent))
     assert (back.clients, back.rejected) == (("a", "b"), ("z",))
@@ -124,15 +124,15 @@ def test_a_reply_comes_back_from_bytes():
         assert sorted_same(back.slotted[name].arrays, slotted.arrays)
 
 
-def test_an_empty_reply_comes_back_from_bytes():
+def test_an_empty_reply_survives_serialisation():
     back = decode_reply(encode_reply(Reply((), rejected=("a",))))
     assert (back.clients, back.rejected, back.rows) == ((), ("a",), {})
 
 
-# ---- who gets what -------------------------------------------------------------------------------------------
+# ---- contents of messages ------------------------------------------------------------------------------------
 
 
-def test_a_client_is_sent_only_its_own_models():
+def test_a_client_receives_only_its_own_models():
     part = Broadcast(0, clusters(), only=torch.tensor([[2, 4], [0, 3]])).to(one(1))
     assert part.only is not None
     assert part.only.tolist() == [[0, 3]]
@@ -140,13 +140,13 @@ def test_a_client_is_sent_only_its_own_models():
     assert part.clusters.shared["base"].shape == (2, 3)
 
 
-def test_clients_together_are_sent_what_any_of_them_needs():
+def test_a_part_contains_all_models_that_any_of_its_clients_needs():
     part = Broadcast(0, clusters(), only=torch.tensor([[2, 4], [0, 3], [2, 5]])).to(np.array([0, 2]))
     assert part.clusters.slots is not None
     assert part.clusters.slots.tolist() == [2, 4, 5]
 
 
-def test_one_who_gets_all_brings_all():
+def test_a_part_contains_all_models_if_one_of_its_clients_needs_all():
     part = Broadcast(0, clusters(), only=torch.tensor([[2, 4], [ALL, ALL]])).to(np.array([0, 1]))
     assert part.clusters.slots is None
     assert part.clusters.params["bias"].shape == (6,)
@@ -157,7 +157,7 @@ def test_each_client_gets_its_row():
     assert part.each["own"].tolist() == [7, 5]
 
 
-# ---- what it costs -------------------------------------------------------------------------------------------
+# ---- numbers of bytes ----------------------------------------------------------------------------------------
 # float64 weight (2) and float32 bias: 16 + 4 = 20 bytes a slot; float32 body (3): 12 bytes a restart
 
 
@@ -185,12 +185,12 @@ def test_counted_bytes_down_are_the_arrays_of_a_message_to_all(body):
     assert sent.bytes_for(2) == sum(8 + 8 + payload(encode_broadcast(sent.to(one(i)))) for i in range(2))
 
 
-def test_counted_bytes_down_are_the_arrays_of_a_message_to_one_told():
+def test_counted_bytes_down_are_the_arrays_of_a_message_to_a_client_with_assigned_models():
     sent = Broadcast(3, clusters(), only=torch.tensor([[1, 5]]), scalars={"lr": 1.0})
     assert sent.bytes_for(1) == 8 + 8 + payload(encode_broadcast(sent.to(one(0))))
 
 
-def test_counted_bytes_down_are_the_arrays_of_a_message_to_one_not_told():
+def test_counted_bytes_down_are_the_arrays_of_a_message_to_a_client_without_assigned_models():
     sent = Broadcast(3, clusters(), only=torch.tensor([[ALL, ALL]]), scalars={"lr": 1.0})
     assert sent.bytes_for(1) == 8 + 8 + payload(encode_broadcast(sent.to(one(0))))
 
@@ -263,7 +263,7 @@ def test_merging_the_other_way_round_changes_the_order_of_rows_only():
     assert torch.equal(there.slotted["s"].arrays["v"], back.slotted["s"].arrays["v"])
 
 
-def test_merging_nobody_is_an_empty_reply_that_names_the_rejected():
+def test_merging_no_clients_is_an_empty_reply_with_the_rejected_clients():
     merged = merge([Reply((), rejected=("a",)), Reply((), rejected=("b",))])
     assert (merged.clients, merged.rejected, merged.sums) == ((), ("a", "b"), {})
 
@@ -277,7 +277,7 @@ def test_a_reply_of_rejected_clients_only_adds_nothing():
     assert merged.rejected == ("b",)
 
 
-def test_merging_leaves_its_parts_alone():
+def test_merging_does_not_change_its_arguments():
     parts = [slotted([0], [1], [1]), slotted([0], [2], [1])]
     merge_slotted(parts)
     assert [float(p.arrays["v"]) for p in parts] == [1, 2]

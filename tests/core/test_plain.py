@@ -64,17 +64,17 @@ PICTURES = st.builds(Picture, title=st.text(), shapes=st.lists(SHAPES).map(tuple
 
 
 @given(PICTURES)
-def test_json_gives_back_the_same_value(picture):
+def test_values_survive_json(picture):
     assert from_plain(Picture, json.loads(json.dumps(to_plain(picture)))) == picture
 
 
 @given(SHAPES)
-def test_the_short_form_gives_back_the_same_member(shape):
+def test_members_survive_the_short_form(shape):
     assert from_plain(Shape, json.loads(json.dumps(short_plain(shape)))) == shape
 
 
 @given(FLAT)
-def test_a_text_gives_back_the_same_member(shape):
+def test_members_survive_their_text(shape):
     assert from_text(Shape, to_text(shape)) == shape
 
 
@@ -97,7 +97,7 @@ def test_plain_forms_by_hand():
     assert to_text(Dot()) == "dot"
 
 
-def test_a_name_alone_and_whole_numbers_for_real_ones_are_enough():
+def test_names_alone_and_integers_for_floats_are_accepted():
     assert from_plain(Shape, "dot") == Dot()
     assert from_plain(Shape, {"name": "box", "width": 2}) == Box(2.0)
     assert type(from_plain(Shape, {"name": "box", "width": 2}).width) is float
@@ -171,6 +171,6 @@ def test_texts_that_do_not_fit_are_refused(text, message):
 
 
 @pytest.mark.parametrize("value", [object(), np.zeros(2), {"a": 1}, Dot])
-def test_what_has_no_plain_form_is_a_mistake_of_the_program(value):
+def test_a_value_without_a_plain_form_is_a_type_error(value):
     with pytest.raises(TypeError, match="has no plain form"):
         to_plain(value)

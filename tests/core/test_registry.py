@@ -1,4 +1,4 @@
-"""Families of named values: members are found by name, and what cannot be a member is refused."""
+"""Registries: members are found by name, and invalid members are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAMILIES = [
 
 
 def colours() -> type[Registered]:
-    """A family of its own for each test."""
+    """Return a new family for each test."""
 
     class Colour(Registered, family="colour"):
         pass
@@ -69,7 +69,7 @@ def test_a_member_of_two_families_is_known_to_both():
     assert Initializer.members["pacfl"] is Method.members["pacfl"] is PACFL
 
 
-def test_a_name_is_taken_once_unless_the_same_class_is_defined_again():
+def test_a_name_can_be_registered_again_only_by_the_same_class():
     family = colours()
 
     def defined(name: str) -> type[Registered]:
@@ -83,7 +83,7 @@ def test_a_name_is_taken_once_unless_the_same_class_is_defined_again():
     assert family.members["grey"] is again
 
 
-def test_what_belongs_to_no_family_is_refused():
+def test_a_class_without_a_family_is_refused():
     @dataclass(frozen=True)
     class Alone:
         pass
@@ -92,7 +92,7 @@ def test_what_belongs_to_no_family_is_refused():
         register("alone")(Alone)
 
 
-def test_what_is_no_dataclass_is_refused():
+def test_a_class_that_is_not_a_dataclass_is_refused():
     bare = type("Bare", (colours(),), {})
     with pytest.raises(ConfigError, match=r"Bare must be a dataclass: put @dataclass\(frozen=True\) above the class"):
         register("bare")(bare)

@@ -1,4 +1,4 @@
-"""Split, merge, remove: parameters and soft weights by hand."""
+"""Splits, merges and removals: parameters and soft weights by hand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_shared_body_stays():
     assert MERGE.apply(old, SIZES).body is body
 
 
-def test_apply_leaves_the_old_clusters_alone():
+def test_apply_does_not_change_the_old_clusters():
     old = clusters()
     SPLIT.apply(old, SIZES)
     assert old.K == 3
@@ -95,7 +95,7 @@ def test_a_removal_renormalises():
     torch.testing.assert_close(REMOVE.map_weights(weights), torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
 
 
-def test_a_row_left_with_nothing_becomes_uniform():
+def test_a_row_of_zeros_becomes_uniform():
     assert REMOVE.map_weights(torch.tensor([[0.0, 1.0, 0.0]])).tolist() == [[0.5, 0.5]]
 
 
@@ -131,7 +131,7 @@ def test_two_parents_cannot_be_copied():
         Regroup((NewCluster((0, 1), "copy"),))
 
 
-def test_several_lanes_cannot_be_regrouped():
+def test_several_restarts_cannot_be_regrouped():
     two = Clusters({"weight": torch.zeros(4, 1)}, K=2, restarts=2)
     with pytest.raises(ConfigError, match="only one restart can be regrouped, got 2"):
         REMOVE.apply(two, SIZES)
@@ -144,13 +144,13 @@ def test_a_parent_that_does_not_exist_is_refused(parent):
 
 
 def changes() -> Changes:
-    """Two clients that trained cluster 0 and one that trained cluster 1, with masses 1, 3 and 2."""
+    """Return changes by two clients of cluster 0 and one client of cluster 1, with masses 1, 3 and 2."""
     vectors = torch.tensor([[[1.0, 0.0, 2.0]], [[5.0, 4.0, 2.0]], [[9.0, 9.0, 9.0]]])  # bias first, then weight
     mass = torch.tensor([[1.0], [3.0], [2.0]])
     return Changes(clusters(), ("a", "b", "c"), torch.tensor([[0], [0], [1]]), vectors, mass, mass)
 
 
-def test_members_make_a_cluster_of_what_they_made_of_its_parent():
+def test_a_cluster_made_by_members_is_the_mean_of_their_models():
     # cluster 0 is weight (0, 2), bias 1; a and b together: change (1 + 3 * 5) / 4 = 4, (0 + 3 * 4) / 4 = 3, 2
     parts = Regroup((NewCluster((0,), "members", ("a",)), NewCluster((1,)), NewCluster((0,), "members", ("a", "b"))))
     new = parts.apply(clusters(), SIZES, changes())
@@ -158,7 +158,7 @@ def test_members_make_a_cluster_of_what_they_made_of_its_parent():
     assert new.params["weight"].tolist() == [[0, 4], [3, 4], [3, 4]]
 
 
-def test_members_that_did_not_train_the_parent_leave_it_as_it_is():
+def test_a_cluster_made_by_members_that_did_not_train_the_parent_is_a_copy():
     new = Regroup((NewCluster((2,), "members", ("a",)),)).apply(clusters(), SIZES, changes())
     assert new.params["bias"].tolist() == [6]
 
@@ -182,7 +182,7 @@ def test_members_of_a_hard_regroup_are_placed_by_id_and_others_follow_their_clus
     assert soft.place(["a", "b", "c", "d", "e", "f"], choice).tolist() == [0, 0, -1, 1, 0, -1]
 
 
-def test_flows_halve_add_up_and_lose_and_put_hard_members_into_one():
+def test_flows_follow_splits_merges_removals_and_hard_members():
     split = Regroup(
         (NewCluster((0,), "members", ("a",)), NewCluster((1,)), NewCluster((0,), "members", ("b",))), hard=True
     )

@@ -1,4 +1,4 @@
-"""Which clients are asked."""
+"""Random selection of participants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HASHES = hash_ids(IDS)
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 40), st.floats(0.001, 1.0), st.integers(0, 50))
-def test_the_count_is_exact_and_nobody_is_asked_twice(m, share, round_):
+def test_the_count_is_exact_and_no_client_is_drawn_twice(m, share, round_):
     asked = choose(HASHES[:m], share, 3, round_)
     assert len(asked) == max(1, round(share * m))
     assert sorted(set(asked.tolist())) == asked.tolist()
@@ -44,7 +44,7 @@ def test_samples_vary_by_round_and_seed_and_repeat():
     assert tuple(choose(HASHES, 0.3, 2, 4)) == samples[2, 4]
 
 
-def test_everybody_is_asked_about_equally_often():
+def test_all_clients_are_drawn_about_equally_often():
     counts = np.bincount(np.concatenate([choose(HASHES, 0.25, 1, t) for t in range(2000)]), minlength=40)
     # each count has mean 500 and standard deviation sqrt(2000 * 0.25 * 0.75) = 19.4
     assert np.abs(counts - 500).max() < 5 * 19.4

@@ -1,4 +1,4 @@
-"""A shard is flat arrays with ranges; taking clients copies no samples."""
+"""Shards: flat arrays with ranges; taking clients copies no samples."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_gather_copies_rows_and_keeps_ids_and_hashes():
     assert torch.equal(part.y[part.starts[2] : part.stops[2]], shard.y[[9, 7]])
 
 
-def test_spans_are_ranges_one_after_the_other():
+def test_spans_are_concatenated_ranges():
     assert spans(np.array([5, 0, 20]), np.array([3, 0, 2])).tolist() == [5, 6, 7, 20, 21]

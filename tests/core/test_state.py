@@ -1,4 +1,4 @@
-"""The server state: every array follows splits, merges, removals and the choice of a restart as it declares."""
+"""Server state: behaviour of arrays in splits, merges, removals and the selection of a restart."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_parents_without_clients_count_equally():
     assert array.regrouped(RegroupEvent(MERGE, CLIENTS, torch.tensor([0, 0]))).value.tolist() == [6]
 
 
-def test_a_copy_is_exact_whatever_its_siblings_hold():
+def test_a_copy_is_exact_even_if_other_entries_are_not_finite():
     array = StateArray(doubles(torch.nan, 0.1), ("cluster",), Inherit())
     assert after(array, REMOVE) == [0.1]
     assert after(array, Regroup((NewCluster((1,)), NewCluster((1,))))) == [0.1, 0.1]
@@ -97,12 +97,12 @@ def test_numbers_of_clusters_become_those_of_the_first_children():
     assert after(choice, hard) == [[0], [1], [2], [0]]
 
 
-def test_counts_since_the_last_regroup_begin_again():
+def test_counts_since_the_last_regroup_are_reset():
     assert after(StateArray(torch.tensor([3, 1, 0, 2]), ("client",), Reset()), SPLIT) == [0, 0, 0, 0]
     assert after(StateArray(torch.tensor([3, 1]), ("cluster",), Reset()), SPLIT) == [0, 0, 0]
 
 
-def test_arrays_of_a_restart_are_cut_where_their_axis_is():
+def test_a_restart_is_selected_along_its_axis():
     value = torch.arange(24.0).reshape(2, 3, 4)
     assert torch.equal(StateArray(value, (None, "restart", None)).keep_restart(2).value, value[:, 2:3])
     assert torch.equal(StateArray(value, ("restart", None, None)).keep_restart(1).value, value[1:2])
@@ -129,7 +129,7 @@ def test_arrays_of_a_restart_are_cut_where_their_axis_is():
         (torch.zeros(2, dtype=torch.int64), ("cluster",), Share(), "'share' needs a floating dtype, got torch.int64"),
     ],
 )
-def test_a_declaration_that_cannot_be_followed_is_refused(value, axes, rule, message):
+def test_an_inconsistent_declaration_is_refused(value, axes, rule, message):
     with pytest.raises(ConfigError, match=message):
         StateArray(value, axes, rule)
 
@@ -149,7 +149,7 @@ def test_an_array_that_does_not_fit_the_state_is_refused(axis, length, message):
         state.with_arrays({"mine": StateArray(torch.zeros(length), (axis,), rule)})
 
 
-def test_a_fresh_state_knows_nothing_of_anybody():
+def test_a_fresh_state_has_no_information_about_clients():
     state = ServerState.fresh(Clusters({"w": torch.zeros(4, 1)}, 2, 2), 3)
     assert state.choice.tolist() == [[UNKNOWN] * 2] * 3
     assert state.steady.tolist() == [0] * 3
@@ -167,7 +167,7 @@ def test_another_rule_can_be_added_in_one_place():
     @register("oldest-parent")
     @dataclass(frozen=True)
     class OldestParent(RegroupRule):
-        """A new cluster takes the entry of its first parent."""
+        """Copy the entry of the first parent to each new cluster."""
 
         resizes = True
 
@@ -249,7 +249,7 @@ def test_the_least_loss_wins_up_to_a_tolerance(losses, winner):
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_rounding_never_changes_the_winner(data):
-    """Losses are equal, or apart by a thousandth and more; noise of 1e-10 may put equal ones in any order."""
+    """Losses are equal or differ by at least 0.001; noise of 1e-10 changes the order of equal ones."""
     levels = data.draw(st.lists(st.integers(-50, 50), min_size=1, max_size=6))
     noise = st.lists(st.floats(-1e-10, 1e-10), min_size=len(levels), max_size=len(levels))
     winners = set()

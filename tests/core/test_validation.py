@@ -1,4 +1,4 @@
-"""Validation samples come from the training samples, by seed and client id alone."""
+"""Validation splits of training samples, which depend on the seed and the client ids only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.make import make_shard
 
 
 def population(sizes, ids=None):
-    """Every sample has a number of its own, so that it can be recognised."""
+    """Return clients whose samples have unique numbers."""
     numbers = np.split(np.arange(sum(sizes), dtype=float), np.cumsum(sizes)[:-1])
     data = [(mine[:, None], mine / 2) for mine in numbers]
     return FederatedDataset("numbers", make_shard(data, ids))
@@ -29,7 +29,7 @@ def samples(shard):
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.floats(0.01, 0.9), st.integers(0, 5))
-def test_every_sample_is_on_one_side_and_everybody_keeps_one(sizes, share, seed):
+def test_every_sample_is_in_one_part_and_every_client_keeps_one(sizes, share, seed):
     whole = population([*sizes, 2])
     cut = validation_split(whole, share, seed)
     before, train, aside = samples(whole.train), samples(cut.train), samples(cut.test)
@@ -70,11 +70,11 @@ def test_test_data_is_replaced_and_does_not_matter():
     assert samples(validation_split(tested, 0.5, 0).test) == samples(validation_split(plain, 0.5, 0).test)
 
 
-def test_nothing_to_hold_out_is_an_error():
+def test_a_split_without_any_held_out_sample_is_an_error():
     with pytest.raises(ConfigError, match="a client with at least two samples, but every client has one"):
         validation_split(population([1, 1]), 0.2, 0)
 
 
-def test_how_many_are_put_aside():
-    # a third of 10 is 3.3, of 2 it is 0.7 but one at least; of one or none nobody gives any
+def test_numbers_of_held_out_samples():
+    # a third of 10 is 3.3; a third of 2 is 0.7, but at least one; no held-out samples of one or none
     assert held_out_sizes(np.array([0, 1, 2, 10]), 1 / 3).tolist() == [0, 0, 1, 3]

@@ -208,7 +208,7 @@ def test_rows_of_other_clients_are_warned_of(trained):
 def test_labelled_samples_of_several_clients_are_warned_of():
     data = from_table({"site": SITES, "x": X, "y": Y}, client="site", target="y")
     result = coterie.fit(data, "ifca", clusters=2, rounds=2)
-    with pytest.warns(ColumnWarning, match="are of 6 clients in column 'site'"):
+    with pytest.warns(ColumnWarning, match="belong to 6 clients in column 'site'"):
         result.predict({"x": X[:2]}, support={"site": SITES, "x": X, "y": Y})
 
 

@@ -1,4 +1,4 @@
-"""Clients that lie: who they are, what they tell, and that nobody else notices."""
+"""Attacks by simulated clients: choice of attackers, false changes, and no effect on other clients."""
 
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ def names(plan):
     return {client for client, lies in zip(plan.data.clients, plan.attacking.tolist(), strict=True) if lies}
 
 
-def test_who_lies_is_drawn_by_id_and_seed_and_not_by_place():
+def test_attackers_depend_on_ids_and_the_seed_only():
     ids = [f"c{i}" for i in range(50)]
     drawn = attackers_of(SignFlip(0.3), 7, hash_ids(ids))
     assert drawn.sum() == 15
@@ -40,7 +40,7 @@ def test_who_lies_is_drawn_by_id_and_seed_and_not_by_place():
     assert not np.array_equal(drawn, attackers_of(SignFlip(0.3), 8, hash_ids(ids)))
 
 
-def test_what_is_told_instead_of_a_change():
+def test_false_changes_by_hand():
     change = torch.tensor([3.0, -4.0], dtype=torch.float64)
     assert SignFlip(strength=2).falsify(change, 1).tolist() == [-6.0, 8.0]
     assert Scale(strength=3).falsify(change, 1).tolist() == [9.0, -12.0]
@@ -63,8 +63,8 @@ def test_false_labels_are_in_the_training_samples_of_attackers_only():
 
 
 @pytest.mark.parametrize("each", [False, True])
-def test_only_what_an_attacker_trained_is_false(each):
-    """Of an answer with 10 times the changes of attackers, the sum is that of the truth and 9 times theirs."""
+def test_only_the_changes_of_attackers_are_false(each):
+    """With 10 times the changes of attackers, the sum is the honest sum plus 9 times their changes."""
     options = {"combine": "median"} if each else {}
     honest, poisoned = plan_of(None, **options), plan_of("scale:share=0.4,strength=10", **options)
     everybody, state = np.arange(9), initialize(honest).state
@@ -134,7 +134,7 @@ REFUSED = [
     ("ifca", "sign-flop", "did you mean 'sign-flip'"),
     ("ifca", "noise:share=1", "above 0 and below 1"),
     ("ifca", "noise:strength=0", "strength must be above 0"),
-    ("ifca", "noise:share=0.01", "some must attack"),
+    ("ifca", "noise:share=0.01", "means 0 attackers"),
     ("fedsoft", "scale:share=0.3", "use poison=label-flip"),
     ("odcl", "label-flip", "has no meaning for method odcl"),
 ]

@@ -1,4 +1,4 @@
-"""Shards side by side in threads: the same result to rounding, to the last bit when repeated, no model held twice."""
+"""Shards in parallel threads: equal results up to rounding, reproducible to the last bit, no duplicate models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TASK = Tiers(assignment=LowestLoss(), K=2, local=FullBatch(steps=2)).task(0, 1)
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    """Two threads, and any amount of work is worth both."""
+    """Use two threads for any amount of work."""
     monkeypatch.setattr(simulated, "PART_BYTES", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -39,7 +39,7 @@ def two_threads(monkeypatch):
 
 @dataclass(frozen=True)
 class Watched(ClientGroup):
-    """Notes for every shard it is cut into: how many clients, how many models arrived, in how many threads it works."""
+    """Record the number of clients, models and threads of every shard."""
 
     seen: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -57,12 +57,12 @@ def watched(clients: int) -> Simulated:
 
 
 def own_models(clients: int) -> Broadcast:
-    """A model for each client, as `local` has it."""
+    """Return one model for each client, as in the method `local`."""
     clusters = Clusters(LINEAR.start(range(clients), torch.float64), clients)
     return Broadcast(0, clusters, torch.arange(clients)[:, None], {"lr": 0.1})
 
 
-def test_a_part_holds_only_the_models_of_its_own_clients(two_threads):
+def test_a_part_contains_only_the_models_of_its_clients(two_threads):
     federation = watched(7)
     reply = federation.ask(TASK, own_models(7), np.arange(7)).reply
     assert sorted(federation.group.seen) == [(3, 3, 1), (4, 4, 1)]
@@ -78,7 +78,7 @@ def test_one_client_is_served_by_one_thread(two_threads):
     assert reply.clients == ("c3",)
 
 
-def test_little_work_is_done_by_one_thread(two_threads, monkeypatch):
+def test_a_small_amount_of_work_is_done_by_one_thread(two_threads, monkeypatch):
     monkeypatch.setattr(simulated, "PART_BYTES", 1 << 20)
     federation = watched(6)
     federation.ask(TASK, own_models(6), np.arange(6))

@@ -1,4 +1,4 @@
-"""Threads beside each other: one-thread kernels in each, the order of the jobs, and nothing changed for the caller."""
+"""Parallel threads: single-threaded kernels, order of results, and unchanged settings of the caller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def threads(request):
     torch.set_num_threads(before)
 
 
-def test_every_job_has_one_thread_and_the_caller_keeps_its_own(threads):
+def test_every_job_has_one_thread_and_the_setting_of_the_caller_stays(threads):
     assert in_threads(lambda _: torch.get_num_threads(), range(2 * threads), threads) == [1] * 2 * threads
     assert torch.get_num_threads() == threads
     fresh: list[int] = []
@@ -72,6 +72,6 @@ print(inside - before, running() - inside)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process in /proc")
 def test_kernels_in_a_job_start_no_threads_of_their_own():
-    """In a process of its own: what the jobs compute starts no thread, the same work of the caller starts one."""
+    """In a separate process: jobs start no threads, but the same work of the caller does."""
     done = subprocess.run([sys.executable, "-c", KERNELS], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "1"]

@@ -23,7 +23,7 @@ from coterie.flower.in_process import Deliver, InProcessGrid, at_once
 from coterie.flower.node import make_client_app
 from coterie.flower.terms import Terms
 from coterie.flower.wire import Answer, answer_content, read_answer, task_of
-from coterie.privacy.noise import SECRET
+from coterie.privacy.noise import SYSTEM_NOISE
 from coterie.testing.checks import LEARNERS
 from coterie.training.planning import Plan
 
@@ -86,12 +86,12 @@ def federation_of(
 ) -> FlowerFederation:
     """The same as they are asked."""
     clients = clients_behind_a_grid(plan, folder, deliver, **options)
-    return clients.reach(plan.settings, plan.tiers)
+    return clients.connect(plan.settings, plan.tiers)
 
 
 def with_federation(plan: Plan, federation: Federation) -> Plan:
     """The same plan with these remote clients, from whom noise is secret."""
-    return replace(plan, run=replace(plan.run, federation=federation, noise=SECRET))
+    return replace(plan, run=replace(plan.run, federation=federation, noise=SYSTEM_NOISE))
 
 
 def grid_of(federation: FlowerFederation) -> InProcessGrid:

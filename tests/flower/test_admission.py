@@ -214,7 +214,7 @@ def test_a_schema_that_no_data_has_is_one_sentence(schema, why):
 def test_the_form_of_the_data_is_written_down_and_read_again(tmp_path):
     apps = {5: node("a", "b", classes=3), 7: node("c", classes=3)}
     clients = clients_of(InProcessGrid(apps), nodes=2, wait=1)
-    clients.write_down(tmp_path)
+    clients.save(tmp_path)
     again = clients_of(InProcessGrid(apps), wait=1, again=tmp_path)
     assert again.registry.schema == clients.registry.schema
     assert again.fingerprint() == clients.fingerprint()

@@ -168,7 +168,7 @@ def test_the_number_of_clusters_is_chosen_by_trial_runs_at_the_clients():
     for one, other in zip(simulated.metrics["chosen"]["table"], elsewhere.metrics["chosen"]["table"], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-9)
     same_models(simulated, elsewhere)
-    with pytest.raises(ConfigError, match="hold out once: leave validation out"):
+    with pytest.raises(ConfigError, match="hold out samples only once: leave validation out"):
         coterie.fit(clients_of(grid_of(data), nodes=3, wait=1), "ifca", **options, validation=0.2)
 
 

@@ -1,4 +1,4 @@
-"""Flips and crops by hand, what draws them, and that only training sees them."""
+"""Flips and crops by hand, their random keys, and their restriction to training."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def images(sizes: list[int]) -> list:
 
 
 @pytest.mark.parametrize("work", [MiniBatch(batch_size=3, epochs=2), FullBatch(steps=2)], ids=["mini", "full"])
-def test_the_images_of_a_step_do_not_depend_on_the_neighbours(work):
+def test_the_images_of_a_step_do_not_depend_on_other_images(work):
     data, work = images([4, 7, 2]), replace(work, augment="flip,crop")
     together = list(batches(make_block(data), work))
     for client in range(3):
@@ -106,7 +106,7 @@ def test_labels_stay_with_their_images():
 @pytest.mark.parametrize("spec", ["mlp:hidden=4", "logistic", "cnn:channels=2,hidden=3"])
 @pytest.mark.parametrize("work", [FullBatch(steps=3), MiniBatch(batch_size=2, epochs=2)], ids=["full", "mini"])
 def test_steps_on_changed_images_equal_plain_steps_on_the_images_seen(spec, work):
-    """One client whose every batch is handed over as data: one full-batch step each."""
+    """Each batch of a client is passed as data for one full-batch step."""
     learner = make_learner(spec, Profile((6, 5), 3))
     block, work = make_block(images([5])), replace(work, augment="flip,crop")
     start = learner.start([1], torch.float64)
@@ -124,7 +124,7 @@ def test_steps_on_changed_images_equal_plain_steps_on_the_images_seen(spec, work
 
 
 def test_only_training_sees_changed_images():
-    """With a step size of next to nothing the models stay, and so do losses and scores."""
+    """With a tiny learning rate, models, losses and scores do not change."""
     shard = make_shard(images([9, 12]))
     clients = {name: (shard.x[a:b].numpy(), shard.y[a:b].numpy()) for name, a, b in (("a", 0, 9), ("b", 9, 21))}
     data = from_arrays(clients, test=clients)
@@ -144,13 +144,13 @@ def test_names_are_read_in_their_order():
 
 
 @pytest.mark.parametrize("features", [(20,), (2, 3, 4, 5), ()])
-def test_what_is_no_image_is_refused(features):
+def test_samples_that_are_not_images_are_refused(features):
     check_augmentation("none", Profile(features, 3))
     with pytest.raises(ConfigError, match=r"augment=flip needs images of shape .* leave it out"):
         check_augmentation("flip", Profile(features, 3))
 
 
-def test_a_run_checks_before_it_begins():
+def test_a_run_checks_the_augmentation_before_it_starts():
     data = from_arrays({"a": (np.zeros((4, 3)), np.arange(4) % 2), "b": (np.ones((4, 3)), np.arange(4) % 2)})
     with pytest.raises(ConfigError, match="needs images of shape"):
         fit(data, "fedavg", augment="crop")

@@ -1,4 +1,4 @@
-"""Learners by name or by factory: what is understood, what is refused, and how it is said."""
+"""Choice of learners by name or by factory: accepted and refused values, and error messages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_settings_are_read_by_their_type():
         ("cnn:channels=1.5", "channels must be a whole number, got '1.5'"),
         ("logistic:l2=big", "l2 must be a number, got 'big'"),
         ("logistic:bias=yes", "bias must be true or false, got 'yes'"),
-        ("module:mine", "pass that function again as learner="),
+        ("module:mine", "pass this function again as learner="),
     ],
 )
 def test_a_bad_spec_is_refused_in_a_sentence(spec, words):
@@ -103,13 +103,13 @@ def test_a_setting_out_of_range_is_refused(spec):
 
 
 @pytest.mark.parametrize("scale", ["nan", "inf"])
-def test_a_start_of_no_finite_scale_is_refused(scale):
+def test_a_scale_that_is_not_finite_is_refused(scale):
     with pytest.raises(ConfigError):
         make_learner(f"linear:scale={scale}", NUMBERS)
 
 
 @pytest.mark.parametrize("shape", [(16,), (3, 8), (2, 2, 8, 8), (8, 3)])
-def test_cnn_refuses_what_is_no_image(shape):
+def test_cnn_refuses_samples_that_are_not_images(shape):
     with pytest.raises(ConfigError, match="cnn needs images"):
         make_learner("cnn", Profile(shape, 3))
 
@@ -125,7 +125,7 @@ def test_options_list_types_and_defaults():
 
 
 @pytest.mark.parametrize("spec", ["linear", "logistic", "mlp", "cnn", "resnet18:width=0.1", "mobilenet-v2:width=0.1"])
-def test_a_start_depends_on_its_key_alone(spec):
+def test_an_initial_model_depends_on_its_key_only(spec):
     learner = make_learner(spec, profile_for(spec))
     many, alone = learner.start([1, 2, 3], torch.float64), learner.start([2], torch.float64)
     for name, value in many.items():
@@ -143,7 +143,7 @@ def test_global_random_states_are_left_alone(spec):
     assert np.array_equal(np.random.get_state()[1], numpy_before)
 
 
-def test_a_start_does_not_depend_on_the_global_seed():
+def test_an_initial_model_does_not_depend_on_the_global_seed():
     learner = make_learner("cnn", CLASSES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -161,7 +161,7 @@ def head(*layers: nn.Module, outputs: int = 3) -> nn.Module:
 
 
 class Forwards(nn.Module):
-    """Draws a dropout mask inside forward, where no module shows it."""
+    """Module with a functional dropout in `forward`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,12 +177,12 @@ class Forwards(nn.Module):
         (lambda: head(nn.BatchNorm1d(16)), "BatchNorm1d (1) keeps running statistics: use GroupNorm"),
         (lambda: head(nn.BatchNorm1d(16, track_running_stats=False)), "BatchNorm1d (1)"),
         (lambda: head(nn.BatchNorm1d(16, track_running_stats=False)).eval(), "BatchNorm1d (1)"),
-        (lambda: head(nn.Dropout(0.5)), "Dropout (1) draws randomness that no key controls: remove it"),
+        (lambda: head(nn.Dropout(0.5)), "Dropout (1) uses random numbers without a seed: remove it"),
         (lambda: head(nn.RReLU()), "rrelu"),
         (Forwards, "randomness"),
-        (lambda: head(outputs=2), "3 classes need 3 outputs a sample, but the module gives shape (2,)"),
+        (lambda: head(outputs=2), "3 classes need 3 outputs for each sample, but the module returns shape (2,)"),
         (lambda: nn.Linear(5, 3), "does not accept a batch of samples of shape (4, 4)"),
-        (lambda: nn.Flatten(), "no parameters"),
+        (lambda: nn.Flatten(), "no trainable parameters"),
         (lambda: "net", "returned str: return a torch.nn.Module"),
     ],
     ids=[
@@ -226,7 +226,7 @@ def test_a_sound_module_is_accepted(factory):
 
 
 def test_numbers_need_one_output():
-    with pytest.raises(ConfigError, match="numeric targets need one output a sample, but the module gives shape"):
+    with pytest.raises(ConfigError, match="regression needs one output for each sample, but the module returns shape"):
         make_learner(lambda: head(outputs=2), NUMBERS)
     assert make_learner(lambda: head(outputs=1), NUMBERS).classes is None
 
@@ -236,7 +236,7 @@ def test_a_finished_module_in_place_of_a_factory_is_refused():
         make_learner(head(), CLASSES)
 
 
-def test_what_cannot_be_called_is_refused():
+def test_a_factory_that_is_not_callable_is_refused():
     with pytest.raises(ConfigError, match=r"function that returns a torch\.nn\.Module; got int"):
         make_learner(3, CLASSES)
 

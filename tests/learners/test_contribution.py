@@ -1,4 +1,4 @@
-"""What enters the sums: the fast ways equal each client's own change, weighted and added up."""
+"""Weighted sums of changes: fast computation paths equal the sum of the changes of single clients."""
 
 from importlib import import_module
 
@@ -18,7 +18,7 @@ SIZES = [3, 9, 1, 6, 12]
 
 
 def slow(learner, models, rows, block, work, lr, mass):
-    """Client by client and restart by restart, each alone in its own descent."""
+    """Return the sums, computed separately for each client and restart."""
     sums = {name: torch.zeros_like(p) for name, p in models.items()}
     for b in range(rows.shape[0]):
         for r in range(rows.shape[1]):
@@ -66,14 +66,14 @@ def test_a_contribution_is_the_weighted_sum_of_the_clients_own_changes(name, wor
 
 
 @pytest.mark.parametrize("name", ["mlp", "deep mlp", "mlp for numbers"])
-def test_the_gram_form_equals_autograd_also_where_it_does_not_pay(name):
+def test_the_gram_form_equals_autograd_even_if_it_is_slower(name):
     learner, block, models, rows, mass = case(*CASES[name])
     given = contribute_by_gram(models, rows, block, 6, 0.3, mass, None, learner.classes)
     for key, value in slow(learner, models, rows, block, FullBatch(steps=6), 0.3, mass).items():
         torch.testing.assert_close(given.sums[key], value, rtol=1e-9, atol=1e-12)
 
 
-def test_the_gram_form_is_used_where_it_pays():
+def test_the_gram_form_is_used_if_it_is_faster():
     """n=50, d=784, h=200, 10 steps: 2*10*50*784*200 = 157 M against 10*50^2*200 + 50^2*784 + 50*784*200 = 14.8 M.
     n=600, d=10, h=20, 1 step: 0.24 M against 7.2 M + 3.6 M + 0.12 M."""
     assert gram_pays(50, 784, 200, 10)
@@ -81,7 +81,7 @@ def test_the_gram_form_is_used_where_it_pays():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_client_without_mass_or_with_wild_data_leaves_no_trace(name):
+def test_a_client_without_mass_or_finite_data_does_not_contribute(name):
     learner, block, models, rows, mass = case(*CASES[name])
     block.x[1] = 1e200
     mass[2] = 0
@@ -100,7 +100,7 @@ def test_weigh_by_hand():
     assert given.finite.tolist() == [[True], [True], [True], [False]]
 
 
-def test_finite_is_said_of_each_client_and_lane_even_where_the_sum_overflows():
+def test_finite_refers_to_each_client_and_restart_even_if_the_sum_overflows():
     value = torch.ones(2, 2, 3)
     value[0, 1] = 3e38  # finite, but their sum is not in float32
     value[1, 0, 2] = torch.nan
@@ -110,7 +110,7 @@ def test_finite_is_said_of_each_client_and_lane_even_where_the_sum_overflows():
 # ---- sums of linear models without anybody's own change ------------------------------------------------------
 
 
-def test_the_flat_sum_is_used_where_it_pays():
+def test_the_flat_sum_is_used_if_it_is_faster():
     """It computes all models where a client trains one a restart: 2 always, 4 up to n = 100, 22 up to n = 10."""
     assert flat_sum_pays(models=60, restarts=30, samples=1000)
     assert flat_sum_pays(models=4, restarts=1, samples=100)
@@ -135,7 +135,7 @@ def test_the_flat_sum_equals_the_sum_of_the_changes(sizes, steps, monkeypatch):
         torch.testing.assert_close(plain.sums[key], value, rtol=1e-9, atol=1e-12)
 
 
-def test_a_wild_client_is_found_where_the_sums_are_flat():
+def test_a_client_with_infinite_data_is_found_in_flat_sums():
     learner, block, models, rows, mass = case("linear", regression_data([4] * 5, 20), (20,), None)
     tame = learner.contribute(models, rows, block, FullBatch(steps=1), 0.3, mass, None)
     without = torch.where(torch.arange(5)[:, None] == 1, 0, mass)
@@ -147,7 +147,7 @@ def test_a_wild_client_is_found_where_the_sums_are_flat():
     torch.testing.assert_close(given.sums["weight"], expected.sums["weight"], rtol=1e-9, atol=1e-12)
 
 
-def test_starts_at_once_equal_starts_alone():
+def test_restarts_together_equal_restarts_alone():
     learner, block, models, rows, mass = case("linear", regression_data([9] * 5, 20), (20,), None)
     work = FullBatch(steps=3)
     together = learner.contribute(models, rows, block, work, 0.3, mass, learner.score(models, block).memo)
@@ -169,7 +169,7 @@ def test_starts_at_once_equal_starts_alone():
     "work",
     [MiniBatch(batch_size=4, epochs=2), MiniBatch(batch_size=4, steps=5), MiniBatch(batch_size=4, steps=3, prox=0.3)],
 )
-def test_the_loss_of_mini_batches_is_that_of_each_sample_when_it_is_stepped_on(name, work):
+def test_the_loss_of_mini_batches_is_computed_before_each_step(name, work):
     """Client by client: the losses on a batch, then the step, by `losses` and autograd on that batch alone."""
     learner, block, models, rows, mass = case(*CASES[name])
     given = learner.contribute(models, rows, block, work, 0.3, mass, None)
@@ -212,7 +212,7 @@ def test_full_batch_steps_leave_the_loss_to_the_scores(name):
         ("logistic", FullBatch(steps=5), "by-hand"),
     ],
 )
-def test_a_contribution_names_the_way_it_was_made(name, work, path):
+def test_a_contribution_names_its_computation_path(name, work, path):
     learner, block, models, rows, mass = case(*CASES[name])
     assert learner.contribute(models, rows, block, work, 0.3, mass, None).path == path
 

@@ -1,4 +1,4 @@
-"""Batches: every sample once a pass, the last one short, and nobody's batches depend on the others."""
+"""Mini-batches: every sample once in an epoch, a short last batch, independent of other clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def numbered_block(sizes: list[int], extra: int = 0) -> Block:
 
 
 def visits(block: Block, work: LocalTraining, client: int) -> list[list[int]]:
-    """The client's samples in each step that it takes."""
+    """Return the samples of a client in each of its steps."""
     steps = []
     for batch in batches(block, work):
         counted = batch.share[client] > 0
@@ -41,7 +41,7 @@ def visits(block: Block, work: LocalTraining, client: int) -> list[list[int]]:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=4), st.integers(1, 25), st.integers(1, 3), st.integers(0, 4))
-def test_every_pass_visits_every_sample_once_and_ends_with_a_short_batch(sizes, size, epochs, extra):
+def test_every_epoch_uses_every_sample_once_and_ends_with_a_short_batch(sizes, size, epochs, extra):
     block = numbered_block(sizes, extra)
     for client, n in enumerate(sizes):
         steps = visits(block, MiniBatch(batch_size=size, epochs=epochs), client)
@@ -52,7 +52,7 @@ def test_every_pass_visits_every_sample_once_and_ends_with_a_short_batch(sizes, 
             assert sorted(flat[epoch * n : (epoch + 1) * n]) == list(range(n))
 
 
-def test_steps_go_on_with_a_new_pass():
+def test_steps_continue_with_a_new_epoch():
     block = numbered_block([5, 7])
     steps = visits(block, MiniBatch(batch_size=2, steps=7), 0)
     assert [len(s) for s in steps] == [2, 2, 1, 2, 2, 1, 2]
@@ -61,7 +61,7 @@ def test_steps_go_on_with_a_new_pass():
     assert first != second
 
 
-def test_fewer_steps_than_a_pass_stop_early():
+def test_fewer_steps_than_an_epoch_stop_early():
     assert [len(s) for s in visits(numbered_block([9]), MiniBatch(batch_size=4, steps=2), 0)] == [4, 4]
 
 
@@ -150,7 +150,7 @@ def test_after_one_step_the_change_is_the_rate_times_the_gradient(spec):
         assert torch.equal(change[name], 0.5 * unit[name])
 
 
-def test_descend_works_without_gradients_enabled_and_leaves_theta_alone():
+def test_descend_works_without_gradients_enabled_and_does_not_change_theta():
     learner = make_learner("mlp:hidden=4", Profile((3,), None))
     theta = starts(learner, 1)
     before = {n: p.clone() for n, p in theta.items()}

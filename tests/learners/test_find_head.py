@@ -1,4 +1,4 @@
-"""The head of a module is found whatever it is called, and none where no layer is certain to be it."""
+"""Search for the head of a module, independently of names, without false results."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from coterie.learners.find_head import find_head
 
 
 class Shuffled(nn.Module):
-    """Layers of one shape whose order is not that of their names; all zeros at the start."""
+    """Layers of equal shape, not in the order of their names, initialised with zeros."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Shuffled(nn.Module):
 
 
 class Pooled(nn.Module):
-    """The head on every part of a sample, then the mean: as good as the head on the mean."""
+    """Mean of the head applied to parts of a sample, which equals the head applied to the mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Number(nn.Module):
 
 
 class Twice(nn.Module):
-    """One layer in the middle and at the end."""
+    """The same layer in the middle and at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Twice(nn.Module):
 
 
 class Tied(nn.Module):
-    """The head's weight is also that of the layer below."""
+    """A head that shares its weight with the layer below."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Tied(nn.Module):
 
 
 class Beside(nn.Module):
-    """Two layers, added up."""
+    """Sum of two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,11 +114,11 @@ def test_the_heads_of_networks_are_those_they_name(spec):
     ],
     ids=["twice", "tied", "beside", "frozen", "nothing below", "no bias", "not the end", "another form"],
 )
-def test_what_is_no_head_is_not_taken_for_one(module):
+def test_other_layers_are_not_mistaken_for_the_head(module):
     assert find_head(module, (4,)) is None
 
 
-def test_a_head_is_looked_for_when_somebody_asks_and_then_once(monkeypatch):
+def test_the_head_is_searched_once_on_first_use(monkeypatch):
     looked = []
     monkeypatch.setattr("coterie.learners.module.find_head", lambda *args: looked.append(args) or find_head(*args))
     learner = make_learner(Shuffled, Profile((4,), 4))

@@ -1,4 +1,4 @@
-"""Heads on one body: the fast steps equal autograd's, and the heads of all clusters those of one after the other."""
+"""Cluster heads on a shared body: fast steps equal autograd, and all heads together equal one after the other."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ WORK = {
 
 
 def case(name):
-    """A learner, a block of clients of several sizes, a body and three heads for each, and what samples count."""
+    """Return a learner, a block of clients of several sizes, a body and three heads, and sample weights."""
     spec, data, classes = CASES[name]
     learner, block = make_learner(spec, Profile((20,), classes)), make_block(data)
     drawn = learner.start([1, 2, 3], torch.float64)
@@ -46,7 +46,7 @@ def case(name):
 
 
 def one_head(learner, heads, body, k):
-    """The whole model of every client with head k, {name: (B, ...)}."""
+    """Return the complete model of each client with head k, {name: (B, ...)}."""
     return body | {f"{learner.head}.weight": heads.weight[:, k], f"{learner.head}.bias": heads.bias[:, k]}
 
 
@@ -63,7 +63,7 @@ def test_the_body_stepped_by_hand_is_the_one_stepped_by_autograd(name, work):
         torch.testing.assert_close(by_hand[layer], change, rtol=1e-12, atol=1e-12)
 
 
-def test_what_cannot_be_stepped_by_hand_goes_by_autograd():
+def test_other_training_of_the_body_uses_autograd():
     learner, block, body, heads, gamma = case("mlp")
     work = FullBatch(steps=4, prox=0.5)
     assert learner.descend_body(body, heads, replace(block, shares=gamma), work, LR) is None
@@ -84,7 +84,7 @@ def test_losses_of_all_heads_are_those_of_one_after_the_other(name):
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
 @pytest.mark.parametrize("name", CASES)
 def test_heads_stepped_at_once_are_those_stepped_one_after_the_other(name, work):
-    """Autograd on the whole model of one client and one head, of which only the head moves."""
+    """Compare with autograd on the complete model of one client, of which only the head is trained."""
     learner, block, body, heads, gamma = case(name)
     found = descend_heads(learner, heads, learner.features(body, block.x), block, gamma, work, LR)
     for k in range(K):
@@ -100,7 +100,7 @@ def test_heads_stepped_at_once_are_those_stepped_one_after_the_other(name, work)
 
 
 def convolving() -> nn.Module:
-    """With a norm in evaluation and a layer that is frozen."""
+    """Return a module with a normalisation in evaluation mode and a frozen layer."""
     norm = nn.BatchNorm2d(2).eval()
     norm.running_mean.fill_(0.3)
     built = nn.Sequential(nn.Unflatten(1, (1, 4, 5)), nn.Conv2d(1, 2, 3), norm, nn.ReLU(), nn.Flatten())
@@ -143,8 +143,8 @@ def test_a_convolving_module_with_heads_equals_a_plain_loop_over_clients(work, t
 
 
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
-def test_a_step_knows_what_its_samples_count_for_each_head(work):
-    """For the first head 1, for the second the number of the sample, which the features name."""
+def test_a_step_has_the_weight_of_each_sample_for_each_head(work):
+    """The weight is 1 for the first head, and the number of the sample, its feature, for the second."""
     block = make_block(class_data(SIZES, (20,), 3))
     numbers = torch.arange(block.y.numel(), dtype=torch.float64).reshape(block.y.shape)
     x, counted = numbers[..., None].expand(block.x.shape), torch.stack([torch.ones_like(numbers), numbers], dim=2)

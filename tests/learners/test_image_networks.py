@@ -37,12 +37,12 @@ def built(spec: str, profile: Profile = SMALL) -> ModuleLearner:
 
 
 def meta(spec: str, profile: Profile) -> dict[str, tuple[int, ...]]:
-    """The shapes of all arrays of a learner's module, by name."""
+    """Return the shapes of all arrays of a learner's module by name."""
     return {name: tuple(a.shape) for name, a in built(spec, profile).module.state_dict().items()}
 
 
 def random_arrays(spec: str, profile: Profile, seed: int = 0) -> dict[str, Tensor]:
-    """Other values for all arrays of a learner's module, with positive variances."""
+    """Return random values for all arrays of a learner's module, with positive variances."""
     random = torch.Generator().manual_seed(seed)
     return {
         name: torch.rand(shape, generator=random) / 4 + (0.5 if name.endswith("running_var") else -0.1)
@@ -85,8 +85,8 @@ def test_mobilenet_v2_has_the_known_number_of_parameters():
     assert sum(p.numel() for p in built("mobilenet-v2", CIFAR).module.parameters()) == expected
 
 
-def test_the_imagenet_form_has_as_many_numbers_as_torchvision_says():
-    """11 689 512 and 3 504 872 parameters, of which frozen normalisation takes its part into buffers."""
+def test_the_imagenet_form_has_the_number_of_parameters_of_torchvision():
+    """11 689 512 and 3 504 872 parameters, some of which are buffers of frozen normalisation."""
     imagenet = Profile((3, 32, 32), 1000)
     assert sum(p.numel() for p in built("resnet18:stem=7", imagenet).module.parameters()) == 11_689_512
     assert sum(p.numel() for p in built("mobilenet-v2", imagenet).module.parameters()) == 3_504_872
@@ -120,7 +120,7 @@ def torchvision_mobilenet_v2() -> set[str]:
 
 
 def frozen(name: str, path: Path, profile: Profile = SMALL, more: str = "") -> str:
-    """The spec of a network with frozen batch normalisation, and a file with arrays for it."""
+    """Return the spec of a network with frozen batch normalisation, and a file with its arrays."""
     plain = meta(f"{NARROW[name]}{more}", profile)
     random = torch.Generator().manual_seed(4)
     arrays = {n: torch.rand(shape, generator=random) / 4 - 0.1 for n, shape in plain.items()}
@@ -152,7 +152,7 @@ def test_outputs_have_their_shape(spec, shape):
 
 
 def test_images_shrink_eightfold_by_strides():
-    """32x32 images leave the last stage of both networks as 4x4, as in the usual form for CIFAR."""
+    """32x32 images leave the last stage of both networks as 4x4, as usual for CIFAR."""
     seen = {}
     for spec, last in (("resnet18:width=0.125", "layer4"), ("mobilenet-v2:width=0.125", "features")):
         module = built(spec, CIFAR).module
@@ -245,7 +245,7 @@ KINDS = ("resnet18", "mobilenet-v2", "layer", "frozen")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_client_after_the_other_equals_all_at_once_by_vmap(kind, tmp_path):
+def test_one_client_after_the_other_equals_vmap(kind, tmp_path):
     learner = built(specs(tmp_path)[kind])
     block = make_block(class_data([3, 3], (3, 8, 8), 4))
     theta = {name: torch.cat([p, 1.1 * p]) for name, p in learner.start([1], torch.float64).items()}
@@ -255,7 +255,7 @@ def test_one_client_after_the_other_equals_all_at_once_by_vmap(kind, tmp_path):
 
 
 def plain_steps(net: nn.Module, x: np.ndarray, y: np.ndarray, steps: int, lr: float) -> dict[str, Tensor]:
-    """Full-batch descent of one model as everybody would write it; the change by parameter name."""
+    """Return the change of one model by full-batch gradient descent in plain torch, by parameter name."""
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     optimiser = torch.optim.SGD(net.parameters(), lr=lr)
     for _ in range(steps):
@@ -285,7 +285,7 @@ def test_a_round_equals_a_plain_loop_over_clients(kind, tmp_path):
         torch.testing.assert_close(given.sums[name], value, rtol=1e-9, atol=1e-9)
 
 
-def test_a_client_that_is_not_finite_leaves_no_trace_in_the_sums():
+def test_a_client_that_is_not_finite_does_not_contribute_to_the_sums():
     learner = make_learner(NARROW["resnet18"], SMALL)
     data = class_data([3, 3], (3, 8, 8), 4)
     models, work = learner.start([1], torch.float64), FullBatch(steps=1)
@@ -394,7 +394,7 @@ def stored(path: Path, arrays: Mapping[str, Tensor]) -> Path:
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_a_start_from_a_file_is_what_the_file_holds(name, tmp_path):
+def test_initial_weights_from_a_file_are_those_of_the_file(name, tmp_path):
     arrays = random_arrays(NARROW[name], SMALL)
     learner = built(f"{NARROW[name]},weights={stored(tmp_path / 'w.safetensors', arrays)}")
     start = learner.start([1, 2], torch.float32)
@@ -426,10 +426,10 @@ def test_frozen_statistics_come_from_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "head"), [("resnet18", "fc"), ("mobilenet-v2", "classifier.1")])
-def test_a_last_layer_of_another_shape_is_drawn_anew_and_told(name, head, tmp_path):
+def test_a_last_layer_of_another_shape_is_initialised_at_random_with_a_warning(name, head, tmp_path):
     arrays = random_arrays(NARROW[name], Profile((3, 8, 8), 7))
     path = stored(tmp_path / "w.safetensors", arrays)
-    with pytest.warns(UserWarning, match=r"the last layer is drawn at random") as told:
+    with pytest.warns(UserWarning, match=r"the last layer is initialised at random") as told:
         learner = built(f"{NARROW[name]},weights={path}")
     assert len(told) == 1
     assert f"'{head}.bias': (7,)" in str(told[0].message)
@@ -442,9 +442,9 @@ def test_a_last_layer_of_another_shape_is_drawn_anew_and_told(name, head, tmp_pa
     assert not torch.equal(start[f"{head}.weight"][0], start[f"{head}.weight"][1])
 
 
-def test_a_file_without_last_layer_leaves_it_to_the_key(tmp_path):
+def test_a_last_layer_that_the_file_lacks_is_initialised_by_the_key(tmp_path):
     arrays = {n: a for n, a in random_arrays(NARROW["resnet18"], SMALL).items() if not n.startswith("fc.")}
-    with pytest.warns(UserWarning, match="the file has no fc and"):
+    with pytest.warns(UserWarning, match="the file has no fc"):
         learner = built(f"{NARROW['resnet18']},weights={stored(tmp_path / 'w.safetensors', arrays)}")
     start = learner.start([1, 2], torch.float32)
     assert not torch.equal(start["fc.weight"][0], start["fc.weight"][1])
@@ -464,7 +464,7 @@ def test_clusters_start_from_one_body_and_a_finished_run_reads_the_file_again(tm
     np.testing.assert_array_equal(back.models[1]["fc.weight"], result.models[1]["fc.weight"])
 
 
-def test_clusters_that_would_all_start_alike_are_refused(tmp_path):
+def test_equal_initial_models_of_all_clusters_are_refused(tmp_path):
     path = stored(tmp_path / "w.safetensors", random_arrays(NARROW["resnet18"], Profile((4, 4), 3)))
     data = small_federation("resnet18", sizes=(4, 6, 5))
     with pytest.raises(ConfigError, match="all initial models of this learner are equal"):
@@ -485,10 +485,10 @@ def test_a_file_that_does_not_fit_is_refused_in_a_sentence(tmp_path):
     kind = "resnet18:width=0.125,norm=group,stem=3"
 
     stored(path, arrays | {"conv1.weight": torch.zeros(8, 3, 7, 7)})
-    assert f"conv1.weight has shape (8, 3, 7, 7), but {kind} needs (8, 3, 3, 3): take the settings" in refusal(spec)
+    assert f"conv1.weight has shape (8, 3, 7, 7), but {kind} needs (8, 3, 3, 3): use the settings" in refusal(spec)
 
     stored(path, arrays | {"conv1.weight": torch.zeros(8, 3, 7, 7), "fc.bias": torch.zeros(9)})
-    assert "conv1.weight has shape" in refusal(spec)  # and not a word about the last layer, which nobody will draw
+    assert "conv1.weight has shape" in refusal(spec)  # and no warning about the last layer
 
     stored(path, {name: a for name, a in arrays.items() if name != "layer1.0.bn1.bias"})
     assert "but lack layer1.0.bn1.bias: save the state_dict of such a network" in refusal(spec)
@@ -519,7 +519,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(content, reason, tm
     assert told.endswith("write one with safetensors.torch.save_file(model.state_dict(), path)")
 
 
-def test_a_learner_by_itself_reads_no_file(tmp_path):
+def test_a_learner_reads_no_file_without_a_reader(tmp_path):
     path = stored(tmp_path / "w.safetensors", random_arrays(NARROW["resnet18"], SMALL))
     with pytest.raises(ConfigError, match="no file can be read here"):
         make_learner(f"{NARROW['resnet18']},weights={path}", SMALL)
@@ -532,15 +532,15 @@ def test_a_learner_by_itself_reads_no_file(tmp_path):
         ("mobilenet-v2:width=nan", "width must be a positive number that multiplies all channels, got nan"),
         ("resnet18:stem=4", "stem must be an odd number of pixels such as 3 or 7, got 4"),
         ("resnet18:norm=batch", "unknown norm 'batch': did you mean 'frozen-batch'?"),
-        ("mobilenet-v2:norm=frozen-batch", "needs statistics to normalise by: give weights=FILE, or set norm=group"),
+        ("mobilenet-v2:norm=frozen-batch", "needs stored statistics: give weights=FILE, or set norm=group"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_in_a_sentence(spec, words):
+def test_an_invalid_setting_is_refused_in_a_sentence(spec, words):
     assert words in refusal(spec)
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_what_is_no_image_is_refused(name):
+def test_samples_that_are_not_images_are_refused(name):
     assert refusal(NARROW[name], Profile((5,), 3)).startswith(
         f"{name} needs images of shape (H, W) or (channels, H, W)"
     )

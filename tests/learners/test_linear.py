@@ -1,4 +1,4 @@
-"""The closed forms of the linear learner against a plain gradient loop for one client at a time."""
+"""Closed forms of the linear learner against a plain gradient loop for single clients."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_monomials_of_two_features_by_hand():
     assert Linear(2, bias=True, degree=2).features(torch.tensor([[[2.0, 3.0]]])).tolist() == [[[2, 3, 4, 6, 9, 1]]]
 
 
-def test_a_start_is_random_scaled_and_without_bias():
+def test_an_initial_model_is_random_scaled_and_without_bias():
     models = linear(Profile((400,), None), bias=True, scale=3.0).start([5, 6], torch.float64)
     assert models["bias"].tolist() == [0, 0]
     assert models["weight"].shape == (2, 400)

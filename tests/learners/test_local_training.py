@@ -1,4 +1,4 @@
-"""Local training as values: what is refused, what they turn into, and which learners can run them."""
+"""Local training: refused settings, conversions, and support by learners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coterie.learners.schedules import Constant, Cosine, ExponentialDecay
 from tests.core.make import class_data, make_block, regression_data
 
 
-def test_mini_batches_take_one_pass_unless_told_otherwise():
+def test_mini_batches_take_one_epoch_by_default():
     assert MiniBatch() == MiniBatch(epochs=1)
     assert MiniBatch(steps=3).epochs is None
 
@@ -97,7 +97,7 @@ def test_the_rate_of_a_round_follows_the_schedule():
         (PooledHeads(lr=0.3), FullBatch(steps=1, lr=0.3), FullBatch(steps=7, lr=0.3)),
     ],
 )
-def test_the_same_training_on_the_loss_alone(training, kept, with_seven):
+def test_the_same_training_without_proximal_term(training, kept, with_seven):
     assert training.without_prox() == kept
     assert training.without_prox(7) == with_seven
 

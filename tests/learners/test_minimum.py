@@ -28,7 +28,7 @@ def classes(random: np.random.Generator, n: int, d: int, C: int) -> tuple[np.nda
 
 
 def objective(learner: Logistic, model: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray) -> float:
-    """Mean cross-entropy plus l2/2 of the squared weights, sample by sample."""
+    """Return the mean cross-entropy plus l2/2 times the squared weights, computed sample by sample."""
     weight = np.stack([np.zeros_like(model["weight"]), model["weight"]]) if learner.binary else model["weight"]
     bias = model.get("bias", np.zeros(())) if learner.bias else 0.0
     bias = np.array([0.0, float(bias)]) if learner.binary else bias
@@ -52,7 +52,7 @@ def test_least_squares_of_minimum_norm_by_hand():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_ragged_clients_solve_as_each_does_alone(bias: bool):
+def test_clients_of_different_sizes_are_solved_as_each_alone(bias: bool):
     random = np.random.default_rng(0)
     clients = [(random.standard_normal((n, 6)), random.standard_normal(n)) for n in (1, 3, 6, 9, 40)]
     model, solved = solve(linear(Profile((6,), None), bias=bias), clients)

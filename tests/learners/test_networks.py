@@ -1,4 +1,4 @@
-"""MLP, CNN and any module against a plain torch loop, one client at a time."""
+"""MLP, CNN and user-defined modules against a plain torch loop for single clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.core.make import class_data, make_block, regression_data
 
 
 def torch_loop(net: nn.Module, x: np.ndarray, y: np.ndarray, steps: int, lr: float, l2: float, prox: float) -> dict:
-    """Full-batch descent as everybody would write it; the change by parameter name."""
+    """Return the change by full-batch gradient descent in plain torch, by parameter name."""
     net = copy.deepcopy(net)
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     for _ in range(steps):
@@ -47,7 +47,7 @@ def torch_loop(net: nn.Module, x: np.ndarray, y: np.ndarray, steps: int, lr: flo
 
 
 def check(learner: Learner, nets: list[nn.Module], data, work: LocalTraining, lr: float, l2: float = 0.0, rename=str):
-    """nets[t] is what every client starts track t from."""
+    """Compare the training of several models; nets[t] is the initial model t of every client."""
     theta: dict = {}
     for name, _ in nets[0].named_parameters():
         tracks = torch.stack([dict(net.named_parameters())[name].detach() for net in nets])
@@ -97,7 +97,7 @@ def test_cnn_steps_equal_a_plain_torch_loop(shape, kernel, network):
     check(learner, [net], class_data([4, 8], shape, 3), FullBatch(steps=2, prox=0.5), 0.2)
 
 
-def test_squares_side_by_side_are_convolutions_with_stride_two():
+def test_non_overlapping_patches_are_convolutions_with_stride_two():
     torch.manual_seed(3)
     net = PatchCNN(3, 9, 11, channels=2, hidden=6, outputs=4).double()
     x = torch.randn(5, 3, 9, 11, dtype=torch.float64)
@@ -147,7 +147,7 @@ def test_a_frozen_batchnorm_is_used_as_it_is():
 
 
 class Spare(nn.Module):
-    """Has a layer that its output does not depend on."""
+    """Module with a layer on which its output does not depend."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Spare(nn.Module):
         return self.used(x)
 
 
-def test_an_unused_parameter_stays_as_it_was():
+def test_an_unused_parameter_does_not_change():
     learner = make_learner(Spare, Profile((3,), 2))
     theta = {n: p[:, None] for n, p in learner.start([1, 2], torch.float64).items()}
     change = learner.descend(theta, make_block(class_data([4, 4], (3,), 2)), FullBatch(steps=2), 0.1)
@@ -172,7 +172,7 @@ def half_frozen() -> nn.Module:
     return net
 
 
-def test_a_parameter_that_asks_for_no_gradient_stays_as_it_was():
+def test_a_frozen_parameter_does_not_change():
     learner = make_learner(half_frozen, Profile((3,), 2))
     theta = {n: p[:, None] for n, p in learner.start([1], torch.float64).items()}
     change = learner.descend(theta, make_block(class_data([4], (3,), 2)), FullBatch(steps=2), 0.1)
@@ -201,7 +201,7 @@ def test_the_loss_is_the_negative_log_likelihood(spec):
     torch.testing.assert_close(learner.losses(model, block.x, block.y)[0], -likelihood.log())
 
 
-def test_mlp_starts_like_torch():
+def test_mlp_is_initialised_like_torch():
     # U(-1/sqrt(in), 1/sqrt(in)) with in = 100: bound 0.1, standard deviation 0.1 / sqrt(3) = 0.0577
     weight = make_learner("mlp:hidden=200", Profile((100,), 2)).start([0], torch.float64)["layer0.weight"]
     assert float(weight.abs().max()) <= 0.1
@@ -209,7 +209,7 @@ def test_mlp_starts_like_torch():
 
 
 def by_vmap(learner, theta: dict, x: torch.Tensor) -> torch.Tensor:
-    """All clients at once, as a module without convolutions is run."""
+    """Evaluate all clients together, as for a module without convolutions."""
     return vmap(lambda params, batch: functional_call(learner.module, params, (batch,)))(theta, x)
 
 
@@ -261,7 +261,7 @@ def test_many_samples_go_through_convolutions_in_pieces(monkeypatch):
 
 
 def count_convolved(monkeypatch) -> list[int]:
-    """How many images every convolution from now on has seen, one number for each."""
+    """Return a list to which every convolution appends its number of images."""
     seen: list[int] = []
     real = nn.Conv2d.forward
     monkeypatch.setattr(nn.Conv2d, "forward", lambda self, x: (seen.append(len(x)), real(self, x))[1])
@@ -303,7 +303,7 @@ def test_numbers_with_a_shared_body_are_scored_alike():
         torch.testing.assert_close(table[..., s], learner.losses(one, block.x, block.y), rtol=1e-9, atol=1e-12)
 
 
-def test_a_convolving_module_that_draws_randomness_is_refused():
+def test_a_convolving_module_with_random_numbers_is_refused():
     class Noisy(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -312,7 +312,7 @@ def test_a_convolving_module_that_draws_randomness_is_refused():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return nn.functional.dropout(self.conv(x[:, None])).mean(dim=(2, 3))
 
-    with pytest.raises(ConfigError, match="randomness that no key controls"):
+    with pytest.raises(ConfigError, match="random numbers without a seed"):
         make_learner(Noisy, Profile((4, 4), 2))
 
 
@@ -327,7 +327,7 @@ def test_losses_are_the_loss_of_the_outputs(spec):
     torch.testing.assert_close(learner.losses(model, block.x, block.y), expected)
 
 
-def test_cnn_starts_so_that_signals_keep_their_size_under_relu():
+def test_cnn_is_initialised_so_that_activations_keep_their_size_under_relu():
     # U(-b, b) with b = sqrt(6 / in): the variance 2 / in makes up for the half that ReLU takes away; biases are 0
     start = make_learner("cnn:channels=64,hidden=64", Profile((8, 8), 3)).start([0], torch.float64)
     for name, inputs in {"conv1": 9, "conv2": 64 * 9, "fc1": 128 * 4}.items():
@@ -339,7 +339,7 @@ def test_cnn_starts_so_that_signals_keep_their_size_under_relu():
 
 @pytest.mark.parametrize("choice", ["cnn:channels=2,hidden=3", small_module], ids=["cnn", "module"])
 def test_threads_do_not_disturb_each_other(choice):
-    """Many short calls at once, each with parameters of its own, give what they give alone."""
+    """Many simultaneous calls with different parameters have the same results as separate calls."""
     learner = make_learner(choice, Profile((4, 4), 3))
     block = make_block(class_data([3], (4, 4), 3))
     models = [learner.start([key], torch.float64) for key in range(8)]

@@ -64,13 +64,13 @@ def through(net: nn.Module) -> Forward:
     return lambda theta, x: functional_call(net.double(), theta, (x,))
 
 
-def own_module() -> nn.Module:
+def user_module() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, CLASSES))
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A learner and the oracle of its outputs."""
+    """A learner and a reference implementation of its outputs."""
 
     choice: Any
     forward: Forward
@@ -104,7 +104,7 @@ SUBJECTS = {
     ),
     "cnn": Subject("cnn:channels=2,hidden=4", through(SmallCNN(1, 4, 4, 2, 4, CLASSES)), path="one-by-one"),
     "patch cnn": Subject("cnn:channels=2,hidden=4,kernel=2", through(PatchCNN(1, 4, 4, 2, 4, CLASSES))),
-    "module": Subject(own_module, through(own_module())),
+    "module": Subject(user_module, through(user_module())),
     "representation": Subject("representation:width=3", plain_representation, numbers=True),
 }
 OPTIMIZERS = {
@@ -172,7 +172,7 @@ def expected_change(
 
 
 def assert_close(found: Params, expected: Params, lr: float) -> None:
-    """Equal to 1e-9 relative to the largest change of a parameter, or to the learning rate if that is larger.
+    """Check equality up to 1e-9 relative to the largest change of a parameter or the learning rate.
 
     The steps of Adam are as long as the learning rate, and may cancel.
     """
@@ -185,7 +185,7 @@ def assert_close(found: Params, expected: Params, lr: float) -> None:
 def check(
     subject: Subject, block: Block, training: LocalTraining, lr: float = LR, towards: bool = False, drawn: bool = False
 ) -> None:
-    """Two models for each client, by `descend`; `drawn`: Hypothesis drew the settings."""
+    """Compare `descend` for two models of each client; `drawn`: the settings are from Hypothesis."""
     learner, clients = subject.learner, len(block.y)
     start = learner.start(list(range(2 * clients)), torch.float64)
     theta = {name: p.reshape(clients, 2, *p.shape[1:]) for name, p in start.items()}
@@ -211,7 +211,7 @@ def test_steps_equal_those_of_torch(name, optimizer, training):
     ("optimizer", "training"), [("sgd", "full"), ("sgd", "mini"), ("nesterov", "full"), ("adam with decay", "mini")]
 )
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_samples_that_count_more_or_less_equal_those_of_torch(name, optimizer, training):
+def test_steps_with_sample_weights_equal_those_of_torch(name, optimizer, training):
     optimizer, training = OPTIMIZERS[optimizer], FULL_AND_MINI[training]
     block = SUBJECTS[name].block(SIZES)
     random = torch.Generator().manual_seed(0)
@@ -291,8 +291,8 @@ def test_an_optimizer_survives_its_plain_form_and_its_text(optimizer):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_clients_that_sit_out_keep_their_model_and_their_state(optimizer):
-    """Client 1 leaves out steps 1 and 3, and goes on as if they had not been."""
+def test_clients_without_a_step_keep_their_model_and_their_state(optimizer):
+    """Client 1 does not take steps 1 and 3, which have no effect on it."""
     random = torch.Generator().manual_seed(0)
     start = torch.randn(2, 3, dtype=torch.float64, generator=random)
     gradients = torch.randn(5, 2, 3, dtype=torch.float64, generator=random)
@@ -311,7 +311,7 @@ def test_clients_that_sit_out_keep_their_model_and_their_state(optimizer):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_client_without_finite_gradients_changes_nobody_else(optimizer):
+def test_a_client_without_finite_gradients_does_not_affect_others(optimizer):
     theta, gradient = {"w": torch.ones(3, 2)}, {"w": torch.full((3, 2), 0.5)}
     gradient["w"][1] = torch.nan
     alone = {"w": torch.ones(1, 2)}
@@ -384,7 +384,7 @@ K = 2
 
 
 def with_heads(name: str) -> tuple[Subject, Any, Block, Params, Any, Tensor]:
-    """A learner, a block, a body and two heads for each client, and what samples count for each head."""
+    """A learner, a block, a body and two heads for each client, and the weights of the samples for each head."""
     subject = SUBJECTS[name]
     learner, block = subject.learner, subject.block(SIZES)
     drawn = learner.start([1, 2], torch.float64)
@@ -446,7 +446,7 @@ PULLED_HEADS = pairwise(OPTIMIZERS, WITH_HEADS, PULLED)
     ("design", "lists"),
     [(HEADS, (OPTIMIZERS, WITH_HEADS, HEAD_TRAININGS)), (PULLED_HEADS, (OPTIMIZERS, WITH_HEADS, PULLED))],
 )
-def test_every_two_settings_of_heads_meet(design, lists):
+def test_every_pair_of_settings_of_heads_is_covered(design, lists):
     cases = [param.id.split("-") for param in design]
     for one, other in combinations(range(len(lists)), 2):
         assert {(case[one], case[other]) for case in cases} == set(product(lists[one], lists[other]))

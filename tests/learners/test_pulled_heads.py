@@ -1,4 +1,4 @@
-"""Heads that are pulled to others: client by client and step by step, with the penalty in the objective."""
+"""Proximal term of cluster heads against a plain loop with the penalty in the objective."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PULL = 0.7
 
 
 def plain(learner, body, heads, centre, block, gamma, work, moves_body):
-    """Steps on the mean loss + PULL/2 |heads - centre|^2, by autograd; who has no more batches stays."""
+    """Take steps on the mean loss + PULL/2 |heads - centre|^2 by autograd; finished clients do not move."""
     body = {n: p.clone() for n, p in body.items()}
     own = [heads.weight.clone(), heads.bias.clone()]
     for batch in batches(replace(block, shares=gamma), work):

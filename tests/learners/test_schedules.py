@@ -1,4 +1,4 @@
-"""The learning rate of each round, with the arithmetic shown, and against torch's own schedulers."""
+"""Learning-rate schedules by hand and against the schedulers of torch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_cosine_is_over_the_rounds_after_the_warm_up():
     assert rates(Cosine(warmup=2), 1.0, 6) == pytest.approx([0.5, 1.0, *rates(Cosine(), 1.0, 4)], rel=1e-12)
 
 
-def test_a_run_that_is_all_warm_up():
+def test_a_run_within_the_warm_up():
     assert rates(Cosine(warmup=4), 1.0, 2) == [0.25, 0.5]
     assert Cosine(warmup=4).rate(1.0, 4, 2) == 1.0
 

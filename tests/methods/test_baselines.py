@@ -70,4 +70,4 @@ def test_the_oracle_needs_the_truth():
 def test_partial_participation_asks_the_given_share(share):
     result = coterie.fit(population(), "fedavg", learner="linear", rounds=6, participation=share)
     assert [r["answered"] for r in result.records] == [round(share * 8)] * 6
-    assert result.metrics["clients"] == 8, "everybody is told its cluster in the end"
+    assert result.metrics["clients"] == 8, "all clients receive their cluster in the end"

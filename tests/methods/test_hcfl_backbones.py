@@ -237,9 +237,9 @@ def test_an_absent_client_follows_the_changes_of_its_cluster():
     states.write(np.arange(4), 7, {KEPT_CLUSTER: torch.tensor([[0], [1], [1], [2]])})
     common = torch.tensor([[0.5, 0, 0, 0.5], [0, 1.0, 0, 0], [0, 0, 0, 0]], dtype=torch.float64)
     flow = torch.stack([common, common, torch.eye(4, dtype=torch.float64)[[3, 3, 3]], common, common])
-    told = {"accepted": torch.tensor([7, 7, 7, 7, -1]), "flow": flow}
+    sent = {"accepted": torch.tensor([7, 7, 7, 7, -1]), "flow": flow}
     losses = torch.tensor([[0.3, 0.1, 0.0, 0.2]], dtype=torch.float64).expand(5, 1, 4)
-    broadcast = Broadcast(9, Clusters({}, K=4), each=told)
+    broadcast = Broadcast(9, Clusters({}, K=4), each=sent)
     found = kept_clusters(states, np.arange(5), broadcast, losses, NearestParameters().client_first)
     assert found.flatten().tolist() == [3, 1, 3, 2, 2]
 

@@ -239,8 +239,8 @@ def test_stocfl_with_one_cluster_and_no_pull_is_fedavg():
     assert_models(one, [{n: np.asarray(v) for n, v in other.models[0].items()}])
 
 
-@pytest.mark.parametrize(("options", "told"), [({"tau": 0.1}, 1), ({}, 2)])
-def test_bytes_of_stocfl(options: dict[str, float], told: int):
+@pytest.mark.parametrize(("options", "rows_sent"), [({"tau": 0.1}, 1), ({}, 2)])
+def test_bytes_of_stocfl(options: dict[str, float], rows_sent: int):
     """P numbers of 8 bytes: up 2P a client and round and once P, or P for each half; down 2P, and no anchor."""
     data = small_federation("logistic")
     _, _, stocfl = run(data, "stocfl", rounds=2, **options)
@@ -250,7 +250,7 @@ def test_bytes_of_stocfl(options: dict[str, float], told: int):
     plain = fedavg.records[0]["bytes_up"]
     cluster_row, slot = 8, 8  # the index of the overall model's one slot
     assert up[1] - plain == m * (P + slot)
-    assert up[0] - up[1] == m * told * P
+    assert up[0] - up[1] == m * rows_sent * P
     down = [record["bytes_down"] for record in stocfl.records]
     plain = fedavg.records[0]["bytes_down"]
     assert down[1] - plain == m * (P + cluster_row)  # the slot that it receives
@@ -299,12 +299,12 @@ def test_onboarding_rows_depend_neither_on_the_round_nor_on_other_clients():
     options = {"batch_size": 4, "local_epochs": 2, "dtype": "float64", "seed": 1}
     plan = prepare(data, "stocfl", "mlp:hidden=6", options)
 
-    def told(round_: int, who: list[int]) -> np.ndarray:
+    def rows_of(round_: int, who: list[int]) -> np.ndarray:
         sent = Broadcast(round_, Clusters({}, K=1), scalars={"lr": LR})
         return plan.federation.ask(plan.tiers.onboarding_task(1), sent, np.array(who)).reply.rows["anchor"].numpy()
 
-    everybody = told(0, list(range(9)))
-    assert told(5, [7, 3]) == pytest.approx(everybody[[7, 3]], rel=1e-9, abs=1e-12)
+    all_rows = rows_of(0, list(range(9)))
+    assert rows_of(5, [7, 3]) == pytest.approx(all_rows[[7, 3]], rel=1e-9, abs=1e-12)
 
 
 def test_clients_with_infinite_onboarding_rows_are_named():

@@ -53,7 +53,7 @@ def test_options_become_local_training(default, options, expected):
     ("options", "message"),
     [
         ({"local_steps": 3, "local_epochs": 2, "batch_size": 4}, "epochs and steps both set the length"),
-        ({"lr_decay": 0.5, "schedule": "cosine"}, "lr_decay and schedule both change the learning rate"),
+        ({"lr_decay": 0.5, "schedule": "cosine"}, "lr_decay and schedule both change the learning rate of the rounds"),
         ({"local_steps": 0}, "local_steps must be a whole number at least 1, got 0"),
         ({"lr": "fast"}, "lr must be a number above 0, or auto, got 'fast'"),
         ({"optimizer": "sdg"}, "unknown optimizer 'sdg': did you mean 'sgd'"),

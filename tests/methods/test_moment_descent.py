@@ -26,7 +26,7 @@ from coterie.methods.anchors import (
     miss_probability,
     recommended,
 )
-from coterie.methods.asking import Cost
+from coterie.methods.exchanges import Cost
 from coterie.methods.moment_descent import Coarse, MomentDescent, _Server, whitening
 from coterie.training.planning import prepare
 
@@ -256,19 +256,19 @@ def test_coverage_by_hand():
 def test_conditions_of_the_theorem_are_reported():
     data = population()
     found = descend(data)
-    told = found.conditions
+    conditions = found.conditions
     own = found.centres[torch.from_numpy(found.grouping.group)]
     error = np.linalg.norm((found.estimates - own).numpy(), axis=1).mean()
     centres = found.centres.numpy()
     apart = min(np.linalg.norm(a - b) for i, a in enumerate(centres) for b in centres[:i])
-    assert told["error_over_delta"]["value"] == pytest.approx(error / apart)
-    assert told["samples_of_an_anchor"] == {
+    assert conditions["error_over_delta"]["value"] == pytest.approx(error / apart)
+    assert conditions["samples_of_an_anchor"] == {
         "value": int(data.train.sizes[found.anchors].min()),
         "needed": len(centres),
         "holds": True,
     }
-    assert told["samples"] == {"value": len(data.train.x), "needed": centres.shape[1], "holds": True}
-    assert told["anchors"]["needed"] == found.coverage["recommended_anchors"]
+    assert conditions["samples"] == {"value": len(data.train.x), "needed": centres.shape[1], "holds": True}
+    assert conditions["anchors"]["needed"] == found.coverage["recommended_anchors"]
 
 
 def test_one_group_is_one_group():

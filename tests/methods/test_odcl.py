@@ -119,11 +119,11 @@ def test_the_bytes_of_the_one_exchange():
 
 
 def test_a_run_reports_its_clusters():
-    told = coterie.fit(two_groups(), "odcl").metrics["one_shot"]
-    assert (told["K"], told["solved"], told["without_solution"], told["solver"]) == (2, 6, 0, "exact")
-    assert told["separation"]["separable"]
-    assert told["separation"]["alpha"] > 5
-    assert told["warnings"] == []
+    findings = coterie.fit(two_groups(), "odcl").metrics["one_shot"]
+    assert (findings["K"], findings["solved"], findings["without_solution"], findings["solver"]) == (2, 6, 0, "exact")
+    assert findings["separation"]["separable"]
+    assert findings["separation"]["alpha"] > 5
+    assert findings["warnings"] == []
 
 
 def test_overlapping_clusters_give_a_warning():

@@ -14,7 +14,7 @@ from coterie.methods import CFL, HCFL, ICFL, FullBatch, HCFLPlus
 from coterie.tiers import RemoveUnclaimed, SplitByGap, SplitByNorm, SplitBySpectrum, SplitByTest
 from coterie.tiers.split_test import sign_flip_p, split_test
 
-NOBODY = np.zeros(0, dtype=np.int64)
+NO_CLIENTS = np.zeros(0, dtype=np.int64)
 
 
 def regressions(seed: int, groups: int, clients: int = 12, samples: int = 24) -> coterie.FederatedDataset:
@@ -41,12 +41,12 @@ def test_figures_of_two_clients_by_hand():
     # gains 1 and 3 of equal clients: mean 2, squared deviations 1 and 1, so that the standard error is
     # sqrt((1/4 + 1/4) * 2 / 1) = 1 and t = 2 with one degree of freedom: p = 1/2 - atan(2) / pi
     losses = np.array([[5.0, 4.0], [6.0, 3.0]])
-    found = split_test(0, (NOBODY, NOBODY), losses, np.array([10.0, 10.0]), 0.2)
+    found = split_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([10.0, 10.0]), 0.2)
     assert (found.gain, found.error, found.loss) == pytest.approx((2, 1, 5.5))
     # both gains are positive, which random signs make with probability 1/4; the smaller of both counts twice
     assert found.p == pytest.approx(2 * (0.5 - math.atan(2) / math.pi))
     assert not found.accepted
-    assert split_test(0, (NOBODY, NOBODY), losses, np.array([10.0, 10.0]), 0.3).accepted
+    assert split_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([10.0, 10.0]), 0.3).accepted
 
 
 def test_random_signs_of_three_gains_by_hand():
@@ -68,11 +68,11 @@ def test_the_bound_is_never_below_the_probability_of_all_signs(seed):
     assert exact <= sign_flip_p(gains) <= max(20 * exact, 0.05) if gains.sum() > 0 else sign_flip_p(gains) == 1
 
 
-def test_a_few_large_clients_do_not_cost_the_test_its_power():
+def test_a_few_large_clients_do_not_reduce_the_power_of_the_test():
     # 20 clients, two of which have nearly all samples: the t-test counts about two clients
     samples = np.array([400.0, 400.0] + [4.0] * 18)
     losses = np.column_stack([np.full(20, 2.0), np.full(20, 1.0) - np.linspace(0, 0.5, 20)])
-    found = split_test(0, (NOBODY, NOBODY), losses, samples, 1e-4)
+    found = split_test(0, (NO_CLIENTS, NO_CLIENTS), losses, samples, 1e-4)
     assert found.p == pytest.approx(2 * 0.5**20)
     assert found.accepted
 
@@ -81,12 +81,12 @@ def test_clients_count_by_their_samples():
     # shares 3/4 and 1/4: mean 3/4 * 1 + 1/4 * 3 = 1.5; effective clients 1 / (9/16 + 1/16) = 1.6
     # error^2 = (9/16 * 1/4 + 1/16 * 9/4) * 1.6 / 0.6 = 0.75
     losses = np.array([[5.0, 4.0], [6.0, 3.0]])
-    found = split_test(0, (NOBODY, NOBODY), losses, np.array([30.0, 10.0]), 0.05)
+    found = split_test(0, (NO_CLIENTS, NO_CLIENTS), losses, np.array([30.0, 10.0]), 0.05)
     assert (found.gain, found.error) == pytest.approx((1.5, math.sqrt(0.75)))
 
 
 def test_equal_losses_are_no_reason_to_split():
-    assert split_test(0, (NOBODY, NOBODY), np.ones((5, 2)), np.full(5, 8.0), 0.5).p == 1.0
+    assert split_test(0, (NO_CLIENTS, NO_CLIENTS), np.ones((5, 2)), np.full(5, 8.0), 0.5).p == 1.0
 
 
 def test_halves_are_disjoint_and_drawn_anew_in_every_round():

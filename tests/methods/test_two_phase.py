@@ -39,16 +39,16 @@ def test_groups_and_models_are_found_without_their_number(seed):
 def test_the_result_reports_the_choice_and_its_cost():
     data = coterie.scenario("mixed-regression", **HARD)
     result = coterie.fit(data, "two-phase", clusters="auto", rounds=3)
-    told = result.metrics["moment_descent"]
-    assert told["clusters"] == 3
-    assert set(told["anchors"]) <= set(data.clients)
-    assert set(told["anchors"].values()) == {0, 1, 2}
-    assert told["delta"] > 0
+    findings = result.metrics["moment_descent"]
+    assert findings["clusters"] == 3
+    assert set(findings["anchors"]) <= set(data.clients)
+    assert set(findings["anchors"].values()) == {0, 1, 2}
+    assert findings["delta"] > 0
     rate = result.metrics["learning_rate"]
     # every client sends its curvature, the sums of the squares of its features, and its number of samples
     assert rate["bytes_up"] == len(data.clients) * 8 * (1 + data.train.x.shape[1] + 1)
     rounds = sum(record["bytes_up"] for record in result.records)
-    assert result.metrics["bytes_up"] == told["bytes_up"] + rate["bytes_up"] + rounds
+    assert result.metrics["bytes_up"] == findings["bytes_up"] + rate["bytes_up"] + rounds
     assert result.config["lr"] == rate["lr"] == pytest.approx(0.9 / rate["curvature"])
     x, starts, stops = data.train.x.numpy(), data.train.starts, data.train.stops
     largest = max(np.linalg.norm(x[a:b], 2) ** 2 / (b - a) for a, b in zip(starts, stops, strict=True))
@@ -157,16 +157,16 @@ def test_refit_ends_with_the_least_squares_of_each_cluster_and_counts_its_exchan
     result = coterie.fit(three_clients(), "two-phase", refit=True, **options)
     # cluster 0: (1*2 + 2*4 + 3*7) / (1 + 4 + 9) = 31/14; cluster 1: (-3 - 5) / 2
     assert [m["weight"].item() for m in result.models] == pytest.approx([31 / 14, -4], rel=1e-12)
-    told, rounds = result.metrics["refit"], coterie.fit(three_clients(), "two-phase", **options).metrics
+    findings, rounds = result.metrics["refit"], coterie.fit(three_clients(), "two-phase", **options).metrics
     # 74 - 31^2/14 of cluster 0 in squares, 34 - 8^2/2 of cluster 1: half of their sum a sample
     squares = 4 + 16 + 49 - 31**2 / 14 + 34 - 32
-    assert told["loss_after"] == pytest.approx(squares / 2 / 5, rel=1e-9)
-    assert told["loss_before"] > told["loss_after"]
-    assert told["exchanges"] == 1
-    assert result.metrics["bytes_up"] == rounds["bytes_up"] + told["bytes_up"]
-    assert result.metrics["bytes_down"] == rounds["bytes_down"] + told["bytes_down"]
+    assert findings["loss_after"] == pytest.approx(squares / 2 / 5, rel=1e-9)
+    assert findings["loss_before"] > findings["loss_after"]
+    assert findings["exchanges"] == 1
+    assert result.metrics["bytes_up"] == rounds["bytes_up"] + findings["bytes_up"]
+    assert result.metrics["bytes_down"] == rounds["bytes_down"] + findings["bytes_down"]
     # each client sends X^T X, X^T r, a loss, the number of its samples and that of its cluster
-    assert told["bytes_up"] == 3 * 8 * 5
+    assert findings["bytes_up"] == 3 * 8 * 5
 
 
 @pytest.mark.parametrize("engine", ["simulated", "sequential"])

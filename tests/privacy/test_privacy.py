@@ -1,4 +1,4 @@
-"""Private runs: what leaves a client is cut, noised and counted, and nothing else follows from its data."""
+"""Private runs: clipping, noise and accounting of replies, which otherwise do not depend on the data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from coterie.errors import ConfigError
 from coterie.methods import CFL, Method
 from coterie.privacy.accountant import Answer, choice_for, epsilon, noise_for
 from coterie.privacy.client import clipped, made_private, randomised_choice
-from coterie.privacy.mechanism import Privacy, truthful
-from coterie.privacy.noise import FromSystem, Keyed
-from coterie.privacy.server import believed, with_noise
+from coterie.privacy.mechanism import Privacy, response_probability
+from coterie.privacy.noise import SeededNoise, SystemNoise
+from coterie.privacy.server import denominators, with_noise
 from coterie.testing.checks import CHECKS, Case
 from coterie.training.budget import Spending
 from coterie.training.planning import prepare
@@ -33,7 +33,7 @@ NAMES = hash_ids([f"c{i}" for i in range(30_000)])
 
 @dataclass(frozen=True)
 class Silent:
-    """No noise at all, and always the truth: what is left is what an accountant was told of."""
+    """Source without noise and with honest choices, for tests of the sensitivity."""
 
     def uniforms(self, round_, hashes):
         return np.zeros(len(hashes))
@@ -45,15 +45,15 @@ class Silent:
 # ---- the client's part -------------------------------------------------------------------------------------------
 
 
-def test_a_change_is_cut_to_length_all_parameters_together():
+def test_a_change_is_clipped_with_all_parameters_together():
     # |(3, 4)| = 5 is cut to 2: times 0.4. |(0.3, 0.4)| = 0.5 stays. What is not finite, or 0, is no change
     rows = torch.tensor([[3, 4], [0.3, 0.4], [math.nan, 1], [math.inf, 1], [1e200, 0], [0, 0]], dtype=torch.float64)
     expected = torch.tensor([[1.2, 1.6], [0.3, 0.4], [0, 0], [0, 0], [2, 0], [0, 0]], dtype=torch.float64)
     assert torch.allclose(clipped(rows, 2.0), expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("noise", [Keyed(3), FromSystem()], ids=["keyed", "system"])
-def test_the_noise_has_the_deviation_that_was_promised(noise):
+@pytest.mark.parametrize("noise", [SeededNoise(3), SystemNoise()], ids=["keyed", "system"])
+def test_the_noise_has_the_declared_standard_deviation(noise):
     drawn = noise.normals(0, NAMES[:800], 50)
     sent = made_private(torch.zeros(800, 50, dtype=torch.float64), Privacy("local", 0.5, 3.0), drawn)
     # of 40 000 numbers the deviation has a standard error of 0.35 %, the mean one of 0.5 % of 1.5
@@ -64,20 +64,24 @@ def test_the_noise_has_the_deviation_that_was_promised(noise):
 
 def test_noise_by_key_repeats_and_other_noise_does_not():
     some = NAMES[:4]
-    one, again = Keyed(3).normals(5, some, 3), Keyed(3).normals(5, some[::-1], 3)[::-1]
+    one, again = SeededNoise(3).normals(5, some, 3), SeededNoise(3).normals(5, some[::-1], 3)[::-1]
     assert np.array_equal(one, again)
-    for other in (Keyed(4).normals(5, some, 3), Keyed(3).normals(6, some, 3), FromSystem().normals(5, some, 3)):
+    for other in (
+        SeededNoise(4).normals(5, some, 3),
+        SeededNoise(3).normals(6, some, 3),
+        SystemNoise().normals(5, some, 3),
+    ):
         assert not np.isclose(one, other).any()
-    assert not np.array_equal(FromSystem().uniforms(5, some), FromSystem().uniforms(5, some))
+    assert not np.array_equal(SystemNoise().uniforms(5, some), SystemNoise().uniforms(5, some))
 
 
-def test_a_cluster_is_said_as_often_as_its_epsilon_allows():
+def test_a_cluster_is_reported_with_the_probability_of_its_epsilon():
     K, eps = 3, 1.0
     keep = math.e / (math.e + 2)  # 0.576
     chosen = torch.tensor([0, 1, 2]).repeat(10_000)
-    told = randomised_choice(chosen, K, eps, Keyed(0).uniforms(1, NAMES))
+    told = randomised_choice(chosen, K, eps, SeededNoise(0).uniforms(1, NAMES))
     share = np.array([[float((told[chosen == c] == k).double().mean()) for k in range(K)] for c in range(K)])
-    assert truthful(eps, K) == pytest.approx(keep)
+    assert response_probability(eps, K) == pytest.approx(keep)
     # a share of 10 000 has a standard error of at most 0.5 %
     assert share == pytest.approx(np.where(np.eye(K) == 1, keep, (1 - keep) / 2), abs=0.025)
 
@@ -95,7 +99,7 @@ def gaussian_delta(ratio: float, eps: float) -> float:
 
 
 def mixed_delta(answer: Answer, count: int, eps: float) -> float:
-    """Exact, by summing over how many of the choices told the likelier way: their losses are +- the epsilon."""
+    """Return the exact delta by summation over the number of honest choices, whose losses are +- epsilon."""
     assert answer.choice is not None
     p = 1 / (1 + math.exp(-answer.choice))
     ratio = answer.ratio / math.sqrt(count)
@@ -118,23 +122,23 @@ def test_epsilon_of_choices_and_noise_is_the_exact_sum(ratio, choice, count):
     assert mixed_delta(answer, count, 0.98 * eps) > 1e-5  # and within two percent
 
 
-def test_the_noise_for_a_budget_keeps_it_and_is_not_wasted():
+def test_the_noise_for_a_budget_is_the_smallest_that_keeps_it():
     for choice in (None, choice_for(8.0, 1e-5, 10)):
         ratio = noise_for(8.0, 1e-5, 10, choice)
         assert 7.99 < epsilon(Answer(ratio, choice), 10, 1e-5) <= 8.0
     assert epsilon(Answer(1.0), 0, 1e-5) == 0.0
-    with pytest.raises(ConfigError, match="privacy_choice=5 in 10 rounds, whatever the noise"):
+    with pytest.raises(ConfigError, match="privacy_choice=5 in 10 rounds for any noise"):
         noise_for(8.0, 1e-5, 10, choice=5.0)
 
 
-def test_without_the_extra_it_is_named(monkeypatch):
+def test_a_missing_accountant_is_named_in_the_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     monkeypatch.delitem(sys.modules, "dp_accounting.gaussian_mechanism", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'coterie\[privacy\]'"):
         epsilon(Answer(1.234), 1, 1e-5)
 
 
-# ---- sensitivity: this is what the accountant is told -------------------------------------------------------------
+# ---- sensitivity, which the accountant assumes --------------------------------------------------------------------
 
 METHODS_WITH = {
     ("fedavg", "local"): {},
@@ -160,7 +164,7 @@ def worst_data(count: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def private_plan(method: str, where: str, options: dict, data: tuple[np.ndarray, np.ndarray]):
-    """Of a federation in which one client has these data."""
+    """Return the plan of a federation in which one client has this data."""
     other = worst_data(0, 1.0)
     people = from_arrays({"me": data, "you": other, "they": other}, truth={"me": "a", "you": "a", "they": "b"})
     given = {"rounds": 3, "privacy": where, "privacy_clip": CLIP, "privacy_noise": 1.0, "dtype": "float64"}
@@ -168,7 +172,7 @@ def private_plan(method: str, where: str, options: dict, data: tuple[np.ndarray,
 
 
 def answer_of(plan, seed: int = 0) -> tuple[Reply, Clusters]:
-    """What the first client says in a round, without noise, to models far from each other."""
+    """Return the reply of the first client in a round without noise, for models far from each other."""
     K = plan.tiers.K
     clusters = Clusters({"weight": torch.from_numpy(np.random.default_rng(seed).normal(size=(K, 3)))}, K)
     side = replace(plan.federation.group, noise=Silent()).take(np.array([0]), remember=False)
@@ -179,7 +183,7 @@ def answer_of(plan, seed: int = 0) -> tuple[Reply, Clusters]:
 
 
 def contribution(reply: Reply, clusters: Clusters) -> np.ndarray:
-    """All that a client adds to the sums of all slots, and the clip times 1 to their counts."""
+    """Return the contribution of a client to the sums of all slots and, scaled by the clip, to their counts."""
     if "change" in reply.rows:
         return np.append(reply.rows["change"].numpy().ravel(), CLIP)
     slots = torch.zeros(clusters.K, 4, dtype=torch.float64)
@@ -189,7 +193,7 @@ def contribution(reply: Reply, clusters: Clusters) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("method", "where"), METHODS_WITH)
-def test_no_data_moves_an_answer_further_than_the_accountant_was_told(method, where):
+def test_no_data_changes_a_reply_by_more_than_the_sensitivity(method, where):
     found = []
     for options in VARIANTS:
         if method in ("fedprox", "cfl", "icfl") and "exchange" in options:
@@ -202,13 +206,13 @@ def test_no_data_moves_an_answer_further_than_the_accountant_was_told(method, wh
 
 
 def plan_weighs(plan) -> bool:
-    """Whether changes count n_i = 6 times in the sums; n_i is public, and the noise of `local` is weighed with it."""
+    """Return whether changes have the weight n_i = 6; n_i is public, and local noise has the same weight."""
     return plan.tiers.averaging.client_weight == "samples" and not plan.tiers.sends_each_change
 
 
 @pytest.mark.parametrize(("method", "where"), [key for key in METHODS_WITH if key[1] == "local"])
-def test_nothing_else_in_an_answer_follows_from_the_data(method, where):
-    """Two clients of equal size and other data: their answers differ where noise was added, or a cluster hidden."""
+def test_nothing_else_in_a_reply_depends_on_the_data(method, where):
+    """Replies of clients of equal size with different data differ only in noisy or randomised values."""
     mine, yours = (private_plan(method, where, {}, worst_data(i, s)) for i, s in enumerate((1.0, 1e200)))
     one, other = answer_of(mine)[0], answer_of(yours)[0]
     for name in ("clients", "rejected", "paths", "nbytes"):
@@ -225,12 +229,12 @@ def test_nothing_else_in_an_answer_follows_from_the_data(method, where):
         assert torch.equal(one.rows["cluster"], other.rows["cluster"])
 
 
-def test_clients_refuse_a_round_that_could_not_be_private_whoever_asks():
+def test_clients_refuse_a_round_that_cannot_be_private():
     plan = private_plan("ifca", "local", {}, worst_data(0, 1.0))
     soft = prepare(plan.data, "fedem", "linear", {"rounds": 3, "clusters": 2, "init": "random", "lr": 0.1})
     nosy = replace(soft.tiers, privacy=plan.tiers.privacy)
     honest = replace(plan.tiers, privacy=replace(plan.tiers.privacy, choice=None))
-    for tiers, why in ((nosy, "em-mixture"), (honest, "which cluster they chose as it is")):
+    for tiers, why in ((nosy, "em-mixture"), (honest, "the cluster they chose without randomisation")):
         with pytest.raises(ConfigError, match=why):
             answer_of(replace(plan, run=replace(plan.run, tiers=tiers)))
 
@@ -238,7 +242,7 @@ def test_clients_refuse_a_round_that_could_not_be_private_whoever_asks():
 # ---- a round by a plain loop -------------------------------------------------------------------------------------
 
 
-def test_a_round_is_what_a_plain_loop_gives():
+def test_a_round_equals_a_plain_loop():
     random = np.random.default_rng(1)
     data = {f"site-{i}": (random.normal(size=(n, 3)), random.normal(size=n)) for i, n in enumerate((4, 7, 4, 9, 1))}
     options = {"clusters": 2, "rounds": 1, "local_steps": 3, "lr": 0.1, "seed": 2, "client_weight": "uniform"}
@@ -249,7 +253,7 @@ def test_a_round_is_what_a_plain_loop_gives():
     ours = fit(from_arrays(data), "ifca", learner="linear", init=start, **options, **secret)
     changes: dict[int, list[np.ndarray]] = {0: [], 1: []}
     for name, (x, y) in data.items():
-        hashes, noise = hash_ids([name]), Keyed(2)
+        hashes, noise = hash_ids([name]), SeededNoise(2)
         losses = [((x @ model - y) ** 2).mean() / 2 for model in models]
         u = noise.uniforms(0, hashes)[0]
         k = int(np.argmin(losses)) if u < math.exp(0.5) / (math.exp(0.5) + 1) else 1 - int(np.argmin(losses))
@@ -283,13 +287,13 @@ def test_the_check_suite_holds_for_private_runs(method, where, name):
 
 
 class Fixed(Silent):
-    """The numbers 1, 2, 3, ... instead of normal ones."""
+    """Source of the numbers 1, 2, 3, ... instead of normal random numbers."""
 
     def normals(self, round_, hashes, width):
         return np.arange(1.0, width + 1)[None]
 
 
-def test_every_cluster_gets_noise_filled_or_not():
+def test_every_cluster_gets_noise_even_if_it_is_empty():
     clusters = Clusters({"w": torch.zeros(3, 2, dtype=torch.float64)}, 3)
     change = torch.tensor([[10.0, 20.0]], dtype=torch.float64)
     filled = Slotted(torch.tensor([1]), {"change/w": change, "mass": torch.tensor([40.0]).double()}, torch.tensor([40]))
@@ -302,8 +306,8 @@ def test_every_cluster_gets_noise_filled_or_not():
 
 
 def test_a_cluster_that_may_be_empty_keeps_its_model():
-    assert believed(torch.tensor([-3.0, 3.9, 4.0, 50.0]), sd=2.0).tolist() == [0, 0, 4, 50]
-    assert believed(torch.tensor([0.9, 1.0]), sd=0.1).tolist() == pytest.approx([0, 1])
+    assert denominators(torch.tensor([-3.0, 3.9, 4.0, 50.0]), sd=2.0).tolist() == [0, 0, 4, 50]
+    assert denominators(torch.tensor([0.9, 1.0]), sd=0.1).tolist() == pytest.approx([0, 1])
 
 
 # ---- options, budget, report -------------------------------------------------------------------------------------
@@ -314,7 +318,7 @@ def people(count: int = 6):
     return from_arrays({f"site-{i}": (random.normal(size=(5, 2)), random.normal(size=5)) for i in range(count)})
 
 
-def test_the_noise_is_chosen_for_the_client_that_is_asked_most_often():
+def test_the_noise_is_for_the_client_with_the_most_rounds():
     plan = prepare(
         people(), "fedavg", None, {"rounds": 12, "participation": 0.5, "privacy": "local", "privacy_epsilon": 4.0}
     )
@@ -338,7 +342,7 @@ def test_a_run_stops_before_it_exceeds_its_budget(tmp_path):
     assert "stay with the server" in page
 
 
-def test_the_report_says_what_the_server_saw_in_a_private_run(tmp_path):
+def test_the_report_describes_the_privacy_of_a_run(tmp_path):
     options = {"clusters": 2, "rounds": 2, "privacy": "local", "privacy_noise": 4.0, "privacy_choice": 1.0}
     page = coterie.write_report(fit(people(), "ifca", **options), tmp_path / "page.html").read_text()
     assert "cut to length 1.00, with noise of standard deviation 4.00 on every parameter; no loss is told" in page
@@ -348,12 +352,12 @@ def test_the_report_says_what_the_server_saw_in_a_private_run(tmp_path):
 REFUSED = [
     ("fedem", {}, "em-mixture"),
     ("fesem", {}, "a cluster that depends on the model they trained"),
-    ("fedsoft", {}, "models of their own"),
+    ("fedsoft", {}, "personal models"),
     ("stocfl", {}, "anchor-cosine"),
-    ("odcl", {}, "there is no noise for what its clients send"),
+    ("odcl", {}, "what its clients send carries no noise"),
     ("local", {}, "nothing leaves a client"),
     ("pacfl", {"clusters": 2}, "init=pacfl would ask"),
-    ("cfl", {"privacy": "central"}, "their number would tell"),
+    ("cfl", {"privacy": "central"}, "which would reveal them"),
     (CFL(), {}, "tests on halves of the clients' samples send updates and losses without noise"),
     ("fedavg", {"privacy": "central", "client_weight": "samples"}, "client_weight=uniform"),
     ("ifca", {"restarts": 2}, "leave restarts at 1"),
@@ -364,20 +368,20 @@ REFUSED = [
     ("ifca", {"patience": 2}, "patience stops by losses"),
     ("ifca", {"privacy_epsilon": None}, "needs a budget"),
     ("ifca", {"privacy_epsilon": None, "privacy_noise": 1.0}, "or privacy_choice itself"),
-    ("fedavg", {"privacy_choice": 1.0}, "privacy_choice means nothing to fedavg"),
-    ("fedavg", {"privacy": None}, "privacy_epsilon says how private a run is"),
-    ("fedavg", {"privacy_noise": 0.1}, "one round would take epsilon"),
+    ("fedavg", {"privacy_choice": 1.0}, "privacy_choice has no meaning for fedavg"),
+    ("fedavg", {"privacy": None}, "privacy_epsilon applies to private runs"),
+    ("fedavg", {"privacy_noise": 0.1}, "one round would spend epsilon"),
 ]
 
 
 @pytest.mark.parametrize(("method", "options", "why"), REFUSED)
-def test_what_cannot_be_private_is_refused_in_a_sentence(method, options, why):
+def test_runs_that_cannot_be_private_are_refused_in_a_sentence(method, options, why):
     given = {"privacy": "local", "privacy_epsilon": 8.0, **options}
     with pytest.raises(ConfigError, match=why):
         prepare(people(), method, None, {k: v for k, v in given.items() if v is not None})
 
 
-def test_every_method_says_which_private_forms_it_has():
+def test_every_method_declares_its_private_forms():
     from coterie.cli.about import private_forms
 
     having = {name for name, method in Method.members.items() if private_forms(method).startswith("privacy=")}

@@ -1,4 +1,4 @@
-"""From sums to the next models, with every number by hand."""
+"""Aggregation of sums by hand."""
 
 from __future__ import annotations
 
@@ -50,43 +50,43 @@ def moved(averaging: Averaging, message: Reply, **options) -> list[float]:
     return averaged(OLD, message, averaging, **options).params["w"].flatten().tolist()
 
 
-def test_members_counted_once():
-    # 10 + (1 + 3) / 2 = 12; 30 + 8 / 1 = 38; nobody chose model 1
+def test_members_have_weight_one():
+    # 10 + (1 + 3) / 2 = 12; 30 + 8 / 1 = 38; no client chose model 1
     assert moved(Averaging(over="members", client_weight="uniform"), UNIFORM) == [12, 20, 38]
 
 
-def test_members_counted_by_samples():
+def test_members_are_weighted_by_samples():
     # 10 + (2 * 1 + 6 * 3) / 8 = 12.5; 30 + 4 * 8 / 4 = 38
     assert moved(Averaging(over="members", client_weight="samples"), SAMPLES) == [12.5, 20, 38]
 
 
-def test_all_who_answered_counted_once():
+def test_all_clients_that_replied_have_weight_one():
     # 10 + 4 / 3; 30 + 8 / 3
     assert moved(Averaging(over="all", client_weight="uniform"), UNIFORM) == pytest.approx(
         [10 + 4 / 3, 20, 30 + 8 / 3], rel=1e-15
     )
 
 
-def test_all_who_answered_counted_by_samples():
+def test_all_clients_that_replied_are_weighted_by_samples():
     # 10 + 20 / 12; 30 + 32 / 12
     assert moved(Averaging(over="all", client_weight="samples"), SAMPLES) == pytest.approx(
         [10 + 5 / 3, 20, 30 + 8 / 3], rel=1e-15
     )
 
 
-def test_the_whole_federation_counted_once():
+def test_the_whole_federation_with_weight_one():
     # four clients there are: 10 + 4 / 4 = 11; 30 + 8 / 4 = 32
     assert moved(Averaging(over="all", client_weight="uniform", divide_by="federation"), UNIFORM) == [11, 20, 32]
 
 
-def test_the_whole_federation_counted_by_samples():
+def test_the_whole_federation_weighted_by_samples():
     # 20 samples there are: 10 + 20 / 20 = 11; 30 + 32 / 20 = 31.6
     assert moved(Averaging(over="all", client_weight="samples", divide_by="federation"), SAMPLES) == pytest.approx(
         [11, 20, 31.6]
     )
 
 
-def test_divide_by_means_nothing_for_members():
+def test_divide_by_has_no_effect_on_members():
     assert moved(Averaging(over="members", client_weight="uniform", divide_by="federation"), UNIFORM) == [12, 20, 38]
 
 
@@ -95,7 +95,7 @@ def test_the_server_applies_the_step_size_to_gradients():
     assert moved(MEMBERS, UNIFORM, exchange="gradient") == [11, 20, 34]
 
 
-def test_the_servers_own_factor_multiplies():
+def test_the_learning_rate_of_the_server_is_a_factor():
     assert moved(MEMBERS, UNIFORM, server_lr=2.0) == [14, 20, 46]
     # 2 * 0.5 = 1: as a plain model exchange
     assert moved(MEMBERS, UNIFORM, server_lr=2.0, exchange="gradient") == [12, 20, 38]
@@ -120,7 +120,7 @@ def test_parameters_of_any_shape_are_scaled_alike():
     assert new["a"].dtype == torch.float32
 
 
-def test_lanes_are_averaged_apart():
+def test_restarts_are_averaged_separately():
     # restart 0: slot 0 gets 4 of mass 2, slot 1 gets 6 of mass 1; restart 1: slot 3 gets 10 of mass 2, one failed
     old = Clusters({"w": torch.zeros(4, 1, dtype=torch.float64)}, 2, restarts=2)
     arrays = {
@@ -158,19 +158,19 @@ def with_body(counts: list[int], changes: list[float], slots: list[int], masses:
     return averaged(old, message)
 
 
-def test_the_shared_body_is_averaged_over_all_clusters_of_its_lane():
+def test_the_shared_body_is_averaged_over_all_clusters_of_its_restart():
     # restart 0: mass 2 + 1 = 3, change 6 -> 102; restart 1: mass 3, change 12 -> 204
     new = with_body([3, 3], [6, 12], [0, 1, 2], [2, 1, 3])
     assert new.shared["base"].flatten().tolist() == [102, 204]
 
 
-def test_the_body_of_a_lane_without_contributions_stays():
+def test_the_body_of_a_restart_without_contributions_does_not_change():
     new = with_body([3, 0], [6, 0], [0, 1], [2, 1])
     assert new.shared["base"].flatten().tolist() == [102, 200]
 
 
 def test_the_mean_change_is_separate_from_its_application():
-    # models 10, 20, 30 move by 2, nothing and 8 with a learning rate of 1; nobody reached model 1
+    # models 10, 20, 30 move by 2, nothing and 8 with a learning rate of 1; no client trained model 1
     update = LowestLoss().server_aggregate(RoundReplies(OLD, UNIFORM, SIZES, EVERYBODY))
     assert update.params["w"].flatten().tolist() == [2, 0, 8]
     assert update.reached.tolist() == [True, False, True]

@@ -35,7 +35,7 @@ def change_of(clusters: Clusters, round_: int) -> Params:
 
 
 def trained(optimizer: ServerOptimizer, clusters: Clusters, reached: list[Tensor], moments=None) -> list[Params]:
-    """The models after each round."""
+    """Return the models after each round."""
     params, found = clusters.params, []
     moments = optimizer.init(clusters) if moments is None else moments
     for round_, heard in enumerate(reached):
@@ -50,7 +50,7 @@ def everybody(slots: int) -> list[Tensor]:
 
 
 def now_and_then(slots: int) -> list[Tensor]:
-    """The first cluster is never reached, the others in some rounds."""
+    """Return rounds in which the first cluster is never trained and the others sometimes."""
     return [torch.tensor([s > 0 and (s + t) % 3 > 0 for s in range(slots)]) for t in range(ROUNDS)]
 
 
@@ -60,7 +60,7 @@ def same(found: Params, expected: Params) -> None:
 
 
 def with_torch(make, clusters: Clusters, reached: list[Tensor], schedule=lambda step: {}) -> Params:
-    """A plain loop: a torch optimizer for every cluster, which steps only in rounds that reached the cluster."""
+    """Return the models of a plain loop with one torch optimizer for each cluster."""
     final: dict[str, list[Tensor]] = {name: [] for name in clusters.params}
     for slot in range(clusters.K * clusters.restarts):
         own = {name: torch.nn.Parameter(p[slot].clone()) for name, p in clusters.params.items()}
@@ -95,7 +95,7 @@ def test_sgd_is_that_of_torch_for_every_cluster(momentum, nesterov, reached, res
 
 @pytest.mark.parametrize("reached", [everybody, now_and_then])
 def test_adam_without_memory_is_that_of_torch(reached):
-    """With beta_1 = beta_2 = 0 nothing is to be corrected: both move by lr Delta / (|Delta| + tau)."""
+    """With beta_1 = beta_2 = 0, no bias correction is needed: both take steps lr Delta / (|Delta| + tau)."""
     clusters, heard = models(3), reached(3)
     found = trained(ServerAdam(0.1, 0.0, 0.0, 0.01), clusters, heard)[-1]
     expected = with_torch(lambda own: torch.optim.Adam(own, lr=0.1, betas=(0.0, 0.0), eps=0.01), clusters, heard)
@@ -103,7 +103,7 @@ def test_adam_without_memory_is_that_of_torch(reached):
 
 
 @pytest.mark.parametrize("reached", [everybody, now_and_then])
-def test_adam_is_that_of_torch_with_its_correction_undone(reached):
+def test_adam_is_that_of_torch_without_bias_correction(reached):
     """torch: x += lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps), m and v from 0.
 
     With lr = eta (1 - b1^t) / sqrt(1 - b2^t) and eps = tau / sqrt(1 - b2^t) that is eta m / (sqrt(v) + tau). FedOpt
@@ -126,7 +126,7 @@ def test_adam_is_that_of_torch_with_its_correction_undone(reached):
 
 
 def one_number(optimizer: ServerOptimizer, *changes: float) -> list[float]:
-    """The model of one cluster with a single parameter after each change, from 0."""
+    """Return the model of one cluster with a single parameter after each change, starting at 0."""
     clusters = Clusters({"w": torch.zeros(1, 1, dtype=torch.float64)}, K=1)
     moments, x, found = optimizer.init(clusters), clusters.params["w"], []
     for change in changes:
@@ -168,11 +168,11 @@ OPTIMIZERS = [ServerSGD(0.7), ServerSGD(0.7, 0.9), ServerSGD(0.7, 0.9, True), Se
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=to_text)
-def test_a_cluster_that_nobody_trained_keeps_its_model_and_its_moments(optimizer):
+def test_a_cluster_without_contributions_keeps_its_model_and_moments(optimizer):
     clusters = models(3)
     _, moments = optimizer.step(change_of(clusters, 0), torch.ones(3, dtype=torch.bool), optimizer.init(clusters))
     change = change_of(clusters, 1)
-    change["weight"][1] = torch.nan  # nothing divided by nobody
+    change["weight"][1] = torch.nan  # zero divided by zero
     added, after = optimizer.step(change, torch.tensor([True, False, True]), moments)
     assert all(p[1].abs().sum() == 0 and bool(p[[0, 2]].ne(0).all()) for p in added.values())
     assert after.keys() == moments.keys()
@@ -193,7 +193,7 @@ def test_a_shared_body_has_moments_for_each_restart(optimizer):
 
 
 def stepped(state: ServerState, optimizer: ServerOptimizer, change: Params) -> ServerState:
-    """One step of all clusters, with the moments in the state."""
+    """Return the state after one step of all clusters, with the moments."""
     own = {n.removeprefix(OPTIMIZER): a for n, a in state.arrays.items() if n.startswith(OPTIMIZER)}
     reached = torch.ones(state.clusters.K * state.clusters.restarts, dtype=torch.bool)
     added, moments = optimizer.step(change, reached, own)
@@ -229,7 +229,7 @@ def test_momentum_follows_a_split_and_a_merge():
 
 
 @pytest.mark.parametrize("kind", [ServerAdam, ServerYogi])
-def test_a_newborn_cluster_starts_afresh(kind):
+def test_a_newborn_cluster_has_initial_moments(kind):
     optimizer = kind(0.1, 0.9, 0.99, 0.1)
     state = stepped(one_parameter(optimizer, 1), optimizer, w(3.0))
     birth = Regroup((NewCluster((0,)), NewCluster(())))
@@ -267,7 +267,7 @@ def whole_state(restarts: int = 2, K: int = 2) -> ServerState:
 
 
 def a_change(state: ServerState, round_: int, reached: list[bool]) -> Change:
-    """Random changes, and zeros where nobody contributed."""
+    """Return random changes, and zeros for clusters without contributions."""
     random, clusters, slots = torch.Generator().manual_seed(round_), state.clusters, torch.tensor(reached)
     restarts = slots.reshape(clusters.restarts, -1).any(dim=1)
 
@@ -280,7 +280,7 @@ def a_change(state: ServerState, round_: int, reached: list[bool]) -> Change:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=to_text)
-def test_all_parts_of_the_models_move_each_with_its_own_moments(optimizer):
+def test_all_parts_of_the_models_have_separate_moments(optimizer):
     state = whole_state()
     first, second = (a_change(state, t, reached) for t, reached in enumerate([[True] * 4, [True, False, False, False]]))
     found = move_models(optimizer, move_models(optimizer, state, first), second, rate=0.5)
@@ -302,7 +302,7 @@ def test_all_parts_of_the_models_move_each_with_its_own_moments(optimizer):
             assert torch.equal(found.arrays[f"server-optimizer/{part}/{name}"].value, array.value)
 
 
-def test_a_body_that_is_not_trained_stays():
+def test_a_body_that_is_not_trained_does_not_change():
     state = whole_state()
     change = replace(a_change(state, 0, [True] * 4), body={}, overall={})
     for optimizer in OPTIMIZERS:
@@ -311,7 +311,7 @@ def test_a_body_that_is_not_trained_stays():
         assert not torch.equal(moved.params["bias"], state.clusters.params["bias"])
 
 
-def test_plain_sgd_is_one_addition_and_keeps_nothing():
+def test_plain_sgd_is_one_addition_without_moments():
     state = whole_state()
     change = a_change(state, 0, [True] * 4)
     moved = move_models(ServerSGD(0.3), state, change, rate=0.5)

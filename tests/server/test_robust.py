@@ -1,4 +1,4 @@
-"""Robust means within clusters: by hand, against a plain loop, and what attackers can and cannot do to them."""
+"""Robust aggregation within clusters: by hand, against plain loops, and under attack."""
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def averaged(clusters, reply, answered, combine, **averaging):
 
 
 def some_round(order=None):
-    """24 clients in 2 clusters of 2 restarts; the rows of a reply, in another order if one is given."""
+    """Return the rows of a reply of 24 clients in 2 clusters and 2 restarts, optionally in another order."""
     random = np.random.default_rng(0)
     params = {
         "a": torch.from_numpy(random.normal(size=(LANES * K, 2))),
@@ -111,13 +111,13 @@ def some_round(order=None):
 
 @pytest.mark.parametrize("over", ["members", "all"])
 @pytest.mark.parametrize("combine", PLAIN)
-def test_every_cluster_of_every_lane_moves_as_a_plain_loop_says(combine, over):
+def test_every_cluster_of_every_restart_equals_a_plain_loop(combine, over):
     clusters, reply, vectors, chosen = some_round()
     moved = averaged(clusters, reply, np.arange(M), combine, over=over)
     for restart in range(LANES):
         for k in range(K):
             members = vectors[chosen[:, restart] == k, restart]
-            part = len(members) / M if over == "all" else 1.0  # `all` divides by everybody instead of the members
+            part = len(members) / M if over == "all" else 1.0  # `all` divides by all clients instead of the members
             change = 0.5 * part * PLAIN[combine](members)
             for name, where in (("a", slice(0, 2)), ("b", slice(2, 5))):
                 slot = restart * K + k
@@ -135,7 +135,7 @@ def test_the_order_of_clients_does_not_matter_at_all(combine):
     assert all(torch.equal(found[0].params[name], found[1].params[name]) for name in ("a", "b"))
 
 
-def test_equal_scores_go_to_the_first_id_in_whatever_order():
+def test_equal_scores_go_to_the_first_id_in_any_order():
     values = {"d": 0.0, "b": 1.0, "a": 5.0, "c": 6.0, "e": 20.0}  # n - f - 2 = 2 neighbours: 26, 17, 17, 26, 421
     for names in (("d", "b", "a", "c", "e"), ("e", "c", "a", "b", "d")):
         vectors = torch.tensor([[[values[n]]] for n in names], dtype=torch.float64)
@@ -160,14 +160,14 @@ def test_a_minority_of_attackers_cannot_leave_the_range_of_the_honest(huge, atta
     for centre in found:
         assert bool((low <= centre).all())
         assert bool((centre <= high).all())
-    assert float(changes.mean(dim=0).abs().min()) > 1e4  # which is what happens to a mean
+    assert float(changes.mean(dim=0).abs().min()) > 1e4  # as for a mean
 
 
-def test_a_majority_of_attackers_has_its_way():
+def test_a_majority_of_attackers_determines_the_result():
     assert median(column(0, 0, 9, 9, 9)).tolist() == [9.0]
 
 
-def test_what_is_not_finite_in_one_lane_counts_only_in_the_other():
+def test_a_change_that_is_not_finite_in_one_restart_counts_in_the_other_only():
     clusters = Clusters({"w": torch.zeros(2, 1, dtype=torch.float64)}, 1, 2)
     vectors = torch.tensor([[[1.0], [torch.nan]], [[2.0], [5.0]], [[9.0], [7.0]]], dtype=torch.float64)
     ones = torch.ones(3, 2, dtype=torch.float64)
@@ -181,33 +181,33 @@ def test_what_is_not_finite_in_one_lane_counts_only_in_the_other():
 # ---- notes and refusals --------------------------------------------------------------------------------------
 
 
-def test_a_record_tells_where_there_were_too_few_members():
+def test_a_record_reports_clusters_with_too_few_members():
     clusters, reply = (
         Clusters({"w": torch.zeros(3, 1)}, 3),
         Reply((), rows={"cluster": torch.tensor([[0]] * 5 + [[2]] * 2)}),
     )
     assert too_few(read_combine("mean"), clusters, reply) == ()
     assert [note.reason for note in too_few(Trimmed(), clusters, reply)] == [
-        "combine=trimmed takes 3 members or more, so the mean was taken for cluster 2 (2)"
+        "combine=trimmed needs at least 3 members, so the mean was used for cluster 2 (2)"
     ]
     assert [note.reason for note in too_few(Krum(2), clusters, reply)] == [
-        "combine=krum takes 7 members or more, so the median was taken for cluster 0 (5), cluster 2 (2)"
+        "combine=krum needs at least 7 members, so the median was used for cluster 0 (5), cluster 2 (2)"
     ]
     result = coterie.fit(small_federation("linear"), "ifca", clusters=2, combine="krum:attackers=3", rounds=1, lr=0.01)
-    assert "combine=krum takes 9 members" in result.records[0]["notes"][0]["reason"]
+    assert "combine=krum needs at least 9 members" in result.records[0]["notes"][0]["reason"]
 
 
 REFUSED = [
     ("ifca", {"combine": "medain"}, "did you mean 'median'"),
-    ("ifca", {"combine": "trimmed:share=0.5"}, "a share above 0 and below 0.5"),
+    ("ifca", {"combine": "trimmed:share=0.5"}, "must be above 0 and below 0.5"),
     ("ifca", {"combine": "krum"}, "krum needs attackers: write krum:attackers="),
     ("ifca", {"combine": "krum:attackers=0"}, "at least 1"),
-    ("ifca", {"combine": "median", "client_weight": "samples"}, "counts every client once"),
+    ("ifca", {"combine": "median", "client_weight": "samples"}, "gives every client the same weight"),
     ("ifca", {"combine": "median", "averaging": "responsibility"}, "averaging=members or all"),
     (
         "ifca",
         {"combine": "median", "learner": "mlp:hidden=4", "shared": "layer0"},
-        "a shared body would still be a mean",
+        "a shared body would still be a plain mean",
     ),
     ("two-phase", {"combine": "median", "soft": 0.5, "init": "random"}, "members of one cluster each"),
     ("tiered", {"combine": "median"}, "members of one cluster each"),
@@ -233,7 +233,7 @@ def test_refusals_say_what_to_do(method, options, sentence):
         coterie.fit(data, method, **{"learner": learner, **options})
 
 
-def test_a_client_counts_once_unless_somebody_says_otherwise():
+def test_all_clients_have_weight_one_by_default():
     data = small_federation("linear")
     result = coterie.fit(data, "fedavg", combine="median", rounds=2, lr=0.01, local_epochs=1, batch_size=4)
     assert result.config["client_weight"] == "uniform"

@@ -40,14 +40,14 @@ def view_of(clients: tuple[str, ...], round_: int) -> View:
 
 def test_compared_members_have_the_distances_they_have_among_all():
     view = view_of(CLIENTS, 0)
-    everybody, apart = view.pairwise(0)
+    all_clients, distances = view.pairwise(0)
     some, between = view.pairwise(0, 8)
     assert len(set(some.tolist())) == 8
-    places = [everybody.tolist().index(member) for member in some]
+    places = [all_clients.tolist().index(member) for member in some]
     assert places == sorted(places), "in the order of their hashes, as all are"
     for a, i in enumerate(places):
         for b, j in enumerate(places):
-            assert abs(between[a, b] - apart[i, j]) < 1e-12
+            assert abs(between[a, b] - distances[i, j]) < 1e-12
 
 
 def test_compared_members_depend_on_the_round_but_not_on_any_order():

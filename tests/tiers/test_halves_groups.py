@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coterie
-from coterie.client.tasks.introduce_halves import SKETCH, IntroduceHalves, folded
+from coterie.client.tasks.onboarding_halves import SKETCH, OnboardingHalves, folded
 from coterie.core.clusters import Clusters
 from coterie.core.messages import Broadcast
 from coterie.errors import ConfigError
@@ -101,16 +101,16 @@ def test_an_onboarding_row_contains_both_halves():
     """A frozen linear model: rows are the updates by each half, and do not depend on other clients."""
     plan = prepare(three_slopes(), "stocfl", None, {"lr": 0.1, "seed": 3})
     task = plan.tiers.onboarding_task(3)
-    assert isinstance(task, IntroduceHalves)
+    assert isinstance(task, OnboardingHalves)
 
-    def told(who: list[int]) -> torch.Tensor:
+    def rows_of(who: list[int]) -> torch.Tensor:
         sent = Broadcast(0, Clusters({}, K=1), scalars={"lr": 0.1})
         return plan.federation.ask(task, sent, np.array(who)).reply.rows["anchor"]
 
-    everybody = told(list(range(24)))
-    assert everybody.shape == (24, 6)
-    assert torch.equal(told([5, 7]), everybody[[5, 7]])
-    assert not torch.equal(everybody[:, :3], everybody[:, 3:])
+    all_rows = rows_of(list(range(24)))
+    assert all_rows.shape == (24, 6)
+    assert torch.equal(rows_of([5, 7]), all_rows[[5, 7]])
+    assert not torch.equal(all_rows[:, :3], all_rows[:, 3:])
 
 
 def test_tiered_takes_the_step():
@@ -126,9 +126,9 @@ def test_tiered_takes_the_step():
 def test_fedgroup_counts_its_groups():
     result = coterie.fit(three_slopes(), "fedgroup", rounds=2, lr=0.1)
     assert (len(result.models), result.metrics["ari"]) == (3, 1.0)
-    told = result.metrics["grouping"]
-    assert told["clusters"] == 3
-    assert [test["value"] < test["threshold"] for test in told["tests"]].count(True) == 2
+    grouping = result.metrics["grouping"]
+    assert grouping["clusters"] == 3
+    assert [test["value"] < test["threshold"] for test in grouping["tests"]].count(True) == 2
 
 
 def test_fedgroup_finds_one_group_of_similar_clients():

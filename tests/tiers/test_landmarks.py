@@ -54,8 +54,8 @@ def test_a_split_of_compared_members_equals_a_split_of_all_in_any_order(cut: str
 
 def test_only_some_members_are_compared_and_others_in_the_next_round():
     view = two_ways(np.arange(CLIENTS))
-    members, apart = view.pairwise(0, 8)
-    assert apart.shape == (8, 8)
+    members, distances = view.pairwise(0, 8)
+    assert distances.shape == (8, 8)
     assert set(members) <= set(view.members(0))
     assert set(members) == set(view.pairwise(0, 8)[0])
     assert set(members) != set(replace(view, state=replace(view.state, round=31)).pairwise(0, 8)[0])
@@ -64,14 +64,14 @@ def test_only_some_members_are_compared_and_others_in_the_next_round():
 
 def test_the_rest_join_by_a_plain_loop():
     random = np.random.default_rng(1)
-    points, everybody = random.standard_normal((200, 3)), random.permutation(200)
-    apart = np.linalg.norm(points[:, None] - points, axis=2)
-    parts = [everybody[:40], everybody[40:43], everybody[43:70]]
+    points, all_clients = random.standard_normal((200, 3)), random.permutation(200)
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    parts = [all_clients[:40], all_clients[40:43], all_clients[43:70]]
     expected = [list(part) for part in parts]
-    for i in everybody[70:]:
-        means = [np.mean([apart[i, j] for j in part[: REPRESENTATIVES // 3]]) for part in parts]
+    for i in all_clients[70:]:
+        means = [np.mean([distances[i, j] for j in part[: REPRESENTATIVES // 3]]) for part in parts]
         expected[int(np.argmin(means))].append(i)
-    found = assign_to_nearest_part(parts, everybody, lambda places: apart[np.ix_(places, places)])
+    found = assign_to_nearest_part(parts, all_clients, lambda places: distances[np.ix_(places, places)])
     assert [part.tolist() for part in found] == expected
 
 

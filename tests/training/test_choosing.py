@@ -145,15 +145,15 @@ def table_of(data, **options: Any) -> Mapping[str, Any]:
 
 
 def test_the_table_against_runs_by_hand(whole, by_hand):
-    told = whole.metrics["chosen"]
+    findings = whole.metrics["chosen"]
     tables = np.empty((3, 2, 12))
     for (K, s), run in by_hand.items():
         assert run.metrics["evaluated_on"] == "validation samples"
         tables[K - 1, s] = [row["loss"] for row in run.clients]
     # all clients have 20 samples and hold out 4, so that the mean over samples is the mean over clients
-    assert [row["loss"] for row in told["table"]] == pytest.approx(tables.mean(axis=(1, 2)), rel=1e-9)
-    assert [row["clusters"] for row in told["table"]] == [1, 2, 3]
-    assert (told["rounds"], told["seeds"], told["judged"], told["share"]) == (10, 2, 12, 0.2)
+    assert [row["loss"] for row in findings["table"]] == pytest.approx(tables.mean(axis=(1, 2)), rel=1e-9)
+    assert [row["clusters"] for row in findings["table"]] == [1, 2, 3]
+    assert (findings["rounds"], findings["seeds"], findings["judged"], findings["share"]) == (10, 2, 12, 0.2)
 
 
 @pytest.mark.filterwarnings("ignore:clusters=auto")  # three rounds are too few to trust
@@ -172,23 +172,23 @@ def test_neither_truth_nor_test_data_nor_validation_samples_are_seen(data):
 @pytest.mark.filterwarnings("ignore:clusters=auto")
 def test_order_and_engine_do_not_matter(data):
     backwards = data.train.take(np.arange(12)[::-1].copy())
-    told = table_of(data, **FEW)
+    findings = table_of(data, **FEW)
     others = (table_of(replace(data, train=backwards, truth=None), **FEW), table_of(data, engine="sequential", **FEW))
     for other in others:
-        assert other["clusters"] == told["clusters"]
+        assert other["clusters"] == findings["clusters"]
         for name in ("loss", "se", "agreement"):
-            expected = [row[name] for row in told["table"]]
+            expected = [row[name] for row in findings["table"]]
             assert [row[name] for row in other["table"]] == pytest.approx(expected, rel=1e-9, abs=1e-12)
-        assert (other["bytes_up"], other["bytes_down"]) == (told["bytes_up"], told["bytes_down"])
+        assert (other["bytes_up"], other["bytes_down"]) == (findings["bytes_up"], findings["bytes_down"])
 
 
 def test_what_the_choice_costs(whole, by_hand):
     """The rounds of the trials as in runs by hand, and one exchange more in each; a model has 16 bytes."""
-    told, starts = whole.metrics["chosen"], LOCAL["restarts"]
+    findings, starts = whole.metrics["chosen"], LOCAL["restarts"]
     up = sum(run.metrics["bytes_up"] + 12 * starts * 3 * 8 for run in by_hand.values())
     down = sum(run.metrics["bytes_down"] + 12 * starts * K * 16 for (K, _), run in by_hand.items())
-    assert (told["bytes_up"], told["bytes_down"]) == (up, down)
-    assert told["exchanges"] == 3 * 2 * 11
+    assert (findings["bytes_up"], findings["bytes_down"]) == (up, down)
+    assert findings["exchanges"] == 3 * 2 * 11
     rounds = {name: sum(record[name] for record in whole.records) for name in ("bytes_up", "bytes_down")}
     assert whole.metrics["bytes_up"] == rounds["bytes_up"] + up
     assert whole.metrics["bytes_down"] == rounds["bytes_down"] + down
@@ -197,10 +197,10 @@ def test_what_the_choice_costs(whole, by_hand):
 
 
 def test_rounds_seeds_and_the_number_of_clients_bound_the_trials():
-    told = table_of(lines((3.0, -3.0), clients=4), max_clusters=9, choose_seeds=1, choose_rounds=3)
-    assert [row["clusters"] for row in told["table"]] == [1, 2, 3, 4]
-    assert (told["rounds"], told["seeds"]) == (3, 1)
-    assert [row["agreement"] for row in told["table"]] == [None] * 4
+    findings = table_of(lines((3.0, -3.0), clients=4), max_clusters=9, choose_seeds=1, choose_rounds=3)
+    assert [row["clusters"] for row in findings["table"]] == [1, 2, 3, 4]
+    assert (findings["rounds"], findings["seeds"]) == (3, 1)
+    assert [row["agreement"] for row in findings["table"]] == [None] * 4
 
 
 def with_a_single_sample(data):
@@ -334,8 +334,8 @@ def test_empty_clusters_do_not_count(monkeypatch):
     plan = prepare(lines((1.0,)), "ifca", None, QUICK)
     for trials, expected in ((alone, 1), (parted, 2)):
         monkeypatch.setattr(choosing, "_trials", lambda *given, trials=trials: trials)
-        settled, told = choosing.choose(plan, lambda trial: pytest.fail("no trial is needed"))
-        assert told["clusters"] == settled.method.clusters == expected
+        settled, findings = choosing.choose(plan, lambda trial: pytest.fail("no trial is needed"))
+        assert findings["clusters"] == settled.method.clusters == expected
 
 
 def test_reasons_against_the_number_become_warnings():
@@ -346,28 +346,28 @@ def test_reasons_against_the_number_become_warnings():
 def test_the_answer_in_words():
     row = {"loss": 0.5, "behind": 0.0, "se": 0.0, "agreement": None, "in_use": 1.0}
     table = [{"clusters": 1, **row}, {"clusters": 2, **row, "behind": 0.02, "se": 0.004}]
-    told = {"clusters": 1, "answer": "One model is as good.", "table": table}
-    assert answer(told) == "One model is as good."
-    assert table_rows(told)[1][2] == "0.020 ± 0.0040"
-    assert table_rows(told)[0] == ("1", "0.5000", "least", "–", "1")  # noqa: RUF001
+    findings = {"clusters": 1, "answer": "One model is as good.", "table": table}
+    assert answer(findings) == "One model is as good."
+    assert table_rows(findings)[1][2] == "0.020 ± 0.0040"
+    assert table_rows(findings)[0] == ("1", "0.5000", "least", "–", "1")  # noqa: RUF001
 
 
 def test_no_larger_number_is_tried_after_two_worse_ones():
     seen: list[tuple[int, int]] = []
     plan = prepare(lines((4.0, -4.0)), "ifca", None, {**QUICK, "max_clusters": 9})
-    told = initialize_run(plan, on_trial=lambda *at: seen.append(at)).found["chosen"]
-    done = 2 * len(told["table"])
+    findings = initialize_run(plan, on_trial=lambda *at: seen.append(at)).found["chosen"]
+    done = 2 * len(findings["table"])
     assert seen[-2:] == [(done, 18), (done, done)]
-    assert told["clusters"] == 2
-    assert len(told["table"]) < 9
-    losses = [row["loss"] for row in told["table"]]
+    assert findings["clusters"] == 2
+    assert len(findings["table"]) < 9
+    losses = [row["loss"] for row in findings["table"]]
     assert len(losses) == 1 + int(np.argmin(losses)) + choosing.MAX_WORSE_IN_A_ROW
 
 
 def test_a_trial_ends_when_its_loss_settles():
-    told = table_of(lines((4.0, -4.0)), choose_rounds=500)
-    assert told["rounds"] == 500
-    assert told["exchanges"] < 6 * 100
+    findings = table_of(lines((4.0, -4.0)), choose_rounds=500)
+    assert findings["rounds"] == 500
+    assert findings["exchanges"] < 6 * 100
 
 
 def uneven(groups: int, seed: int = 0):
@@ -385,11 +385,11 @@ def uneven(groups: int, seed: int = 0):
 @pytest.mark.parametrize("groups", [1, 3])
 def test_clients_of_very_different_sizes(groups: int):
     options = {"local_steps": 10, "lr": 0.05, "restarts": 3, "client_weight": "samples", "rounds": 40}
-    told = initialize_run(
+    findings = initialize_run(
         prepare(uneven(groups), "ifca", None, {**options, "clusters": "auto", "max_clusters": 4, "choose_seeds": 2})
     ).found["chosen"]
-    assert told["verdict"]["name"] == ("one-model" if groups == 1 else "cluster")
-    assert told["clusters"] == groups
+    assert findings["verdict"]["name"] == ("one-model" if groups == 1 else "cluster")
+    assert findings["clusters"] == groups
 
 
 def test_the_page_shows_the_choice(tmp_path, data, whole):

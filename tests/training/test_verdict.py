@@ -45,7 +45,7 @@ def test_one_model_is_as_good_only_with_a_bound():
 
 
 def test_a_difference_that_is_not_significant_does_not_mean_equality():
-    """Losses of 4554 against 2013 whose difference is not significant: nobody can tell."""
+    """Losses of 4554 against 2013 whose difference is not significant: the decision is open."""
     random = np.random.default_rng(0)
     noise = 9000 * random.standard_normal((2, 3, 12))
     losses = np.array([4554.0, 2013.0])[:, None, None] + noise - noise.mean(axis=(1, 2), keepdims=True)

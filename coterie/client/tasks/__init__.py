@@ -1,4 +1,4 @@
-"""The tasks that clients know, one file each; importing this package registers all of them."""
+"""Client tasks, one file each; importing this package registers all of them."""
 
 from coterie.client.tasks.anchor_step import AnchorStep
 from coterie.client.tasks.compare import Compare
@@ -14,11 +14,11 @@ from coterie.client.tasks.half_losses import HalfLosses
 from coterie.client.tasks.half_summaries import HalfSummaries
 from coterie.client.tasks.half_update import HalfUpdate
 from coterie.client.tasks.held_out_choice import HeldOutChoice
-from coterie.client.tasks.introduce import Introduce
 from coterie.client.tasks.local_round import LocalRound
 from coterie.client.tasks.local_solve import LocalSolve
 from coterie.client.tasks.mixture_weights import MixtureWeights
 from coterie.client.tasks.moment_product import MomentProduct
+from coterie.client.tasks.onboarding import Onboarding
 from coterie.client.tasks.pooled_newton import PooledNewton
 from coterie.client.tasks.range_test import RangeTest
 from coterie.client.tasks.regression_meats import RegressionMeats
@@ -46,11 +46,11 @@ __all__ = [
     "HalfSummaries",
     "HalfUpdate",
     "HeldOutChoice",
-    "Introduce",
     "LocalRound",
     "LocalSolve",
     "MixtureWeights",
     "MomentProduct",
+    "Onboarding",
     "PooledNewton",
     "RangeTest",
     "RegressionMeats",

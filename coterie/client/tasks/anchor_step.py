@@ -1,4 +1,4 @@
-"""An anchor's own step in moment descent."""
+"""Step of an anchor client in moment descent."""
 
 from __future__ import annotations
 
@@ -19,25 +19,29 @@ from coterie.core.task import Task
 from coterie.learners.linear import as_linear
 
 StepRule = Literal["least-squares", "line-search", "paper"]
-"""How far an anchor moves: see `AnchorStep.rule`."""
+"""Rule for the step of an anchor client; see `AnchorStep.rule`."""
 
 
 @register("anchor-step")
 @dataclass(frozen=True)
 class AnchorStep(Task):
-    """Rows: each anchor's next estimate `anchor` (m, p), and `sigma` (m,), the length of its Sigma (theta* - theta).
+    """Step of each anchor client in its subspace.
 
-    Each is sent its own `anchor` (m, p), `basis` (m, p, q) and `floor` (m,): with a smaller sigma it stays where it is.
+    Rows: `anchor` (m, p), the next estimate, and `sigma` (m,), the length of Sigma (theta* - theta).
+
+    Each anchor receives its estimate `anchor` (m, p), its `basis` (m, p, q) and its `floor` (m,); it does not move if
+    sigma is below the floor.
     """
 
     fresh: int | None = None
-    """l: every iteration takes 2 l of the anchor's samples, paired as in the paper; None: all samples each time."""
+    """Number of pairs of samples (l) of each iteration, which are used only once, as in the paper; None: all samples in
+    every iteration."""
     iteration: int = 0
-    """Number of the iteration, which selects the fresh samples."""
+    """Number of the iteration, which determines its samples."""
     rule: StepRule = "paper"
-    """paper: along the leading direction by the scalar `step` times sigma. line-search: along the same direction to the
-    least squared error of the anchor's samples. least-squares: to the least squared error over the whole subspace, with
-    a ridge of q mean squares over n samples."""
+    """Rule for the step. `paper`: along the leading direction, by the scalar `step` times sigma. `line-search`: along
+    the same direction, to the smallest squared error of the anchor's samples. `least-squares`: to the smallest squared
+    error in the subspace, with a ridge of q mean squares over n samples."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         linear, shard, fresh = as_linear(clients.learner), clients.train, self.fresh
@@ -58,7 +62,7 @@ class AnchorStep(Task):
                 move = _line_search(_within(phi @ basis, block), gradients, direction)
             else:
                 move = _ridge(_within(phi @ basis, block), gradients, block.counts)
-            move = torch.where((length > floor)[:, None], move, 0)  # NaN, after an overflow, does not move either
+            move = torch.where((length > floor)[:, None], move, 0)  # no move if the length is NaN after an overflow
             moved[places] += (basis @ move[..., None]).squeeze(2)
             sigma[places] = length.double().cpu()
         return Reply(clients=shard.ids, rows={"anchor": moved, "sigma": sigma})
@@ -69,7 +73,7 @@ class AnchorStep(Task):
 
 
 def _fresh(shard: Shard, pairs: int, iteration: int) -> Shard:
-    """Return the 2 l samples of each client that this iteration may use."""
+    """Return the 2 l samples of each client for this iteration."""
     starts = shard.starts + 2 * pairs * iteration
     return replace(shard, starts=starts, stops=starts + 2 * pairs)
 
@@ -80,7 +84,7 @@ def _within(z: Tensor, block: Block) -> Tensor:
 
 
 def _line_search(z: Tensor, gradients: Tensor, direction: Tensor) -> Tensor:
-    """Return the step along `direction` (B, q) to the least squared error of the samples; none backwards."""
+    """Return the step along `direction` (B, q) to the smallest squared error of the samples, never backwards."""
     along = ((z @ direction[..., None]) ** 2).sum(dim=(1, 2))
     fall = (gradients.sum(dim=1) * direction).sum(dim=1)
     pace = torch.where(along > 0, fall / along.clamp_min(torch.finfo(z.dtype).tiny), 0).clamp_min(0)
@@ -88,10 +92,10 @@ def _line_search(z: Tensor, gradients: Tensor, direction: Tensor) -> Tensor:
 
 
 def _ridge(z: Tensor, gradients: Tensor, counts: Tensor) -> Tensor:
-    """Return the step (B, q) to the least squared error in the subspace, with a ridge of q / n times the mean square.
+    """Return the step (B, q) to the smallest squared error in the subspace, with a ridge of q / n mean squares.
 
-    An anchor with few samples for each of the q directions shrinks its step by n / (n + q); the iterations make up for
-    it.
+    The ridge shrinks the step of an anchor with few samples for each of the q directions by about n / (n + q); further
+    iterations compensate for this.
     """
     q = z.shape[2]
     products = z.transpose(1, 2) @ z
@@ -118,12 +122,12 @@ def _projected_halves(gradients: Tensor) -> Tensor:
 
 
 def _leading(matrix: Tensor, towards: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the leading left singular vector (B, q), turned to `towards`, and the root of its singular value (B,).
+    """Return the leading left singular vector (B, q) and the square root of its singular value (B,).
 
-    This is what power iteration on A A^T tends to; its eigenvalue is the fourth power of the length sought. A
-    singular vector has no sign, so the mean of the anchor's own gradients gives it one.
+    This is the limit of power iteration on A A^T, whose eigenvalue is the fourth power of the required length. The sign
+    of a singular vector is arbitrary; it is chosen so that the vector points to `towards`, the sum of the gradients.
     """
-    known = matrix.isfinite().flatten(1).all(dim=1)  # after an overflow there is no decomposition
+    known = matrix.isfinite().flatten(1).all(dim=1)  # no decomposition after an overflow
     left, values, _ = torch.linalg.svd(torch.where(known[:, None, None], matrix, 0))
     direction = left[:, :, 0]
     away = (direction * towards).sum(dim=1, keepdim=True) < 0

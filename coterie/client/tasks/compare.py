@@ -1,4 +1,4 @@
-"""The evidence of a client's samples for each cluster, and for differences between the clients of one cluster."""
+"""Evidence of each client's samples for the clusters, and for differences between clients of the same cluster."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ from coterie.core.task import Task
 from coterie.learners.base import Learner
 
 MOST_SAMPLES = 256
-"""Number of training samples of a client from which its own direction is computed; the others add little."""
+"""Maximum number of training samples of a client for which scores are computed; more samples add little."""
 MOST_PRODUCTS = 4_000_000
-"""Largest number of products of two samples that are held at once."""
+"""Maximum number of products of two samples in memory at once."""
 MOST_ENTRIES = 60_000
-"""Largest number of entries of a score; of more features, means of neighbouring ones are taken."""
+"""Maximum number of entries of a score; for more features, adjacent ones are averaged."""
 
 
 @register("compare")
 @dataclass(frozen=True)
 class Compare(Task):
-    """Rows for each client, whose cluster is `own` in the broadcast, and one sum for each cluster.
+    """Comparison of each client with all clusters and with the other clients of its cluster.
 
-    `training_losses` and `losses` (K,): mean loss under every model on its training and on its held-out samples.
-    `half_losses` (K,): the same of every other held-out sample. `held_out`: number of held-out samples; without any,
-    their losses are 0.
+    The broadcast contains the cluster of each client (`own`). The reply has these rows:
 
-    The other figures are about the scores psi_j, the gradient of a training sample's loss under the own model with
-    respect to the outputs, times the features and a constant. `pairs`: sum of psi_j' psi_l over pairs of different
-    samples, which is 0 on average if the model fits the client. `pairs_variance`: its variance then. `spread`: sum of
-    |psi_j|^2. The sum `score` adds psi_j over the clients of each cluster.
+    - `training_losses` and `losses` (K,): mean loss under every model on training and on held-out samples;
+    - `half_losses` (K,): mean loss under every model on every other held-out sample;
+    - `held_out`: number of held-out samples; without any, their losses are 0;
+    - `pairs`: sum of psi_j' psi_l over pairs of different samples, with mean 0 if the model fits the client;
+    - `pairs_variance`: variance of `pairs` if the model fits the client;
+    - `spread`: sum of |psi_j|^2.
+
+    The score psi_j is the gradient of a training sample's loss with respect to the outputs of the client's model, times
+    the features and a constant. The sum `score` adds psi_j over the clients of each cluster.
     """
 
     evaluates: ClassVar[bool] = True
@@ -98,9 +101,9 @@ def _set(rows: Params, places: Tensor, values: Params) -> None:
 
 
 def _few_samples(learner: Learner, theta: Params, block: Block) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield some of the block's clients at a time, with gradients (b, n, C) and features (b, n, d + 1).
+    """Yield parts of the block's clients with gradients (b, n, C) and features (b, n, d + 1).
 
-    Both are of the first `MOST_SAMPLES` samples of each client, and gradients are zero where there is padding.
+    Only the first `MOST_SAMPLES` samples of each client are used. Gradients are zero for padding.
     """
     x, y = block.x[:, :MOST_SAMPLES], block.y[:, :MOST_SAMPLES]
     outputs = learner.outputs(theta, x).detach().requires_grad_()
@@ -120,7 +123,7 @@ def _few_samples(learner: Learner, theta: Params, block: Block) -> Iterator[tupl
 
 
 def _products(gradient: Tensor, features: Tensor) -> Params:
-    """Return the rows about products of the scores of two samples."""
+    """Return the rows that depend on products of the scores of two samples."""
     products = (gradient @ gradient.mT) * (features @ features.mT)
     squares = products.diagonal(dim1=1, dim2=2)
     return {
@@ -131,7 +134,7 @@ def _products(gradient: Tensor, features: Tensor) -> Params:
 
 
 def _add_held_out(learner: Learner, shard: Shard, broadcast: Broadcast, rows: Params) -> None:
-    """Fill in the rows about held-out samples, of the clients that have some; a set that several share is read once."""
+    """Fill in the rows that depend on held-out samples; samples that clients share are evaluated once."""
     spans = np.stack([shard.starts, shard.stops], axis=1)
     _, first, back = np.unique(spans, axis=0, return_index=True, return_inverse=True)
     sets = shard.take(first.astype(np.int64))

@@ -1,4 +1,4 @@
-"""The second moments of each client's features, from which a stable learning rate follows."""
+"""Second moments of each client's features, which determine a stable learning rate."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from coterie.learners.minimum import GeneralisedLinear
 @register("curvature")
 @dataclass(frozen=True)
 class Curvature(Task):
-    """Row `curvature`: the largest eigenvalue of X^T X / n_i of each client, (m,); for linear and logistic models.
+    """Largest curvature of linear and logistic models on each client.
 
-    It is computed from the smaller of X^T X and X X^T. With `subsets` it is the largest squared length of a row, which
-    bounds the eigenvalue for any of the client's samples by themselves. Sums `squares` (p,) of the squared features and
+    Row: `curvature` (m,), the largest eigenvalue of X^T X / n_i. Sums: `squares` (p,) of the squared features, and
     `samples`.
     """
 
     subsets: bool = False
+    """Whether `curvature` is the largest squared norm of a sample instead, an upper bound for every subset of the
+    client's samples."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         learner, shard = clients.learner, clients.train
-        assert isinstance(learner, GeneralisedLinear), "only learners that declare a curvature are asked for it"
+        assert isinstance(learner, GeneralisedLinear), "the server sends this task for generalised linear models only"
         largest = torch.zeros(len(shard), dtype=torch.float64)
         squares: Tensor | float = 0.0
         for block in cut(shard, shard.hashes, 0):

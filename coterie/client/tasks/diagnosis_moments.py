@@ -1,4 +1,4 @@
-"""Moments of the designs of a diagnosis."""
+"""Moments of the design matrices of a diagnosis."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from coterie.core.task import Task
 @register("diagnosis-moments")
 @dataclass(frozen=True)
 class DiagnosisMoments(Task):
-    """Sums over samples of products of the designs of a diagnosis.
+    """Sums over samples of products of the design matrices of a diagnosis.
 
-    `moment` (c,) and `moment_products` (c, c) of the moments of the features, `label_products` (k, k) of the label
-    design, `label_moments` (k, c) of both. For a regression also `target_square` of the centred target, `targets`
-    (1 + q,) of 1 and z times it, and with the means of each client taken off `within_products` (q, q) and
-    `within_targets` (q,).
+    Sums: `moment` (c,) and `moment_products` (c, c) of the feature moments, `label_products` (k, k) of the label design
+    matrix, and `label_moments` (k, c) of both. Additional sums for regression: `target_square` of the centred target,
+    `targets` (1 + q,) of its products with 1 and z, and, after subtraction of each client's means, `within_products`
+    (q, q) and `within_targets` (q,).
     """
 
     labels: int
     """Number of classes, or of intervals of the targets."""
     regression: bool
+    """Whether the task is a regression."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:

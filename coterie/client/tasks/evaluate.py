@@ -1,4 +1,4 @@
-"""The scores of the clients' own models on samples that they hold out."""
+"""Evaluation of each client's model on its test or validation samples."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from coterie.core.task import Task
 @register("evaluate")
 @dataclass(frozen=True)
 class Evaluate(Task):
-    """Rows for each client, of its own model (`own` in the broadcast) on its held-out samples.
+    """Evaluation of each client's model, whose cluster is `own` in the broadcast.
 
-    `score`: accuracy, or mean squared error for a regression. `loss`: mean loss.
+    Rows: `score`, the accuracy, or the mean squared error for regression; `loss`, the mean loss.
     """
 
     on: Literal["test", "validation"] = "test"
-    """Samples to evaluate on; clients without test samples use validation samples, or else training samples."""
+    """Samples for evaluation. Without test samples, validation samples are used; without these, training samples."""
     predictor: Predictor | None = None
-    """How clients predict with what they keep; None: with the model of their cluster."""
+    """Predictor of clients that keep a state; None: clients predict with the model of their cluster."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
@@ -58,7 +58,7 @@ class Evaluate(Task):
 
 
 def expected_scores(run: RunFacts) -> Specs:
-    """Return the form of a client's score and loss."""
+    """Return the expected form of a client's score and loss."""
     most = math.inf if run.classes is None else 1.0
     return {
         "score": Spec((), low=0, high=most, missing="shared"),
@@ -67,7 +67,7 @@ def expected_scores(run: RunFacts) -> Specs:
 
 
 def _distinct(shard: Shard, own: Tensor) -> tuple[Positions, Tensor]:
-    """Return one client for each pair of test set and model, and the place of every client's pair among them."""
+    """Return one client for each distinct pair of test samples and model, and the index of each client's pair."""
     triples = np.stack([shard.starts, shard.stops, own.numpy()], axis=1)
     _, first, back = np.unique(triples, axis=0, return_index=True, return_inverse=True)
     return first.astype(np.int64), torch.from_numpy(back.reshape(-1))

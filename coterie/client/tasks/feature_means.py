@@ -1,4 +1,4 @@
-"""Sums of features and targets, the first exchange of a diagnosis."""
+"""Sums of features and targets: the first exchange of a diagnosis."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from coterie.core.task import Task
 @register("feature-means")
 @dataclass(frozen=True)
 class FeatureMeans(Task):
-    """Sums `x` (d,); of a classification the counts `classes` (C,), else `y` and `y_square`."""
+    """Sums of features and targets.
+
+    Sums: `x` (d,); for classification the class counts `classes` (C,), for regression `y` and `y_square`.
+    """
 
     classes: int | None
+    """Number of classes; None for regression."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:

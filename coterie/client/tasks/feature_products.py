@@ -18,7 +18,10 @@ from coterie.learners.linear import as_linear
 @register("feature-products")
 @dataclass(frozen=True)
 class FeatureProducts(Task):
-    """Sums: `products`, X^T X of the clients' features (p, p), and `samples`, the number of their rows."""
+    """Second moments of the features.
+
+    Sums: `products` (p, p), X^T X over all samples, and `samples`, their number.
+    """
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         linear, shard = as_linear(clients.learner), clients.train

@@ -1,4 +1,4 @@
-"""Products of centred features, and a histogram of the targets."""
+"""Second moments of centred features, and a histogram of the targets."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from coterie.core.task import Task
 @register("feature-spread")
 @dataclass(frozen=True)
 class FeatureSpread(Task):
-    """Sum `products` of z^T z (q, q) with z = (x - center) basis, and for a regression the counts `histogram`.
+    """Second moments of centred features and, for regression, a histogram of the targets.
 
-    The histogram counts the targets between `grid` (cells - 1,), which the server sends.
+    Sums: `products` (q, q), z^T z with z = (x - center) basis; `histogram`, the number of targets in each cell between
+    the boundaries `grid` (cells - 1,), which the server sends.
     """
 
     evaluates: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The scores of models that clients fine-tune for themselves."""
+"""Evaluation of models that clients fine-tune locally."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from coterie.learners.local_training import LocalTraining
 @register("finetune")
 @dataclass(frozen=True)
 class FineTune(Task):
-    """Rows `score` and `loss` as those of `Evaluate`, of the client's own model after steps on its training samples.
+    """Evaluation of each client's model after fine-tuning on its training samples.
 
-    The fine-tuned models of a block are dropped with it; only their scores are in the reply. Outputs that are not
+    Rows: `score` and `loss`, as in `Evaluate`. Fine-tuned models are neither stored nor sent. Outputs that are not
     finite count as wrong.
     """
 
     work: LocalTraining
+    """Local training for fine-tuning."""
     seed: int
+    """Seed of the run."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:

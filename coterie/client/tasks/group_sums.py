@@ -1,4 +1,4 @@
-"""Sums of features and labels by cluster, for the profiles of the groups."""
+"""Sums of features and labels for each cluster, for the profiles of the groups."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from coterie.core.task import Task
 @register("group-sums")
 @dataclass(frozen=True)
 class GroupSums(Task):
-    """Slotted by own cluster, over training samples: sums of features (d,) and their squares, of labels, and samples.
+    """Sums over the training samples of the clients of each cluster.
 
-    `labels` holds the number of samples of each class (C,), or for a regression the sum of the targets and of their
-    squares, (2,).
+    Slotted sums: `features` (d,), their `squares` (d,), the number of `samples`, and `labels`: the number of samples of
+    each class (C,), or for regression the sums of the targets and of their squares, (2,).
     """
 
     evaluates: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What both halves of a client's samples make of its own problem, for a test of groups before anything is trained."""
+"""Solutions of each client's local problem on two halves of its samples, for a test of groups before training."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ from coterie.core.task import Task
 @register("half-solves")
 @dataclass(frozen=True)
 class HalfSolves(Task):
-    """Rows `model_first` and `model_second`: the solutions of a client's problem on two halves of its samples, (m, P).
+    """Solutions of each client's local problem on two random halves of its samples.
 
-    A client needs at least two samples. One without a solution on both halves is rejected.
+    Rows: `model_first` and `model_second` (m, P). A client needs at least two samples; clients without a solution on
+    both halves are rejected.
     """
 
     solver: LocalSolver
+    """Solver of the local problems."""
     seed: int
+    """Seed of the run."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         rows: Params = {}
         solved = torch.ones(len(clients.train), dtype=torch.bool)
         for which, shard in zip(HALVES, halves(clients.train, self.seed, 0), strict=True):
             keys = keys_for_clients(self.seed, Purpose.SOLVE, 0, shard.hashes)
-            found, there = solutions(self.solver, clients.learner, shard, keys, broadcast)
+            found, exists = solutions(self.solver, clients.learner, shard, keys, broadcast)
             if found is not None:
                 rows[f"model_{which}"] = found
-            solved &= there
+            solved &= exists
         return Reply(clients=clients.train.ids, rows=rows).only(solved) if rows else Reply(clients=())
 
     def expected_reply(self, broadcast: Broadcast, run: RunFacts) -> Expected:

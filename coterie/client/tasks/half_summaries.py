@@ -1,4 +1,4 @@
-"""Summaries of both halves of the clients' samples for a distance, before anything is trained."""
+"""Rows of a distance for both halves of each client's samples, before training."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ from coterie.core.registry import register
 from coterie.core.task import Task
 
 HALVES = ("first", "second")
+"""Names of the halves in rows of replies."""
 
 
 @register("half-summaries")
 @dataclass(frozen=True)
 class HalfSummaries(Task):
-    """The rows of a distance that needs inputs and labels, `NAME_first` and `NAME_second`, each of half of the samples.
+    """Rows of a distance for two random halves of each client's samples.
 
-    A client needs at least two samples.
+    Rows: `NAME_first` and `NAME_second` for each row NAME of the distance, which must need inputs and labels only. A
+    client needs at least two samples.
     """
 
     distance: Distance
+    """The distance."""
     seed: int
+    """Seed of the run."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         rows: Params = {}
         for which, shard in zip(HALVES, halves(clients.train, self.seed, 0), strict=True):
-            for block in cut(shard, shard.hashes, model_bytes=0):  # nothing is drawn, so the keys do not matter
+            for block in cut(shard, shard.hashes, model_bytes=0):  # uses no random numbers, so any keys will do
                 places = torch.from_numpy(block.positions)
                 for name, found in self.distance.client_summary(None, block, clients.learner.classes).items():
                     whole = rows.setdefault(f"{name}_{which}", found.new_zeros(len(shard), *found.shape[1:]))

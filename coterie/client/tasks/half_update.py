@@ -1,4 +1,4 @@
-"""What one half of a client's samples makes of its cluster's model, for a test on the other half."""
+"""Change of a cluster's model by training on one half of each client's samples, for a test on the other half."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ from coterie.learners.local_training import LocalTraining
 @register("half-update")
 @dataclass(frozen=True)
 class HalfUpdate(Task):
-    """Row `change`: the change of the client's assigned model by local training on the first half of its samples.
+    """Change of the assigned model by local training on the first half of each client's samples.
 
-    If a distance is given, its rows are those of the same half. A client needs at least two samples. Nothing is kept,
-    and the replies train no model: the server only compares with them.
+    Rows: `change`, and the rows of the distance for the same half. A client needs at least two samples. No state is
+    stored, and the server uses the replies for comparisons only, not for training.
     """
 
     work: LocalTraining
+    """Local training."""
     seed: int
+    """Seed of the run."""
     distance: Distance | None = None
+    """Distance whose rows are sent; None: none."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
-        assert broadcast.only is not None, "every client is sent the model of its cluster"
+        assert broadcast.only is not None, "every client receives the model of its cluster"
         learner, clusters = clients.learner, broadcast.clusters
         shard, _ = halves(clients.train, self.seed, broadcast.round)
         keys = keys_for_clients(self.seed, Purpose.HALVES, broadcast.round, shard.hashes)
@@ -51,7 +54,7 @@ class HalfUpdate(Task):
         return Reply(clients=shard.ids, rows=rows).only(rows["change"].isfinite().all(dim=1))
 
     def _summary(self, learner: Learner, theta: Params, block: Block) -> Params:
-        """The rows of the distance, under the body of each client's model where it looks at features."""
+        """Return the rows of the distance, whose features are computed with the body of each client's model."""
         if self.distance is None:
             return {}
         features = None

@@ -1,4 +1,4 @@
-"""How well clients are predicted by the best of several linear models, chosen on other samples of theirs."""
+"""Cross-validated loss of choosing one of several linear models for each client."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from coterie.learners.linear import as_linear
 @register("held-out-choice")
 @dataclass(frozen=True)
 class HeldOutChoice(Task):
-    """Sums over clients with two samples or more: `loss` (G,), `products` (G, G) of these losses, and `clients`.
+    """Cross-validated loss of collections of models, from each of which a client chooses the best model.
 
-    The broadcast holds models `centre` (N, p) and `members` (G, N), which of them are in each of G collections. Of each
-    collection a client takes the model with the least squared error on every other sample of its own, and its loss is
-    that model's mean squared error on the samples between; then the other way round. The loss is the mean of both.
+    The broadcast contains N models `centre` (N, p) and the indicators `members` (G, N) of G collections. In each
+    collection, a client selects the model with the smallest squared error on every other sample; the loss is the mean
+    squared error of this model on the remaining samples. The loss is averaged over both choices of the samples.
+
+    Sums over clients with at least two samples: `loss` (G,), `products` (G, G) of these losses, and `clients`.
     """
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
@@ -49,7 +51,12 @@ class HeldOutChoice(Task):
 
 
 def _halves(errors: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-    """Return the mean errors (B, N) of the samples at even and at odd places, from (B, N, n) with zeros for padding."""
+    """Return the mean errors of samples with even and with odd indices, both (B, N).
+
+    Args:
+        errors: Squared errors, (B, N, n), 0 for padding.
+        block: Samples of B clients.
+    """
     sizes = block.counts
     odd = (sizes / 2).floor()
     even = sizes - odd
@@ -57,6 +64,6 @@ def _halves(errors: Tensor, block: Block) -> tuple[Tensor, Tensor]:
 
 
 def _chosen(by: Tensor, measured: Tensor, members: Tensor) -> Tensor:
-    """Return (B, G): `measured` (B, N) at the member of each collection where `by` (B, N) is least."""
+    """Return `measured` (B, N) for the member of each collection with the smallest `by` (B, N), (B, G)."""
     best = torch.where(members, by[:, None], torch.inf).argmin(dim=2)
     return measured.gather(1, best)

@@ -1,4 +1,4 @@
-"""The local round: train models of the clusters on the clients' own data, and send back the changes."""
+"""The local round: clients train models of the clusters on their data and send the changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from coterie.client.given import train_given
+from coterie.client.assigned import train_assigned
 from coterie.client.group import ClientGroup
 from coterie.client.private_round import check_private_round
 from coterie.client.reply import ReplyBuilder
@@ -26,26 +26,27 @@ from coterie.core.shard import Positions, Shard
 from coterie.core.task import Task
 
 ROUNDING = 1e-3
-"""Part by which rounding may lengthen a change that was clipped."""
+"""Relative tolerance by which rounding may increase the norm of a clipped change."""
 SHARED_BY = 8
-"""Clients that were assigned the same models form blocks of their own from this mean number of clients per model on;
-with fewer, such blocks would be too small."""
+"""Minimum mean number of clients for each model for which clients with the same assigned models form separate blocks;
+with fewer clients, such blocks would be too small."""
 
 
 @register("local-round")
 @dataclass(frozen=True, kw_only=True)
 class LocalRound(RoundSettings, Task):
-    """One round of training for every client of a group.
+    """One round of local training.
 
-    Sums: the training loss of each restart and the number of samples behind it; slotted by cluster, the weighted
-    changes and their mass; slotted by restart, the change of the shared body. Rows: the cluster each client worked on.
+    Sums: the training loss of each restart and its number of samples; slotted by cluster, the weighted changes and
+    their mass; slotted by restart, the change of the shared body. Rows: the cluster that each client trained.
 
-    The loss is that under the models sent, weighted where several count; with mini-batches on a single model it is that
-    of the samples stepped on, each at its step, so that clients without a choice need no scores. No loss is sent where
-    clients add noise to their replies.
+    The loss is that of the received models, weighted if there are several. For mini-batch training of a single model,
+    it is the running loss of the mini-batches, so that clients with an assigned model need no separate evaluation. No
+    loss is sent if clients add noise to their replies.
     """
 
     assignment: ClientAlgorithm
+    """Tier 2 of the method."""
     trains: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
@@ -54,13 +55,13 @@ class LocalRound(RoundSettings, Task):
         keys = keys_for_clients(self.seed, Purpose.BATCHES, broadcast.round, shard.hashes)
         builder = ReplyBuilder(broadcast.clusters, len(shard), self.objective.summed, send_loss=not self.adds_noise)
         work = ClientRound(clients.learner, self, broadcast, shard, clients.states, builder, clients.noise)
-        for given, positions in _parties(broadcast, len(shard)):
+        for assigned, positions in _parties(broadcast, len(shard)):
             part = shard if len(positions) == len(shard) else shard.take(positions)
-            memory = clients.memory if part is shard else None  # a part that varies by round is not worth caching
+            memory = clients.memory if part is shard else None  # parts differ between rounds, so a cache is useless
             for scored, block in self._samples(part, keys[positions], broadcast, memory):
                 places = positions[block.positions]
-                if given:
-                    train_given(work, places, block)
+                if assigned:
+                    train_assigned(work, places, block)
                 else:
                     self.assignment.client_round(work, places, scored, block)
         return builder.reply(shard)
@@ -68,15 +69,16 @@ class LocalRound(RoundSettings, Task):
     def _samples(
         self, shard: Shard, keys: Words, broadcast: Broadcast, memory: Memory | None
     ) -> Iterator[tuple[Block, Block]]:
-        """Yield the samples to choose a cluster by and those to train on: the same ones, unless resampled."""
-        room = _copied_bytes(broadcast.clusters)
+        """Yield blocks of samples for choosing a cluster and for training, which are the same unless resampled."""
+        model_bytes = _copied_bytes(broadcast.clusters)
         if self.resample is None:
-            return ((block, block) for block in cut(shard, keys, room, memory))
+            return ((block, block) for block in cut(shard, keys, model_bytes, memory))
         choosing, training = fresh_parts(shard, self.seed, broadcast.round, self.resample)
-        return zip(cut(choosing, keys, room), cut(training, keys, room), strict=True)  # equal sizes, so equal blocks
+        # equal sizes give equal blocks
+        return zip(cut(choosing, keys, model_bytes), cut(training, keys, model_bytes), strict=True)
 
     def reveals(self) -> dict[str, str]:
-        """Return the rows of a reply, and what each reveals to the server about a client."""
+        """Return the rows of a reply, with the information that each reveals to the server about a client."""
         rows = self.assignment.client_reveals(self) | self.objective.reveals
         sent = {} if self.distance is None else self.distance.round_rows
         return rows | {name: words for name, words in sent.items() if name not in rows}
@@ -100,11 +102,11 @@ class LocalRound(RoundSettings, Task):
             rows=rows,
             uniform=self.client_weight == "uniform",
             longest_change=clip,
-            compares_changes=self.privacy is None,  # dropping a reply by its length would reveal something
+            compares_changes=self.privacy is None,  # refusing a reply for its norm would reveal something
         )
 
     def _expected_pool(self, clusters: Clusters) -> dict[str, Slots]:
-        """Return the form of the pooled moments from which the server solves for the heads, if it does."""
+        """Return the expected form of the pooled moments if the server solves for the heads; else empty."""
         if not self.work.pools_heads or "body.weight" not in clusters.shared:
             return {}
         dtype = clusters_dtype(clusters)
@@ -115,24 +117,28 @@ class LocalRound(RoundSettings, Task):
 
 
 def _expected_common(clusters: Clusters) -> dict[str, Slots]:
-    """Return the form of the changes of what a restart has besides its clusters."""
+    """Return the expected form of the changes of the shared body and the overall model."""
     parts = {"body": clusters.shared, "overall": clusters.overall or {}}
     return {name: Slots(clusters.restarts, expected_changes(params)) for name, params in parts.items() if params}
 
 
 def _copied_bytes(clusters: Clusters) -> int:
-    """Return the bytes of a client's copies of models: one per restart, and its change."""
+    """Return the number of bytes of a client's copies of models, one for each restart."""
     return clusters.restarts * (clusters.slot_bytes + clusters.common_bytes)
 
 
 def _parties(broadcast: Broadcast, count: int) -> list[tuple[bool, Positions]]:
-    """Return the clients that decide themselves (False), and those with assigned models (True), by what they share."""
+    """Divide clients into those that choose their models and groups with the same assigned models.
+
+    Returns:
+        Pairs of whether the models are assigned, and the positions of the clients.
+    """
     everyone = np.arange(count)
     if broadcast.only is None:
         return [(False, everyone)]
-    given = (broadcast.only != ALL).all(dim=1).numpy()
-    free = [(False, everyone[~given])] if not given.all() else []
-    kinds, kind = np.unique(broadcast.only.numpy()[given], axis=0, return_inverse=True)
-    if len(kinds) * SHARED_BY > given.sum():
-        kinds, kind = kinds[:1], np.zeros(int(given.sum()), dtype=np.int64)
-    return free + [(True, everyone[given][kind.reshape(-1) == index]) for index in range(len(kinds))]
+    assigned = (broadcast.only != ALL).all(dim=1).numpy()
+    choosing = [(False, everyone[~assigned])] if not assigned.all() else []
+    kinds, kind = np.unique(broadcast.only.numpy()[assigned], axis=0, return_inverse=True)
+    if len(kinds) * SHARED_BY > assigned.sum():
+        kinds, kind = kinds[:1], np.zeros(int(assigned.sum()), dtype=np.int64)
+    return choosing + [(True, everyone[assigned][kind.reshape(-1) == index]) for index in range(len(kinds))]

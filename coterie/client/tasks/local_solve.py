@@ -1,4 +1,4 @@
-"""The clients' part of one-shot methods: each solves its own problem once."""
+"""Client side of one-shot methods: each client solves its local problem once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from coterie.learners.base import Learner
 @register("local-solve")
 @dataclass(frozen=True)
 class LocalSolve(Task):
-    """Row `model`: each client's own solution, its arrays one after the other (`flat`), (m, P).
+    """Solution of each client's local problem.
 
-    A client without a solution is rejected. The broadcast holds the common first model, where the solver needs one.
+    Row: `model` (m, P), the solution as a vector (see `flat`). Clients without a solution are rejected. If the solver
+    needs a common initial model, the broadcast contains it.
     """
 
     solver: LocalSolver
+    """Solver of the local problems."""
     seed: int
+    """Seed of the run."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         shard = clients.train
@@ -48,7 +51,18 @@ class LocalSolve(Task):
 def solutions(
     solver: LocalSolver, learner: Learner, shard: Shard, keys: Words, broadcast: Broadcast
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the solution of each client of a shard, (m, P), None without clients, and whether there is one, (m,)."""
+    """Solve the local problem of each client of a shard.
+
+    Args:
+        solver: Solver of the local problems.
+        learner: Model family.
+        shard: Training samples of the clients.
+        keys: Random key of each client, (m,).
+        broadcast: Message with the initial model, if the solver needs one.
+
+    Returns:
+        Solutions, (m, P), or None for an empty shard; and whether each client has a solution, (m,).
+    """
     first = broadcast.clusters.all_models() if broadcast.clusters.params else {}
     rows: Tensor | None = None
     solved = torch.zeros(len(shard), dtype=torch.bool)

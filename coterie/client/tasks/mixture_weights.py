@@ -1,4 +1,4 @@
-"""The weights of the clusters that clients keep."""
+"""Cluster weights that clients keep."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ from coterie.core.task import Task
 @register("weights")
 @dataclass(frozen=True)
 class MixtureWeights(Task):
-    """Row `weights`: the client's weights of the objective's components, (m, R, P)."""
+    """Weights of the objective's components that each client keeps.
+
+    Row: `weights` (m, R, P).
+    """
 
     objective: Objective
+    """Objective of the method."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:

@@ -1,12 +1,12 @@
-"""The clients' part of moment descent: products of moment matrices with a basis.
+"""Client side of moment descent: products of moment matrices with a basis.
 
-With eps_j = (y_j - <phi_j, theta>) phi_j a sample's negative gradient at an anchor's estimate theta, the matrix of a
-client is the mean of eps_j eps_j'^T over its pairs of different samples, which is free of the noise:
+Let eps_j = (y_j - <phi_j, theta>) phi_j be the negative gradient of a sample at an anchor's estimate theta. The moment
+matrix of a client is the mean of eps_j eps_j'^T over pairs of different samples, so that noise does not bias it:
 
     Y_i = (s s^T - sum_j eps_j eps_j^T) / (n (n - 1)),    s = sum_j eps_j        (`all-pairs`)
     Y_i = eps_1 eps_2^T                                                         (`two-points`, the paper's letter)
 
-Neither is ever formed: only its product with a basis leaves the client, added to that of the others.
+The matrix is never computed: a client sends its product with a basis only, summed over clients.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from coterie.learners.linear import Linear, as_linear
 @register("moment-product")
 @dataclass(frozen=True)
 class MomentProduct(Task):
-    """Sums: `product` (A, p, q) of the clients' weighted Y_i with each anchor's basis, `mass`, `energy` and `samples`.
+    """Products of the clients' moment matrices with the basis of each of A anchors.
 
-    The broadcast's rows are anchors, without their names: `anchor` (A, p) and `basis` (A, p, q). Where each client has
-    perturbed copies of its own they come as `copies` (m, 2, A, p). A client with one sample has no pair and adds
-    nothing. `energy` is the sum of |phi_j|^2.
+    Sums: `product` (A, p, q), the weighted sum of Y_i times the basis; `mass`, the sum of the weights; `energy`, the
+    sum of |phi_j|^2; and `samples`. A client with one sample contributes zeros.
+
+    The broadcast contains the estimates `anchor` (A, p) and the `basis` (A, p, q) of anonymous anchors, or, if each
+    client receives perturbed estimates, `copies` (m, 2, A, p).
     """
 
     moments: Literal["all-pairs", "two-points"]
-    """Pairs of samples that the moment matrix averages over."""
+    """Pairs of samples over which the moment matrix is averaged."""
     turned: bool = False
     """Whether to multiply by Y^T instead of Y."""
 
@@ -75,7 +77,7 @@ class MomentProduct(Task):
 
 
 def _pairs(learner: Linear, shard: Shard, two_points: bool, row: int) -> Iterator[tuple[Tensor, Tensor, Block]]:
-    """Yield the clients with a pair of samples: places in the shard (B,), features (B, n, p), and the block."""
+    """Yield blocks of clients with at least two samples: positions (B,), features (B, n, p), and the block."""
     places = np.flatnonzero(shard.sizes >= 2)
     part = shard.take(places)
     if two_points:
@@ -85,7 +87,7 @@ def _pairs(learner: Linear, shard: Shard, two_points: bool, row: int) -> Iterato
 
 
 def _estimates(broadcast: Broadcast, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the estimates for the two factors of Y: (A, p) the same for all, or (B, A, p) of each client's copies."""
+    """Return the estimates for both factors of Y: (A, p) for all clients, or each client's copies, (B, A, p)."""
     if "copies" not in broadcast.each:
         return (broadcast.clusters.params["anchor"],) * 2
     copies = broadcast.each["copies"][places]

@@ -1,4 +1,4 @@
-"""Derivatives of the pooled logistic models of a diagnosis."""
+"""Derivatives for Newton's method on the pooled logistic models of a diagnosis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ MODELS = ("model", "relation")
 @register("pooled-newton")
 @dataclass(frozen=True)
 class PooledNewton(Task):
-    """Sums `gradient` and `hessian` of the log likelihood for the model and the relation, and the model's `loss`."""
+    """Derivatives of the pooled logistic models.
+
+    Sums: `gradient/NAME` and `hessian/NAME` of the log-likelihood for the `model` and the `relation`, and the `loss` of
+    the model.
+    """
 
     evaluates: ClassVar[bool] = True
 

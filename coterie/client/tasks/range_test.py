@@ -1,4 +1,4 @@
-"""How the training loss of a client falls in one local training with each of several learning rates."""
+"""Learning rate range test: training losses after local training with each of several learning rates."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ from coterie.core.task import Task
 from coterie.learners.local_training import LocalTraining
 
 MOST_TIMES = 1e6
-"""A loss counts as at most this many times 1 plus the loss before training, and as that if it is not finite."""
+"""Upper bound of losses, as a multiple of 1 plus the loss before training; it replaces losses that are not finite."""
 
 
 @register("range-test")
 @dataclass(frozen=True)
 class RangeTest(Task):
-    """Sums over clients: `before`, the mean loss of the model that is sent, `after` (G,), that after local training.
+    """Training losses before and after local training with each of G learning rates.
 
-    `worse` (G,) counts the clients whose loss has not fallen. Nothing is kept.
+    Sums over clients: `before`, the mean loss of the received model; `after` (G,), the mean loss after local training;
+    `worse` (G,), the number of clients whose loss has increased. No state is stored.
     """
 
     work: LocalTraining
+    """Local training."""
     rates: tuple[float, ...]
+    """Learning rates."""
     seed: int
+    """Seed of the run."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
@@ -58,7 +62,7 @@ class RangeTest(Task):
 
     @staticmethod
     def _loss(clients: ClientGroup, theta: Params, block: Block) -> Tensor:
-        """Return the mean loss of each client, (B,), under its own model {name: (B, 1, ...)}."""
+        """Return the mean loss of each client, (B,), under its model, {name: (B, 1, ...)}."""
         own = {name: p[:, 0] for name, p in theta.items()}
         return block.mean(clients.learner.losses(own, block.x, block.y)).double().cpu()
 

@@ -1,4 +1,4 @@
-"""The middle matrices of sandwich estimators by cluster."""
+"""Middle matrices of sandwich covariance estimators for each cluster."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from coterie.core.task import Task
 @register("regression-meats")
 @dataclass(frozen=True)
 class RegressionMeats(Task):
-    """Slotted by own cluster, the middle matrices of two sandwich estimators and the residual sum of squares.
+    """Middle matrices of two sandwich covariance estimators, and the residual sum of squares, for each cluster.
 
-    With s the derivative of a sample's log-likelihood by the coefficients, r x for least squares. by_client: sum over
-    clients of (sum of s)(sum of s)^T, (q p, q p), where clients are the independent units. by_sample: sum over samples
-    of s s^T, where samples are. rss: sum of r^2. And samples.
+    Let s be the gradient of a sample's log-likelihood, which is r x for least squares. Slotted sums:
+
+    - `by_client` (q p, q p): sum over clients of (sum of s)(sum of s)^T, for independent clients;
+    - `by_sample` (q p, q p): sum over samples of s s^T, for independent samples;
+    - `rss`: sum of r^2;
+    - `samples`: number of samples.
     """
 
     evaluates: ClassVar[bool] = True

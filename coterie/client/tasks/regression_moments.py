@@ -1,4 +1,4 @@
-"""Hessian and gradient of a generalised linear model by cluster."""
+"""Hessian and gradient of a generalised linear model for each cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from coterie.core.task import Task
 @register("regression-moments")
 @dataclass(frozen=True)
 class RegressionMoments(Task):
-    """Slotted by own cluster: gram, the Hessian of the loss (q p, q p), score, its negative gradient, and loss.
+    """Hessian and gradient of the loss of each cluster's model.
 
-    For least squares they are X^T X, X^T r and half the residual sum of squares. And samples.
+    Slotted sums: `gram` (q p, q p), the Hessian of the loss; `score` (q p,), its negative gradient; `loss`; `samples`.
+    For least squares, the first three are X^T X, X^T r and half the residual sum of squares.
     """
 
     evaluates: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The training losses of the models that clients are sent."""
+"""Training losses of the models that clients receive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from coterie.learners.base import Learner
 @register("score")
 @dataclass(frozen=True)
 class Score(Task):
-    """Row `losses`: the mean training loss under every model, (m, S), or under the only one that was sent, (m, 1)."""
+    """Training losses of the received models.
+
+    Row: `losses`, the mean training loss under every model, (m, S), or under the single received model, (m, 1).
+    """
 
     evaluates: ClassVar[bool] = True
 
@@ -38,7 +41,7 @@ class Score(Task):
 
 
 def _losses(learner: Learner, broadcast: Broadcast, block: Block, places: Tensor) -> Tensor:
-    """Return the mean loss of each client under each model, (B, S), or under its only one, (B, 1)."""
+    """Return the mean loss of each client under each model, (B, S), or under its single model, (B, 1)."""
     if broadcast.only is None:
         return block.mean(learner.score(broadcast.clusters.all_models(), block).losses)
     theta = broadcast.clusters.at(broadcast.only[places, 0])

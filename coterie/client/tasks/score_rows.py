@@ -1,4 +1,4 @@
-"""Each client's score and information in a few directions."""
+"""Score and information of each client along a few directions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from coterie.core.task import Task
 @register("score-rows")
 @dataclass(frozen=True)
 class ScoreRows(Task):
-    """Rows `score` (r,), `information` (r, r) and `meat` (r, r) of each client along `directions` (p, r), and `rss`.
+    """Score and information of the pooled model on each client, along `directions` (p, r).
 
-    They are those of the pooled model, for client i with its coefficients changed by `own` (p,). `rss` is the sum of
-    the squared residuals. The rows of a client with very few samples reveal much of them.
+    Rows: `score` (r,), `information` (r, r), `meat` (r, r), and `rss`, the residual sum of squares. The coefficients of
+    client i are those of the pooled model plus `own` (p,). The rows of a client with very few samples reveal much about
+    these samples.
     """
 
     evaluates: ClassVar[bool] = True
@@ -49,8 +50,8 @@ class ScoreRows(Task):
 
 
 def _information(aspect: Aspect, directions: Tensor) -> Tensor:
-    """Return directions^T H_i directions of every client, (B, r, r)."""
+    """Return directions^T H_i directions for each client, (B, r, r)."""
     if aspect.spread is not None:
         return directions.T @ aspect.hessian @ directions
-    along = aspect.design @ directions  # a regression has one residual, so that k c = k
+    along = aspect.design @ directions  # regression has one residual, so k c = k
     return along.transpose(1, 2) @ along

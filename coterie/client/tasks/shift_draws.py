@@ -1,4 +1,4 @@
-"""The statistics of a diagnosis for samples with random signs."""
+"""Test statistics of a diagnosis for samples with random signs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from coterie.core.task import Task
 @register("shift-draws")
 @dataclass(frozen=True)
 class ShiftDraws(Task):
-    """Sum `statistics` (aspects, weights, draws): the weighted pairs U with random signs, after the pooled refit.
+    """Test statistics of a diagnosis for samples with random signs.
 
-    The server sends `refit/ASPECT` (draws, k c), the change of the pooled fit that the signs cause.
+    Sum: `statistics` (aspects, weights, draws), the weighted pairs U with random signs after the pooled model is fitted
+    again. The server sends `refit/ASPECT` (draws, k c), the change of the pooled fit due to the signs.
     """
 
     seed: int
+    """Seed of the random signs."""
     draws: int
+    """Number of draws of random signs."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:

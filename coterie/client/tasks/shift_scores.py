@@ -19,15 +19,17 @@ from coterie.core.task import Task
 @register("shift-scores")
 @dataclass(frozen=True)
 class ShiftScores(Task):
-    """What the tests of a diagnosis need, for each aspect.
+    """Scores of all aspects of a diagnosis at the pooled fits.
 
-    Sums: `signed/ASPECT` (draws, k c), the scores with random signs; `hessian/ASPECT`; and `meat` (p, p), the sum of
-    squares of the scores of the model's samples. Rows: `pairs` (aspects, 2), the square of the client's score and its
-    diagonal part; `score` (p,), the client's score of the model.
+    Sums: `signed/ASPECT` (draws, k c), the scores with random signs; `hessian/ASPECT`; `meat` (p, p), the sum over
+    samples of the outer products of the model's scores. Rows: `pairs` (aspects, 2), the square of the client's score
+    and its diagonal part; `score` (p,), the client's score of the model.
     """
 
     seed: int
+    """Seed of the random signs."""
     draws: int
+    """Number of draws of random signs."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:

@@ -1,4 +1,4 @@
-"""Hessian and gradient of a generalised linear model whose clients have intercepts of their own."""
+"""Hessian and gradient of a generalised linear model with an intercept for each client."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from coterie.core.task import Task
 @register("site-moments")
 @dataclass(frozen=True)
 class SiteMoments(Task):
-    """Sums: hessian (q p, q p), gradient (q p,), loss and samples, of one model `theta` (p, q) on training samples.
+    """Derivatives of the loss of a model `theta` (p, q) with an `intercept` (q,) for each client, on training samples.
 
-    Outputs are X theta plus the client's `intercept` (q,). Rows, of the derivatives by that intercept alone: `slope`
-    (q,), `bend` (q, q) and `cross` (q, q p), the mixed second derivative with theta.
+    Sums: `hessian` (q p, q p), `gradient` (q p,), `loss` and `samples`. Rows with the derivatives with respect to the
+    client's intercept: `slope` (q,), `bend` (q, q), and `cross` (q, q p), the mixed second derivative with theta.
     """
 
     rows: bool = True
-    """Whether to send rows; the sums are enough where no client has an intercept of its own."""
+    """Whether to send rows; models without client intercepts need sums only."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
@@ -62,10 +62,10 @@ class SiteMoments(Task):
 
 
 def _of_intercepts(found: Fitted, counts: Tensor) -> Params:
-    """Return the derivatives by the intercept of each client; a constant 1 is its only feature."""
+    """Return the derivatives with respect to the intercept of each client."""
     slope = found.residual.sum(dim=1)
     if found.weight is None:
         return {"slope": slope, "bend": counts[:, None, None], "cross": found.x.sum(dim=1)[:, None]}
     cross = torch.einsum("bnac,bnp->bacp", found.weight, found.x)
-    # the last feature is 1, and 0 where there is padding
+    # the last feature is 1, or 0 for padding
     return {"slope": slope, "bend": cross[..., -1], "cross": cross.flatten(2)}

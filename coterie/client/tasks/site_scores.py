@@ -1,4 +1,4 @@
-"""How alternatives to the clusters predict the held-out samples of each client."""
+"""Evaluation of statistical alternatives to clustering on the held-out samples of each client."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ from coterie.core.task import Task
 from coterie.learners.minimum import GeneralisedLinear
 
 BINS, WIDEST = 160, 8.0
-"""Log-odds from -8 to 8 are counted in bins of 0.1, from which the pooled AUC follows."""
+"""Number of bins, and the largest absolute log-odds, of the histograms from which the pooled AUC is computed."""
 OWN_PLACE = 4
-"""Place of the models of clients alone among the candidates; the others are in the broadcast."""
+"""Index of the local models among the candidates; the other candidates are in the broadcast."""
 
 
 @register("site-scores")
 @dataclass(frozen=True)
 class SiteScores(Task):
-    """Rows on held-out samples, for A candidates: `squares` or `hits` (A,), `losses` (A,), `held_out`, `alone`.
+    """Evaluation of A candidate models on held-out samples.
 
-    The candidates are the run's own models, then the models `theta` (A - 2, p, q) with each client's `intercepts`
-    (A - 2, q), with the client's model of its training samples alone at place `OWN_PLACE`. `squares` is the sum of
-    squared errors, `hits` the number of right classes, `losses` the sum of half the squares or of the log-losses,
-    `alone` is 1 if the client has enough samples for a model of its own. Sum `bins` (A, C', 2, BINS) for classes: how
-    many samples outside and inside each class have which log-odds; of two classes only the second is counted.
+    The candidates are the models of the run, then the models `theta` (A - 2, p, q) with each client's `intercepts`
+    (A - 2, q), and, inserted at index `OWN_PLACE`, the client's local model.
+
+    Rows: `squares` (A,), the sum of squared errors, or `hits` (A,), the number of correct classes; `losses` (A,), the
+    sum of half the squares or of the log-losses; `held_out`, the number of samples; and `alone`, 1 if the client has
+    enough samples for a local model, else 0. Sum for classification: `bins` (A, C', 2, BINS), histograms of the
+    log-odds of samples outside and inside each class; for two classes, of the second one only.
     """
 
     pooled: int = 1
-    """Place of the pooled model in `theta`."""
+    """Index of the pooled model in `theta`."""
     predictor: Predictor | None = None
-    """How clients predict with what they keep; None: with the model of their cluster."""
+    """Predictor of clients that keep a state; None: clients predict with the model of their cluster."""
     evaluates: ClassVar[bool] = True
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
@@ -87,7 +89,7 @@ class SiteScores(Task):
         return Expected(rows={**rows, "hits": Spec((count,), low=0, whole=True)}, sums={"bins": bins})
 
     def _models(self, learner: GeneralisedLinear, clients: ClientGroup, broadcast: Broadcast) -> tuple[Tensor, Tensor]:
-        """Return the candidates of each client besides the run's own, (m, A - 1, p, q), and who has one alone."""
+        """Return all candidates except the run's models, (m, A - 1, p, q), and who has a local model, (m,)."""
         theta, intercepts = broadcast.common["theta"], broadcast.each["intercepts"]
         each = theta.double()[None].repeat(len(intercepts), 1, 1, 1)
         each[:, :, -1] += intercepts
@@ -104,17 +106,23 @@ class SiteScores(Task):
 
 
 def _counted(classes: int | None) -> int:
-    """Return the number of classes whose log-odds are counted."""
+    """Return the number of classes with a histogram of log-odds (C')."""
     return 0 if classes is None else 1 if classes == 2 else classes
 
 
 def _reference_form(outputs: Tensor, classes: int | None) -> Tensor:
-    """Return logits (B, n, C) less the first, (B, n, C - 1), or predictions (B, n) as (B, n, 1)."""
+    """Return logits minus those of the first class, (B, n, C - 1), or predictions as (B, n, 1)."""
     return outputs[..., None] if classes is None else outputs[..., 1:] - outputs[..., :1]
 
 
 def _binned(log_p: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Return how many samples have which log-odds of each counted class, (A, C', 2, BINS), from (A, N, C) and (N,)."""
+    """Return histograms of the log-odds of samples outside and inside each class, (A, C', 2, BINS).
+
+    Args:
+        log_p: Log-probabilities, (A, N, C).
+        y: Classes, (N,).
+        classes: Number of classes (C).
+    """
     counted = range(1, 2) if classes == 2 else range(classes)
     found = log_p.new_zeros(len(log_p), len(counted), 2, BINS)
     for at, k in enumerate(counted):

@@ -1,4 +1,4 @@
-"""Summaries of the clients' samples for a distance, before anything is trained."""
+"""Rows of a distance for each client's samples, before training."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from coterie.core.task import Task
 @register("summary")
 @dataclass(frozen=True)
 class Summary(Task):
-    """The rows of a distance that needs no more than inputs and labels, {name: (m, ...)}."""
+    """Rows of a distance that needs inputs and labels only, {name: (m, ...)}."""
 
     distance: Distance
+    """The distance."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         shard = clients.train
         rows: Params = {}
-        for block in cut(shard, shard.hashes, model_bytes=0):  # nothing is drawn, so the keys do not matter
+        for block in cut(shard, shard.hashes, model_bytes=0):  # uses no random numbers, so any keys will do
             places = torch.from_numpy(block.positions)
             for name, found in self.distance.client_summary(None, block, clients.learner.classes).items():
                 rows.setdefault(name, found.new_zeros(len(shard), *found.shape[1:]))[places] = found

@@ -1,1 +1,1 @@
-"""Large networks for images, in the form for small ones (32x32), with the parts they share."""
+"""Large networks in their variants for small images (32x32), with common parts."""

@@ -1,4 +1,4 @@
-"""What every network for images expects of its samples."""
+"""Shape and memory layout of images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from coterie.errors import ConfigError
 
 
 def image_shape(profile: Profile, learner: str, smallest: int = 1) -> tuple[int, int, int]:
-    """(channels, H, W) of the samples; refuses what is no image or is too small."""
+    """Return the shape (channels, H, W) of the samples.
+
+    Args:
+        profile: Shape of the samples and number of classes.
+        learner: Name of the learner in error messages.
+        smallest: Minimum height and width.
+
+    Raises:
+        ConfigError: if the samples are not images or too small.
+    """
     shape = profile.features if len(profile.features) == 3 else (1, *profile.features)
     if len(shape) != 3 or min(shape[1:]) < smallest:
         size = f", at least {smallest}x{smallest}" if smallest > 1 else ""
@@ -21,9 +30,9 @@ def image_shape(profile: Profile, learner: str, smallest: int = 1) -> tuple[int,
 
 
 def with_channels(x: Tensor) -> Tensor:
-    """(n, H, W) or (n, channels, H, W) to (n, channels, H, W), channels last in memory.
+    """Return images (n, H, W) or (n, channels, H, W) as (n, channels, H, W) in channels-last memory layout.
 
-    torch's pooling, depthwise convolutions and normalisations are vectorised over channels that lie side by side; its
-    other convolutions are no slower.
+    With this layout, pooling, depthwise convolutions and normalisation of torch are vectorised over channels; other
+    convolutions are not slower.
     """
     return (x[..., None] if x.dim() == 3 else x.movedim(1, -1).contiguous()).movedim(-1, 1)

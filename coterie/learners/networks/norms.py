@@ -1,4 +1,4 @@
-"""Normalisations that know no other sample: sound for small batches, for averaging and for torch.func."""
+"""Normalisation of single samples, which suits small batches, averaging over clients and `torch.func`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from torch import Tensor, nn
 from coterie.errors import ConfigError, unknown_name
 
 CHANNELS = 8
-"""All numbers of channels are multiples of this, and `group` normalises so many of them together."""
+"""Number of channels in a group of `group` normalisation; all numbers of channels are multiples of it."""
 
 EPSILON = 1e-5
+"""Number that is added to the variance for numerical stability."""
 
 Norm = Callable[[int], nn.Module]
-"""A layer for a number of channels; its arrays are called as those of torch's BatchNorm2d."""
+"""Function that returns a layer for a number of channels; its arrays are named like those of `BatchNorm2d`."""
 
 
 class GroupNorm(nn.GroupNorm):
-    """torch's own, also for images with channels last in memory under vmap."""
+    """Group normalisation of torch that also works for channels-last images in vmap."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, channels, H, W) to the same shape."""
-        # group_norm asks how the image lies in memory, which vmap cannot answer; what it calls then needs no answer
+        """Return normalised activations, (n, channels, H, W)."""
+        # group_norm queries the memory layout, which vmap does not support; native_group_norm does not need it
         n, channels, height, width = x.shape
         sizes = (n, channels, height * width, self.num_groups)
         return torch.native_group_norm(x, self.weight, self.bias, *sizes, self.eps)[0]
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalisation by stored statistics, scale and shift: a fixed affine map of each channel."""
+    """Batch normalisation with stored statistics, scale and shift, which is a fixed affine map of each channel."""
 
     weight: Tensor
     bias: Tensor
@@ -43,7 +44,7 @@ class FrozenBatchNorm(nn.Module):
             self.register_buffer(name, torch.full((channels,), fill))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, channels, H, W) to the same shape."""
+        """Return normalised activations, (n, channels, H, W)."""
         scale = self.weight * (self.running_var + EPSILON).rsqrt()
         shift = self.bias - self.running_mean * scale
         return x * scale[:, None, None] + shift[:, None, None]
@@ -57,18 +58,22 @@ NORMS: dict[str, Norm] = {
 
 
 def find_norm(name: str) -> Norm:
-    """The normalisation of that name."""
+    """Return the normalisation with this name.
+
+    Raises:
+        ConfigError: if the name is unknown.
+    """
     if name not in NORMS:
         raise unknown_name("norm", name, NORMS)
     return NORMS[name]
 
 
 WIDEST = 4
-"""Of resnet18, which then has 180 million parameters."""
+"""Maximum multiplier of channels, with which resnet18 has 180 million parameters."""
 
 
 def check_width(learner: str, width: float) -> None:
-    """Refuse a multiplier of the channels that is not positive, no number, or makes models that no memory holds."""
+    """Raise ConfigError for a multiplier of channels that is not positive, not a number, or too large for memory."""
     if not 0 < width <= WIDEST:
         raise ConfigError(
             f"{learner}: width must be a positive number that multiplies all channels, got {width}: at most {WIDEST}"
@@ -76,6 +81,6 @@ def check_width(learner: str, width: float) -> None:
 
 
 def scaled(channels: int, width: float) -> int:
-    """width times the channels, as the nearest multiple of 8 that does not take away more than a tenth."""
+    """Return the number of channels times `width`, rounded to a multiple of 8 that is at most a tenth smaller."""
     nearest = max(CHANNELS, int(channels * width + CHANNELS / 2) // CHANNELS * CHANNELS)
     return nearest if nearest >= 0.9 * channels * width else nearest + CHANNELS

@@ -1,7 +1,7 @@
 """ResNet-18 for small images. (He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2016)
 
-The first convolution has stride 1 and no pooling follows, as is usual for 32x32 images; all else is as for ImageNet.
-Arrays have torchvision's names.
+As usual for 32x32 images, the first convolution has stride 1 and is not followed by pooling. Otherwise the network is
+that for ImageNet, with the array names of torchvision.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from torch.nn.functional import relu
 
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
-from coterie.learners.module import HeadedLearner
+from coterie.learners.module import ModuleWithHead
 from coterie.learners.network import check_size
 from coterie.learners.networks.images import image_shape, with_channels
 from coterie.learners.networks.norms import Norm, check_width, find_norm, scaled
-from coterie.learners.networks.stored import StoredWeights, check_frozen, with_start
+from coterie.learners.networks.stored import StoredWeights, check_frozen, with_initial_weights
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a short cut, which convolves only where the shape changes."""
+    """Residual block of two 3x3 convolutions, with a 1x1 convolution in the shortcut if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -34,13 +34,13 @@ class BasicBlock(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, inputs, H, W) to (n, outputs, H / stride, W / stride)."""
+        """Return activations (n, outputs, H / stride, W / stride) for inputs (n, inputs, H, W)."""
         h = relu(self.bn1(self.conv1(x)))
         return relu(self.bn2(self.conv2(h)) + self.downsample(x))
 
 
 class ResNet18(nn.Module):
-    """A stem, four stages of two blocks, the mean over the image, one fully connected layer."""
+    """ResNet-18: stem, four stages of two residual blocks, average pooling, fully connected layer."""
 
     def __init__(self, inputs: int, outputs: int, width: float, norm: Norm, stem: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, H, W) or (n, channels, H, W) to (n, outputs)."""
+        """Return the outputs, (n, outputs), for images (n, H, W) or (n, channels, H, W)."""
         h = relu(self.bn1(self.conv1(with_channels(x))))
         for stage in range(1, 5):
             h = self.get_submodule(f"layer{stage}")(h)
@@ -66,12 +66,13 @@ class ResNet18(nn.Module):
 
 def resnet18(
     profile: Profile, *, width: float = 1.0, norm: str = "group", stem: int = 3, weights: StoredWeights | None = None
-) -> HeadedLearner:
-    """ResNet-18 on small images (H, W) or (channels, H, W): the first convolution is `stem` x `stem` with stride 1.
+) -> ModuleWithHead:
+    """ResNet-18 for small images (H, W) or (channels, H, W), with a first convolution of size `stem` and stride 1.
 
-    `width` multiplies the channels. `norm` is group (8 channels together), layer (all of them) or frozen-batch (the
-    fixed statistics in `weights`). `weights` is a safetensors file to start from, with torchvision's names; those of
-    ImageNet need norm=frozen-batch and stem=7.
+    `width` is a multiplier of the numbers of channels. `norm` is the normalisation: group (groups of 8 channels), layer
+    (all channels) or frozen-batch (batch normalisation with fixed statistics from `weights`). `weights` is a
+    safetensors file with initial weights and the array names of torchvision; weights of ImageNet need norm=frozen-batch
+    and stem=7.
     """
     check_width("resnet18", width)
     check_frozen("resnet18", norm, weights)
@@ -80,7 +81,7 @@ def resnet18(
     inputs, _, _ = image_shape(profile, "resnet18")
     check_size("resnet18", 64 * width * inputs * stem**2)
     layer, outputs = find_norm(norm), profile.classes or 1
-    return with_start(
+    return with_initial_weights(
         profile,
         lambda: ResNet18(inputs, outputs, width, layer, stem),
         f"resnet18:width={width!r},norm={norm},stem={stem}",

@@ -1,4 +1,4 @@
-"""Weights that a user has in a file, as the start of a network with arrays of the same names."""
+"""Initial weights of a network from a file with arrays of the same names."""
 
 from __future__ import annotations
 
@@ -11,38 +11,48 @@ from torch import Tensor, nn
 from coterie.core.clusters import Params
 from coterie.core.dataset import Profile
 from coterie.errors import ConfigError
-from coterie.learners.module import Factory, HeadedLearner, headed
+from coterie.learners.module import Factory, ModuleWithHead, module_with_head
 
 STATISTICS = ("running_mean", "running_var")
-"""The ends of names that only batch normalisation has."""
+"""Endings of array names that occur in batch normalisation only."""
 
 COUNTER = "num_batches_tracked"
-"""What torch's BatchNorm2d stores besides; a frozen one has no use for it."""
+"""Ending of the name of another array of `BatchNorm2d`, which fixed statistics do not need."""
 
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """Named arrays and the file they are from."""
+    """Named arrays from a file."""
 
     source: str
+    """Path of the file."""
     arrays: Mapping[str, Tensor]
+    """Arrays by name."""
 
     def fitted(self, needed: Params, head: str, learner: str) -> Params:
-        """The arrays to start from: all that are needed, but the head's only if its shapes are the same.
+        """Return the initial arrays of a network, without those of the head if their shapes differ.
 
-        Tells when the head is left out. Refuses arrays that are missing, unknown, of another shape or not finite.
+        If the head is left out, a warning is issued.
+
+        Args:
+            needed: Arrays of the network, with the required names and shapes.
+            head: Name of the head.
+            learner: Description of the learner for error messages.
+
+        Raises:
+            ConfigError: if an array is missing, unknown, not finite or has another shape.
         """
         found = {name: a for name, a in self.arrays.items() if not name.endswith(COUNTER)}
         body = _without(needed, head)
         self._check_names(_without(found, head), body, learner)
         wanted = {name: tuple(a.shape) for name, a in needed.items() if name not in body}
-        there = {name: tuple(found[name].shape) for name in wanted if name in found}
-        kept = needed if there == wanted else body
+        stored = {name: tuple(found[name].shape) for name in wanted if name in found}
+        kept = needed if stored == wanted else body
         self._check_values(found, kept, learner)
-        if there != wanted:
+        if stored != wanted:
             warnings.warn(
-                f"weights {self.source}: the last layer is drawn at random, since the file has "
-                f"{there or f'no {head}'} and {wanted} is needed",
+                f"weights {self.source}: the last layer is initialised at random, since it needs {wanted}, but the "
+                f"file has {stored or f'no {head}'}",
                 stacklevel=2,
             )
         return {name: found[name] for name in kept}
@@ -52,29 +62,29 @@ class StoredWeights:
             if found[name].shape != a.shape:
                 raise ConfigError(
                     f"weights {self.source}: {name} has shape {tuple(found[name].shape)}, but {learner} needs "
-                    f"{tuple(a.shape)}: take the settings, and images with the channels, of the network in the file"
+                    f"{tuple(a.shape)}: use the settings and the number of channels of the network in the file"
                 )
             if not bool(found[name].isfinite().all()):
-                raise ConfigError(f"weights {self.source}: {name} has values that are not finite: mend the file")
+                raise ConfigError(f"weights {self.source}: {name} has values that are not finite: use another file")
 
     def _check_names(self, found: Params, needed: Params, learner: str) -> None:
         missing, unknown = sorted(needed.keys() - found.keys()), sorted(found.keys() - needed.keys())
         if any(name.endswith(STATISTICS) for name in unknown):
             raise ConfigError(
-                f"weights {self.source} are of a network with batch normalisation, but this is {learner}: set "
+                f"weights {self.source} belong to a network with batch normalisation, but this is {learner}: set "
                 "norm=frozen-batch"
             )
         if missing and all(name.endswith(STATISTICS) for name in missing):
             raise ConfigError(
                 f"weights {self.source} have no statistics of batch normalisation, but this is {learner}: set "
-                "norm=group or norm=layer, whichever the file is of"
+                "norm=group or norm=layer, as in the network of the file"
             )
         for names, what in ((missing, "lack"), (unknown, "also have")):
             if names:
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
                 raise ConfigError(
-                    f"weights {self.source} must have the arrays of {learner} by torchvision's names, but {what} "
-                    f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: save the state_dict of such "
-                    "a network"
+                    f"weights {self.source} must have the arrays of {learner} with the names of torchvision, but "
+                    f"{what} {names[0]}{more}: save the state_dict of such a network"
                 )
 
 
@@ -83,18 +93,24 @@ def _without(arrays: Params, head: str) -> Params:
 
 
 def check_frozen(learner: str, norm: str, weights: StoredWeights | None) -> None:
-    """Refuse frozen batch normalisation without the statistics that it needs."""
+    """Raise ConfigError for frozen batch normalisation without weights, which contain its statistics."""
     if norm == "frozen-batch" and weights is None:
-        raise ConfigError(
-            f"{learner}: norm=frozen-batch needs statistics to normalise by: give weights=FILE, or set norm=group"
-        )
+        raise ConfigError(f"{learner}: norm=frozen-batch needs stored statistics: give weights=FILE, or set norm=group")
 
 
-def with_start(
+def with_initial_weights(
     profile: Profile, build: Factory, settings: str, head: str, weights: StoredWeights | None
-) -> HeadedLearner:
-    """The learner of a network that starts from stored weights where there are any, else at random."""
-    learner = headed(profile, build, settings, head)
+) -> ModuleWithHead:
+    """Return the learner of a network with stored initial weights, or with random ones if `weights` is None.
+
+    Args:
+        profile: Shape of the samples and number of classes.
+        build: Function that returns the network.
+        settings: Text that describes the network.
+        head: Name of the head.
+        weights: Stored weights.
+    """
+    learner = module_with_head(profile, build, settings, head)
     if weights is None:
         return learner
     arrays = weights.fitted(learner.module.state_dict(), head, settings)

@@ -1,1 +1,1 @@
-"""Clusterings of the clients' solutions, the number of clusters, and how far to trust them."""
+"""Clustering of the clients' solutions: algorithms, choice of the number of clusters, and measures of separation."""

@@ -1,4 +1,4 @@
-"""Agglomeration: the two nearest clusters become one, again and again."""
+"""Agglomerative clustering: repeated merging of the two nearest clusters."""
 
 from __future__ import annotations
 
@@ -15,26 +15,45 @@ Linkage = Literal["average", "complete"]
 
 @dataclass(frozen=True)
 class Agglomerated:
-    """Clusters, and how far apart those were that were united on the way to one."""
+    """Result of agglomerative clustering."""
 
     labels: Labels
-    """(m,) numbered by first appearance."""
+    """Cluster of each point, (m,), numbered by first appearance."""
     heights: Points
-    """(m - 1,) ascending: a limit between two of them gives as many clusters as there are heights above it, plus 1."""
+    """Distances of all merges down to one cluster in ascending order, (m - 1,). The number of clusters for a distance
+    limit is 1 plus the number of larger distances."""
 
     @property
     def K(self) -> int:
+        """Number of clusters."""
         return int(self.labels.max()) + 1
 
 
 def agglomerate(apart: Points, linkage: Linkage, *, K: int | None = None, limit: float = np.inf) -> Agglomerated:
-    """Unite by distances (m, m), of clusters the mean or the largest one, until K are left.
+    """Cluster points by agglomeration.
 
-    Without K: while the nearest two are at most `limit` apart.
+    Args:
+        apart: Distances between all points, (m, m).
+        linkage: Distance of two clusters: `average` or `complete` (largest) distance of their points.
+        K: Number of clusters; None: determined by `limit`.
+        limit: Maximum distance at which clusters are merged, if K is None.
+
+    Returns:
+        Clusters and the distances of the merges.
+
+    Raises:
+        ConfigError: if K is not between 1 and m.
+
+    Example:
+        >>> import numpy as np
+        >>> from coterie.extend import agglomerate
+        >>> points = np.array([0.0, 0.1, 5.0])
+        >>> agglomerate(np.abs(points[:, None] - points), "average", K=2).labels
+        array([0, 0, 1])
     """
     m = len(apart)
     if K is not None and not 1 <= K <= m:
-        raise ConfigError(f"clusters must be between 1 and the {m} clients that answered, got {K}")
+        raise ConfigError(f"clusters must be between 1 and the {m} clients that replied, got {K}")
     if m == 1:
         return Agglomerated(np.zeros(1, dtype=np.int64), np.zeros(0))
     from scipy.cluster import hierarchy  # slow to import
@@ -46,7 +65,7 @@ def agglomerate(apart: Points, linkage: Linkage, *, K: int | None = None, limit:
 
 
 def merges(apart: Points, linkage: Linkage) -> Points:
-    """Return the tree of unions (m - 1, 4) of m >= 2 points by their distances (m, m), in SciPy's form."""
+    """Return the merge tree of m >= 2 points as a linkage matrix of SciPy, (m - 1, 4), given distances (m, m)."""
     from scipy.cluster import hierarchy  # slow to import
     from scipy.spatial.distance import squareform
 

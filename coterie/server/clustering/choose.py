@@ -1,4 +1,4 @@
-"""One door to the server's clusterings: the clients' solutions in, clusters and how far to trust them out."""
+"""Common interface of all clustering algorithms of the server: from the clients' solutions to clusters."""
 
 from __future__ import annotations
 
@@ -26,28 +26,39 @@ CHOICES = {
     "convex_rule": ("b", "a-then-b"),
     "convex_weights": ("uniform", "knn"),
 }
-"""The settings that are names, and their values."""
+"""Settings with a fixed set of values."""
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Which clustering, and how."""
+    """Clustering algorithm and its settings.
+
+    Raises:
+        ConfigError: if a setting is not allowed.
+
+    Example:
+        >>> from coterie.extend import ClusterSettings
+        >>> ClusterSettings("spectral", clusters=3).clusters
+        3
+    """
 
     clustering: str = "kmeans++"
+    """Algorithm: `kmeans++`, `spectral`, `convex` or `gradient`."""
     clusters: int | None = None
-    """K; None: by the silhouette. Convex clustering looks for K on its path; None: by its rule."""
+    """Number of clusters (K). None: chosen by the silhouette, or for convex clustering by its rule."""
     spectral_parts: int = 3
-    """3: all of algorithm 2. 1: its first part alone, as in theorem 3."""
+    """Parts of spectral clustering (algorithm 2 of the paper): 3 for all, or 1 for the first only, as in theorem 3."""
     gradient_step: float = 1.0
-    """alpha m of gradient clustering, below 2."""
+    """Step size of gradient clustering times the number of points (alpha m), below 2."""
     lam: float | str | None = None
-    """Convex clustering: a fixed lambda; "oracle13", the paper's choice from the true clusters; None: by the path."""
+    """Lambda of convex clustering: a number; `oracle13`, the choice of the paper, which needs the true clusters; None:
+    chosen from the path."""
     convex_grid: str = "log"
-    """The lambdas of the path: log or equidistant (the paper's)."""
+    """Lambdas of the path of convex clustering: `log`, or `equidistant` as in the paper."""
     convex_rule: str = "b"
-    """Which of them is taken: b, or a-then-b (the paper's)."""
+    """Rule for the choice of lambda: `b`, or `a-then-b` as in the paper."""
     convex_weights: str = "uniform"
-    """uniform, or knn."""
+    """Weights of convex clustering: `uniform` or `knn`."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -63,10 +74,10 @@ class ClusterSettings:
         if self.lam is None:
             return
         if self.clustering != "convex":
-            raise ConfigError(f"lam={self.lam} belongs to clustering=convex, not to {self.clustering}: leave it out")
+            raise ConfigError(f"lam={self.lam} needs clustering=convex, got {self.clustering}: leave lam out")
         if self.clusters is not None:
             raise ConfigError(
-                f"lam={self.lam} already decides the number of clusters: leave out clusters={self.clusters}"
+                f"lam={self.lam} determines the number of clusters: leave out lam or clusters={self.clusters}"
             )
         if isinstance(self.lam, str) and self.lam != "oracle13":
             raise ConfigError(f"lam must be a positive number or oracle13, got {self.lam!r}")
@@ -76,59 +87,83 @@ class ClusterSettings:
 
 @dataclass(frozen=True)
 class Clustered:
-    """The clients' clusters."""
+    """Clusters of points."""
 
     labels: Labels
-    """(m,) numbered by first appearance."""
+    """Cluster of each point, (m,), numbered by first appearance."""
     K: int
+    """Number of clusters."""
     separation: Separation
+    """Separation of the clusters."""
     facts: dict[str, Any]
-    """Everything a report needs, ready for JSON: clustering, K, counted, convex, separation, warnings."""
+    """Facts for a report, as JSON values: clustering, K, counted, convex, separation, warnings."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Labels (m,), and what the way to them has to tell."""
+    """Result of a clustering algorithm."""
 
     labels: Labels
+    """Cluster of each point, (m,)."""
     counted: dict[str, object] | None = None
+    """Facts about the choice of the number of clusters."""
     convex: dict[str, Any] | None = None
+    """Facts about convex clustering."""
     warnings: tuple[str, ...] = ()
+    """Warnings for the user."""
 
 
 def cluster_points(
     points: npt.ArrayLike, settings: ClusterSettings, seed: int, truth: npt.NDArray[np.int64] | None = None
 ) -> Clustered:
-    """Cluster points (m, p), one a client. `truth` (m,), the true clusters, is read for lam="oracle13" alone.
+    """Cluster points, such as the clients' solutions.
 
-    The partition does not depend on the order of the points: they are sorted first, so that random seedings fall on
-    the same ones. Points with more entries than there are points are rotated into as many dimensions as points,
-    which leaves all distances and products as they are.
+    The result does not depend on the order of the points, which are sorted first, so that random initialisation selects
+    the same ones. If there are more dimensions than points, the points are rotated into a space with one dimension for
+    each point, which preserves all distances and scalar products.
+
+    Args:
+        points: Points, (m, p).
+        settings: Algorithm and settings.
+        seed: Seed of random numbers.
+        truth: True clusters, (m,); used for `lam="oracle13"` only.
+
+    Returns:
+        Clusters with facts for a report.
+
+    Raises:
+        ConfigError: if the settings do not fit the points.
+        InputError: if the points are not finite numbers.
+
+    Example:
+        >>> from coterie.extend import ClusterSettings, cluster_points
+        >>> cluster_points([[0.0], [0.1], [5.0], [5.1]], ClusterSettings(clusters=2), seed=0).labels
+        array([0, 0, 1, 1])
     """
     given = checked(points)
     if truth is not None and len(truth) != len(given):
-        raise ConfigError(f"the true clusters must be one for each of the {len(given)} points, got {len(truth)}")
+        raise ConfigError(f"there must be one true cluster for each of the {len(given)} points, got {len(truth)}")
     order = np.lexsort(given.T[::-1])
     place = np.argsort(order)
-    turned = rotated(given[order])
+    coordinates = rotated(given[order])
     if settings.clustering == "convex":
-        found = _by_convex(turned, settings, seed, None if truth is None else truth[order])
+        found = _by_convex(coordinates, settings, seed, None if truth is None else truth[order])
     else:
-        found = _by_count(turned, settings, seed)
-    clustered = _clustered(turned[place], found.labels[place], found, settings)
+        found = _by_count(coordinates, settings, seed)
+    clustered = _clustered(coordinates[place], found.labels[place], found, settings)
     if (path := (clustered.facts["convex"] or {}).get("path")) is not None:
         path |= {"tree": path["tree"] and _with_leaves(path["tree"], order), "labels": clustered.labels.tolist()}
     return clustered
 
 
 def _with_leaves(tree: list[list[float]], order: Labels) -> list[list[float]]:
-    """A merge tree of points that were sorted, with the numbers they had before."""
+    """Return the merge tree of sorted points with the original numbers of the points."""
     names = [*order.tolist(), *range(len(order), 2 * len(order))]
     return [[float(names[int(one)]), float(names[int(other)]), *rest] for one, other, *rest in tree]
 
 
 def rotated(points: Points) -> Points:
-    """Coordinates (m, min(m, p)) with the same distances and products; the points themselves unless p > m."""
+    """Return coordinates (m, min(m, p)) with the same distances and scalar products; the same points if p <= m."""
     if points.shape[1] <= len(points):
         return points
     upper = np.asarray(np.linalg.qr(points.T, mode="r"))
@@ -136,7 +171,7 @@ def rotated(points: Points) -> Points:
 
 
 def _clustered(points: Points, labels: Labels, found: _Found, settings: ClusterSettings) -> Clustered:
-    """The clusters in the order of the clients, measured."""
+    """Return the clusters in the order of the points, with their separation and facts for a report."""
     part = partition(points, labels)
     measured = separation(points, part)
     facts = {
@@ -151,12 +186,12 @@ def _clustered(points: Points, labels: Labels, found: _Found, settings: ClusterS
 
 
 def _satisfies_13(measured: Separation, convex: dict[str, Any], settings: ClusterSettings) -> bool | None:
-    """Whether lambda satisfies (13) with the clusters found; None for weights, for which (13) is not meant."""
+    """Return whether lambda satisfies (13) for the clusters; None for weights `knn`, to which (13) does not apply."""
     return measured.satisfied_by(convex["lam"]) if settings.convex_weights == "uniform" else None
 
 
 def _by_count(points: Points, settings: ClusterSettings, seed: int) -> _Found:
-    """K-means++, spectral or gradient clustering with K given or counted."""
+    """Cluster by k-means++, spectral or gradient clustering, with a given or chosen K."""
     cluster = _clustering(settings)
     if settings.clusters is not None:
         return _Found(cluster(points, settings.clusters, seed).labels)
@@ -173,7 +208,7 @@ def _clustering(settings: ClusterSettings) -> Cluster:
 
 
 def _by_convex(points: Points, settings: ClusterSettings, seed: int, truth: Labels | None) -> _Found:
-    """Convex clustering with a fixed lambda, or with one from the path."""
+    """Cluster by convex clustering with a fixed lambda or one from the path."""
     from sklearn.exceptions import ConvergenceWarning  # slow to import
 
     from coterie.server.clustering.convex import ConvexClustering
@@ -188,7 +223,7 @@ def _by_convex(points: Points, settings: ClusterSettings, seed: int, truth: Labe
         random_state=sklearn_seed(seed),
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # that a partition is not proved is said below
+        warnings.simplefilter("ignore", ConvergenceWarning)  # replaced by a warning in the facts below
         model.fit(points, truth)
     if settings.lam is None and settings.clusters is not None:
         return _from_path(model, _place_of(settings.clusters, model))
@@ -200,16 +235,16 @@ def _by_convex(points: Points, settings: ClusterSettings, seed: int, truth: Labe
 
 
 def _place_of(K: int, path: Any) -> int:
-    """The middle one of the lambdas of a fitted path that give K clusters."""
+    """Return the index of the middle lambda among those of a fitted path with K clusters."""
     at = np.flatnonzero(path.n_clusters_path_ == K)
     if not len(at):
         offered = ", ".join(map(str, np.unique(path.n_clusters_path_)))
-        raise ConfigError(f"no lambda of the path gives {K} clusters, only {offered}: set clusters to one of these")
+        raise ConfigError(f"no lambda of the path has {K} clusters, only {offered}: set clusters to one of these")
     return int(at[len(at) // 2])
 
 
 def _from_path(path: Any, at: int) -> _Found:
-    """What a fitted path found at one of its lambdas."""
+    """Return the result of a fitted path for one of its lambdas."""
     facts = _solved(path.lambdas_[at], path.objective_path_[at], path.gap_path_[at], path.certified_path_[at])
     facts["path"] = {
         "lambdas": path.lambdas_.tolist(),
@@ -222,9 +257,9 @@ def _from_path(path: Any, at: int) -> _Found:
 
 
 def _about_path(points: Points, path: Any, seed: int) -> tuple[str, ...]:
-    """A sentence where no number of clusters lives at two lambdas of a path with uniform weights.
+    """Return a warning if a path with uniform weights has no number of clusters at two or more lambdas.
 
-    In many dimensions such a path may go from all separate to a single cluster at once, however clear the groups are.
+    In many dimensions, such a path may jump from separate points to a single cluster even for clearly separated groups.
     """
     counts, found = path.n_clusters_path_, path.n_clusters_path_[path.selected_]
     if path.weights != "uniform" or (found > 1 and (counts == found).sum() > 1):
@@ -235,8 +270,8 @@ def _about_path(points: Points, path: Any, seed: int) -> tuple[str, ...]:
     passed = ", ".join(map(str, np.unique(counts)[::-1]))
     advice = f"{'' if K == 1 else 'convex_weights=knn, or '}clustering=kmeans++ and clusters={K}"
     return (
-        f"the path of convex clustering shows no groups: it goes through K={passed} and stays at none between the "
-        f"ends. The silhouette finds {K}: give {advice}",
+        f"the path of convex clustering shows no groups: it has K={passed}, none of them at several lambdas between "
+        f"the ends. The silhouette finds {K} clusters: set {advice}",
     )
 
 
@@ -247,4 +282,6 @@ def _solved(lam: float, objective: float, gap: float, certified: bool) -> dict[s
 def _doubts(facts: dict[str, Any]) -> tuple[str, ...]:
     if facts["certified"]:
         return ()
-    return (f"the partition at lambda={facts['lam']:.3g} is not proved: convex clustering used up its passes",)
+    return (
+        f"the partition at lambda={facts['lam']:.3g} is not certified: convex clustering reached its maximum passes",
+    )

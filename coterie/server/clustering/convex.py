@@ -1,7 +1,7 @@
-"""Convex clustering as an estimator: partitions that are proved, for one lambda or along the path.
+"""Convex clustering as a scikit-learn estimator, with certified partitions for one lambda or along the path.
 
 Armacki, Bajovic, Jakovetic, Kar, "A One-shot Framework for Distributed Clustered Learning in Heterogeneous
-Environments": problem (12), condition (13), appendix C. With uniform weights clusters never split as lambda grows
+Environments": problem (12), condition (13), appendix C. With uniform weights, clusters never split as lambda increases
 (Chiquet, Gutierrez, Rigaill 2017; Jiang, Vavasis, Zhai 2020).
 """
 
@@ -27,86 +27,85 @@ from coterie.server.clustering.convex_graph import Graph, lambda_range, nearest_
 from coterie.server.clustering.convex_memory import bytes_for_distances, bytes_for_duals, check_memory
 from coterie.server.clustering.convex_nodes import Nodes, screened
 from coterie.server.clustering.convex_path import (
+    allowed_by_rule_a,
+    allowed_by_rule_b,
     equidistant_grid,
     log_grid,
-    longest_life,
     merge_tree,
+    most_frequent_count,
     oracle_lambda,
     recovery_interval,
-    some_structure,
-    verified,
 )
 from coterie.server.clustering.partition import Labels, Points, by_first_appearance, totals
 
 __all__ = ["ConvexClustering", "recovery_interval"]
 
 GRID_SIZES = {"log": 25, "equidistant": 10}
+"""Default number of lambdas of each grid."""
 SEARCH_PASSES = 100
-"""For a lambda that only serves to find the ends of the path."""
+"""Maximum number of passes for lambdas in the search for the ends of the path."""
 SLACK = 1e-3
-"""A partition that cannot be proved at lambda itself may be proved at one larger by at most this share."""
+"""Maximum relative increase of lambda in the proof of a partition that cannot be certified at lambda itself."""
 
 
 class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Convex (sum-of-norms) clustering of points a_i, the rows of an array A (m, d).
+    """Convex (sum-of-norms) clustering with certified partitions, as a scikit-learn estimator.
 
-    Minimises ``1/2 sum_i |u_i - a_i|^2 + lam sum_{i<j} w_ij |u_i - u_j|``; points with the same u are a cluster. Which
-    points have the same u is proved, not read off with a tolerance.
+    For points a_i, the rows of a matrix (m, d), it minimises ``1/2 sum_i |u_i - a_i|^2 + lam sum_{i<j} w_ij |u_i -
+    u_j|``. Points with the same u form a cluster. Equality of u is certified by a proof, not determined with a
+    tolerance.
 
-    Parameters
-    ----------
-    lam : a positive number, "path" or "oracle13"
-        "path" solves a grid of lambdas and takes one by `rule`. "oracle13" is the choice of the paper's experiments:
-        uniform in the interval (13) of the TRUE clusters, given as y to `fit`, or its upper end if (13) is empty. It
-        is for reproductions only, since it needs to know the answer.
-    weights : "uniform" or "knn"
-        "uniform": w = 1 for all pairs. "knn": w = exp(-decay d^2 / mean d^2) for each point's nearest neighbours, in
-        either direction, and 0 for all others; d^2 is the squared distance and its mean is over these pairs.
-    n_neighbors, decay : for "knn" only
-    grid : "log" or "equidistant"
-        "log": equal factors between the lambdas, from one with more clusters than half of the points to one at which
-        all are one cluster (for "knn": all that are connected). "equidistant": the grid of the paper, whose ends
-        are searched from 0.1 in factors of 1.25.
-    grid_size : number of lambdas, by default 25 for "log" and 10 for "equidistant"
-    rule : "b" or "a-then-b"
-        "b": the K with the longest life, which is the number of lambdas of the grid with that K, among 2 <= K <= half
-        of the distinct points. Of two equal ones the finer, and one cluster if no K is in that range; what is proved
-        goes before what is not.
-        "a-then-b": the same among the lambdas that satisfy (13) with their own clusters (neither one cluster nor all
-        separate), and rule "b" if there are none.
-    max_passes : passes over all pairs for one lambda; when they are over, `certified_` is False
-    memory_limit : bytes; by default half of what is available. A problem that may need more is refused before it starts
-    random_state : for "oracle13" only
+    Args:
+        lam: A positive number, `"path"` or `"oracle13"`. `"path"` solves a grid of lambdas and chooses one by `rule`.
+            `"oracle13"` is the choice in the experiments of the paper, a uniform random number in the interval (13) of
+            the TRUE clusters, which are the argument y of `fit`, or its upper end if (13) is empty. It is for
+            reproductions only, since it needs the true clusters.
+        weights: `"uniform"` or `"knn"`. Uniform weights are 1 for all pairs. With `"knn"`, the weights are
+            exp(-decay d^2 / mean d^2) for pairs of nearest neighbours in either direction, and 0 for all others, where
+            d is the distance and the mean is over these pairs.
+        n_neighbors: Number of neighbours for `"knn"`.
+        decay: Decay of the weights for `"knn"`.
+        grid: `"log"` or `"equidistant"`. `"log"` has constant ratios between lambdas, from one with more clusters than
+            half of the points to one with a single cluster (for `"knn"`, one for each connected component).
+            `"equidistant"` is the grid of the paper, whose ends are searched from 0.1 in factors of 1.25.
+        grid_size: Number of lambdas; by default 25 for `"log"` and 10 for `"equidistant"`.
+        rule: `"b"` or `"a-then-b"`. Rule `"b"` chooses the most frequent number of clusters K in the grid, with K
+            between 2 and half of the distinct points; ties go to the larger K, and K is 1 if there is no such K.
+            Certified partitions are preferred. `"a-then-b"` applies the same rule to lambdas that satisfy (13) for
+            their own clusters (other than a single cluster or separate points), or to all lambdas if there are none.
+        max_passes: Maximum number of passes over all pairs for one lambda; if it is reached, `certified_` is False.
+        memory_limit: Maximum memory in bytes; by default half of the available memory. Larger problems are refused.
+        random_state: Seed or random number generator for `"oracle13"`.
 
-    Attributes
-    ----------
-    labels_ (m,), n_clusters_
-        Clusters, numbered by first appearance. If not certified: every cluster is proved to be fused, but some may
-        belong together ("uniform"), so K is an upper bound; or the best guess ("knn").
-    centroids_ (K, d)
-        The u of each cluster: the solution, which is drawn towards the other clusters.
-    means_ (K, d)
-        The mean of each cluster's points.
-    objective_, gap_, relative_gap_
-        The objective at the solution, and at most how far it is above the least one; the latter as a share of the
-        objective.
-    certified_
-        True: `labels_` are exactly the clusters at `proved_lam_`, up to rounding.
-    lam_, proved_lam_
-        The lambda that was solved, and the one for which the partition is proved: the same in most cases, larger by at
-        most 0.1 % where lam lies so close to a fusion that no proof came in time.
-    passes_
-        Passes over all pairs that were needed, for the lambda taken.
-    n_components_
-        For "knn": the connected parts of the graph, which no lambda joins.
-    lambdas_, n_clusters_path_, certified_path_, objective_path_, gap_path_ (N,), labels_path_ (N, m)
-        For a path: each lambda in ascending order, its K, whether its partition is proved, its objective and gap, and
-        its labels.
-    selected_
-        For a path: the place of `lam_` in `lambdas_`.
-    merge_tree_ (m - 1, 4)
-        For a path with uniform weights: SciPy's linkage matrix, with the lambda at which two parts are first together
-        as height.
+    Attributes:
+        labels_: Cluster of each point, (m,), numbered by first appearance. If it is not certified: with uniform
+            weights, the points of a cluster certainly belong together, but clusters may have to be merged, so that K is
+            an upper bound; with `"knn"`, it is the best guess.
+        n_clusters_: Number of clusters (K).
+        centroids_: Solution u of each cluster, (K, d), which is shrunk towards the other clusters.
+        means_: Mean of each cluster's points, (K, d).
+        objective_: Objective of the solution.
+        gap_: Upper bound of the difference between `objective_` and the minimum.
+        relative_gap_: `gap_` as a share of `objective_`.
+        certified_: Whether `labels_` are exactly the clusters at `proved_lam_`, up to rounding.
+        lam_: Lambda of the solution.
+        proved_lam_: Lambda for which the partition is certified: `lam_`, or at most 0.1 % more near a fusion.
+        passes_: Number of passes over all pairs for `lam_`.
+        n_components_: Number of connected components of the graph, for `"knn"`.
+        lambdas_: Lambdas of the path in ascending order, (N,).
+        n_clusters_path_: Number of clusters at each lambda, (N,).
+        certified_path_: Whether the partition at each lambda is certified, (N,).
+        objective_path_: Objective at each lambda, (N,).
+        gap_path_: Gap at each lambda, (N,).
+        labels_path_: Labels at each lambda, (N, m).
+        selected_: Index of `lam_` in `lambdas_`.
+        merge_tree_: Linkage matrix of SciPy, (m - 1, 4), with lambdas as heights, for a path with uniform weights.
+
+    Example:
+        >>> from coterie.clustering import ConvexClustering
+        >>> model = ConvexClustering(lam=0.5).fit([[0.0], [0.1], [5.0], [5.1]])
+        >>> model.labels_, model.certified_
+        (array([0, 0, 1, 1]), True)
     """
 
     def __init__(
@@ -135,7 +134,18 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.random_state = random_state
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> Self:
-        """Cluster the rows of X (m, d). y (m,) are the true clusters, read for lam="oracle13" only."""
+        """Cluster points.
+
+        Args:
+            X: Points, (m, d).
+            y: True clusters, (m,); used for `lam="oracle13"` only.
+
+        Returns:
+            The fitted estimator.
+
+        Raises:
+            ConfigError: if a setting is not allowed, or the problem needs too much memory.
+        """
         points: Points = validate_data(self, X, dtype=np.float64, ensure_all_finite=True)
         self._check_settings()
         problem = self._problem(points)
@@ -146,8 +156,8 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
             self._keep(points, problem.path([self.lam_], self.max_passes)[0])
         if not self.certified_:
             warnings.warn(
-                f"the partition at lam={self.lam_:.4g} is not proved after max_passes={self.max_passes} passes "
-                f"(relative gap {self.relative_gap_:.1e}): raise max_passes, or move lam a little",
+                f"the partition at lam={self.lam_:.4g} is not certified after max_passes={self.max_passes} passes "
+                f"(relative gap {self.relative_gap_:.1e}): increase max_passes, or change lam slightly",
                 ConvergenceWarning,
                 stacklevel=2,
             )
@@ -163,8 +173,8 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 raise unknown_name("lam", self.lam, ("path", "oracle13"))
         elif not (isinstance(self.lam, Real) and math.isfinite(self.lam) and self.lam > 0):
             raise ConfigError(f"lam must be a positive number, 'path' or 'oracle13', got {self.lam!r}")
-        wholes = {"n_neighbors": 1, "max_passes": 1, "grid_size": 2, "memory_limit": 1}
-        for name, least in wholes.items():
+        integers = {"n_neighbors": 1, "max_passes": 1, "grid_size": 2, "memory_limit": 1}
+        for name, least in integers.items():
             value = getattr(self, name)
             if value is None and name in ("grid_size", "memory_limit"):
                 continue
@@ -174,7 +184,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
             raise ConfigError(f"decay must be a number from 0 on, got {self.decay!r}")
         if self.weights == "knn" and (self.lam == "oracle13" or self.rule == "a-then-b"):
             raise ConfigError(
-                "(13) is a condition for uniform weights: with weights='knn' use rule='b' and a number or 'path' as lam"
+                "condition (13) is for uniform weights only: with weights='knn' use rule='b', lam as a number or 'path'"
             )
 
     def _single_lambda(self, points: Points, y: npt.ArrayLike | None) -> float:
@@ -186,12 +196,14 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
             )
         truth = np.asarray(y)
         if truth.shape != (len(points),):
-            raise ConfigError(f"the true clusters must be {len(points)} labels, one a point, got shape {truth.shape}")
+            raise ConfigError(
+                f"there must be one true cluster for each of the {len(points)} points, got shape {truth.shape}"
+            )
         lam = oracle_lambda(points, truth, check_random_state(self.random_state))
         if lam <= 0:
             raise ConfigError(
-                f"(13) gives lam={lam:g} for these true clusters, which must be positive: two of them have the same "
-                "mean, or all points are equal"
+                f"condition (13) gives lam={lam:g} for these true clusters, but lam must be positive: check that the "
+                "clusters have different means and that not all points are equal"
             )
         return lam
 
@@ -219,7 +231,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _grid(self, problem: _Uniform | _Neighbours) -> Points:
         count = self.grid_size or GRID_SIZES[self.grid]
         low, high = problem.ends()
-        if high == 0:  # all points are equal, or nothing is connected: every lambda says the same
+        if high == 0:  # all points are equal or none are connected: the partition is the same for every lambda
             return np.ones(1)
         if self.grid == "equidistant":
             return equidistant_grid(
@@ -234,15 +246,15 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _chosen(self, points: Points, problem: _Uniform | _Neighbours) -> int:
         counts: list[int] = self.n_clusters_path_.tolist()
-        if problem.least > 1:  # connected parts live for ever
+        if problem.least > 1:  # connected components are never merged
             return counts.index(problem.least)
-        rules = [some_structure(counts, problem.most)]
+        rules = [allowed_by_rule_b(counts, problem.most)]
         if self.rule == "a-then-b":
-            rules.insert(0, verified(points, self.lambdas_.tolist(), list(self.labels_path_)))
+            rules.insert(0, allowed_by_rule_a(points, self.lambdas_.tolist(), list(self.labels_path_)))
         for allowed in rules:
-            # What is not proved is only an upper bound of K, so it is taken only if nothing else is there.
+            # Without a certificate, K is only an upper bound, so such lambdas are chosen only if there are no others.
             for among in (self.certified_path_ & allowed, np.array(allowed)):
-                chosen = longest_life(counts, among.tolist())
+                chosen = most_frequent_count(counts, among.tolist())
                 if chosen is not None:
                     return chosen
         return counts.index(1)
@@ -260,7 +272,7 @@ class ConvexClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
 @dataclass(frozen=True)
 class _Found:
-    """One lambda's solution in the coordinates of the data."""
+    """Solution for one lambda in the coordinates of the data."""
 
     labels: Labels
     centroids: Points
@@ -276,7 +288,7 @@ class _Found:
 
 
 class _Uniform:
-    """Uniform weights: equal points as one node, in as many dimensions as the points span."""
+    """Problem with uniform weights; equal points are one node, in coordinates of the subspace spanned by the points."""
 
     least = 1
 
@@ -292,7 +304,7 @@ class _Uniform:
         self.most = len(distinct)
 
     def ends(self) -> tuple[float, float]:
-        """Below the first lambda more than half of the distinct points are alone; at the second all are one cluster."""
+        """Return a lambda below which more than half of the points are separate, and one with a single cluster."""
         from sklearn.neighbors import NearestNeighbors  # slow to import
 
         if self.most == 1:
@@ -302,18 +314,18 @@ class _Uniform:
         return float(np.median(nearest)) / (2 * (m - 1)), float(self.nodes.tree[1][-1]) / m
 
     def path(self, lambdas: Sequence[float], budget: int) -> list[_Found]:
-        """Ascending lambdas, each from the partition of the one before."""
+        """Solve for ascending lambdas, each starting from the partition of the previous one."""
         nodes = self.nodes.merged(screened(self.nodes, lambdas[0]))
         K, d = nodes.centres.shape
         check_memory(
             bytes_for_duals(K, d),
             self.memory_limit,
-            f"{K} points that are not fused from the start, in {d} dimensions,",
+            f"{K} points that are not fused at the first lambda, in {d} dimensions,",
         )
         ascent = Ascent(nodes, lambdas[0], best_kernels())
-        return [self._told(solve(ascent, lam, self.scatter, budget, SLACK)) for lam in lambdas]
+        return [self._converted(solve(ascent, lam, self.scatter, budget, SLACK)) for lam in lambdas]
 
-    def _told(self, found: Solution) -> _Found:
+    def _converted(self, found: Solution) -> _Found:
         labels = by_first_appearance(found.nodes.owner)
         _, first = np.unique(labels, return_index=True)
         centroids = found.points[found.nodes.owner[first]] @ self.basis + self.mean
@@ -321,14 +333,14 @@ class _Uniform:
 
 
 def _spanned(centred: Points) -> Points:
-    """Orthonormal rows (rank, d) that span the rows of `centred` (K, d). Rotating into them changes no distance."""
+    """Return an orthonormal basis, (rank, d), of the span of the rows of `centred` (K, d)."""
     _, values, rows = np.linalg.svd(centred, full_matrices=False)
     cut = values[0] * max(centred.shape) * np.finfo(float).eps
     return np.asarray(rows[: max(1, int((values > cut).sum()))])
 
 
 class _Neighbours:
-    """Weights of nearest neighbours."""
+    """Problem with weights of nearest neighbours."""
 
     def __init__(self, points: Points, neighbours: int, decay: float, memory_limit: int | None) -> None:
         check_memory(bytes_for_distances(len(points)), memory_limit, f"the distances of {len(points)} points")
@@ -337,10 +349,11 @@ class _Neighbours:
         self.most, self.least = len(np.unique(points, axis=0)), int(self.graph.components.max()) + 1
 
     def ends(self) -> tuple[float, float]:
+        """Return the range of lambdas; see `lambda_range`."""
         return lambda_range(self.graph)
 
     def path(self, lambdas: Sequence[float], budget: int) -> list[_Found]:
-        """Each lambda by itself: with weights, clusters may split again as lambda grows."""
+        """Solve for each lambda separately, since clusters may split as lambda increases with these weights."""
         return [self._one(lam, budget) for lam in lambdas]
 
     def _one(self, lam: float, budget: int) -> _Found:

@@ -1,10 +1,10 @@
-"""Dual ascent for convex clustering with uniform weights until the partition is proved.
+"""Dual ascent for convex clustering with uniform weights until the partition is certified.
 
-Over nodes with centres c_k and n_k points the problem is
+For nodes with centres c_k and n_k points the problem is
 
     min_u  1/2 sum_k n_k |u_k - c_k|^2  +  lam sum_{k<j} n_k n_j |u_k - u_j|,
 
-with duals z_kj, |z_kj| <= lam n_k n_j, and u_k = c_k - (sum of the z of k) / n_k.
+with duals z_kj, |z_kj| <= lam n_k n_j, and u_k = c_k - (sum of the duals of k) / n_k.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from coterie.server.clustering.convex_nodes import ROUNDING, Nodes, screened
 from coterie.server.clustering.partition import Labels, Points
 
 FIRST_PASSES, PASSES = 5, 10
-"""Between two looks at the proof: at first, when sets far from the edge of fusing show themselves early, and then."""
+"""Number of passes before the first attempt of a proof, since clear fusions are found early, and between attempts."""
 PATIENCE = 100
-"""Passes without a new proof after which ascent is accelerated, and a set may be fused at a slightly larger lambda."""
+"""Number of passes without a new proof after which the ascent is accelerated and lambda may increase slightly."""
 ROUNDS = 20
-"""At most so often the duals inside a set are cut and corrected in search of a proof. Sets with some margin needed 0
-to 14."""
+"""Maximum number of corrections of the duals in a proof; sets with some margin needed 0 to 14."""
 FLOOR = 1e-14
-"""What rounding may hide of the gap, as a share of the objective."""
+"""Error of the gap due to rounding, as a share of the objective."""
 NOISE = 1e-12
-"""Distances below this share of the largest coordinate are rounding."""
+"""Distances that are attributed to rounding, as a share of the largest coordinate."""
 POLISHED = 1e-8
-"""The relative gap at which the points are near enough once the partition is proved."""
+"""Required relative gap of the solution once the partition is certified."""
 
 
 class Kernels(Protocol):
-    """The passes over pairs of nodes; `convex_numpy` describes them."""
+    """Passes over pairs of nodes; see `convex_numpy` for their description."""
 
     CYCLIC_LIMIT: int
 
@@ -53,7 +52,7 @@ class Kernels(Protocol):
 
 
 def best_kernels() -> Kernels:
-    """Those of Numba if it is installed, else those of NumPy: slower, with the same results."""
+    """Return the kernels of Numba if it is installed, else the slower ones of NumPy with the same results."""
     if importlib.util.find_spec("numba"):
         from coterie.server.clustering import convex_numba
 
@@ -65,37 +64,45 @@ def best_kernels() -> Kernels:
 
 @dataclass(frozen=True)
 class Solution:
-    """What is known about one lambda."""
+    """Solution for one lambda."""
 
     lam: float
+    """The lambda."""
     nodes: Nodes
-    """The partition: every node is proved to be fused at `proved_lam`."""
+    """Partition: the points of each node are proved to be fused at `proved_lam`."""
     points: Points
-    """(K, d) u of each node at `lam`."""
+    """Solution u of each node at `lam`, (K, d)."""
     objective: float
-    """The objective at `points`, an upper bound of the least one."""
+    """Objective of the solution."""
     gap: float
-    """The objective is at most so much above the least one."""
+    """Upper bound of the difference between the objective and the minimum."""
     certified: bool
-    """Whether the nodes are also proved to be distinct at `proved_lam`, so that they are exactly the clusters there."""
+    """Whether the nodes are also proved to be distinct, so that they are exactly the clusters at `proved_lam`."""
     proved_lam: float
+    """Lambda of the proofs."""
     passes: int
-    """Passes over all pairs of nodes."""
+    """Number of passes over all pairs of nodes."""
 
 
 class Ascent:
-    """Nodes and their duals, between passes. Buffers are taken once and keep serving as nodes become fewer."""
+    """State of the dual ascent; its buffers are allocated once, although the number of nodes decreases.
+
+    Args:
+        nodes: Initial nodes.
+        lam: Initial lambda.
+        kernels: Implementation of the passes.
+    """
 
     def __init__(self, nodes: Nodes, lam: float, kernels: Kernels) -> None:
         self.nodes, self.lam, self.kernels = nodes, lam, kernels
         pairs = nodes.K * (nodes.K - 1) // 2
         self.duals = np.zeros((pairs, nodes.centres.shape[1]))
         self.before = np.zeros_like(self.duals)
-        self.passes = self.begun_at = 0
-        self._begin()
+        self.passes = self.restarted_at = 0
+        self._restart()
 
-    def _begin(self) -> None:
-        """Points from the duals, without momentum."""
+    def _restart(self) -> None:
+        """Compute the points from the duals and reset the momentum."""
         self.sums = self.kernels.node_sums(self.duals, self.nodes.K)
         self.points = self._points()
         self.points_before, self.inertia = self.points, 1.0
@@ -104,12 +111,12 @@ class Ascent:
         return self.nodes.centres - self.sums / self.nodes.sizes[:, None]
 
     def run(self, passes: int) -> None:
-        """So many passes: of cyclic ascent for few nodes, of accelerated ascent for many or if no end is in sight."""
+        """Do passes of cyclic ascent for few nodes, or of accelerated ascent for many nodes or after many passes."""
         self.passes += passes
-        if self.nodes.K < self.kernels.CYCLIC_LIMIT and self.passes - self.begun_at <= PATIENCE:
+        if self.nodes.K < self.kernels.CYCLIC_LIMIT and self.passes - self.restarted_at <= PATIENCE:
             for _ in range(passes):
                 self.kernels.cyclic_pass(self.duals, self.points, self.nodes.sizes, self.lam)
-            self._begin()  # afresh, since the points were kept by adding up changes
+            self._restart()  # compute the points again, since incremental updates accumulate rounding errors
         else:
             for _ in range(passes):
                 self._accelerated()
@@ -125,25 +132,24 @@ class Ascent:
         self.inertia = 1.0 if against > 0 else inertia
 
     def merge(self, labels: Labels) -> None:
-        """Puts nodes with equal labels into one; duals between the new nodes are sums, so the points go on from
-        there."""
+        """Merge nodes with equal labels; the duals between the new nodes are sums of the old ones."""
         if int(labels.max()) + 1 == self.nodes.K:
             return
         self.nodes = self.nodes.merged(labels)
         self.kernels.merge_duals(self.duals, labels, self.before)
         pairs = self.nodes.K * (self.nodes.K - 1) // 2
         self.duals, self.before = self.before[:pairs], self.duals[:pairs]
-        self.begun_at = self.passes
-        self._begin()
+        self.restarted_at = self.passes
+        self._restart()
 
     def move(self, lam: float) -> None:
-        """Goes to another lambda; duals are stretched with it, since most of them are as long as they may be."""
+        """Change lambda and scale the duals accordingly, since most of them have the maximum length."""
         self.duals *= lam / self.lam
-        self.lam, self.begun_at = lam, self.passes
-        self._begin()
+        self.lam, self.restarted_at = lam, self.passes
+        self._restart()
 
     def value(self) -> tuple[float, float]:
-        """Objective over the nodes and its gap, with what rounding may hide."""
+        """Return the objective over the nodes and its gap, including rounding errors."""
         sizes, moved = self.nodes.sizes, self.points - self.nodes.centres
         penalty = self.lam * self.kernels.total_distance(self.points, sizes)
         objective = 0.5 * float(sizes @ (moved**2).sum(axis=1)) + penalty
@@ -151,22 +157,25 @@ class Ascent:
 
 
 def solve(ascent: Ascent, lam: float, scatter: float, budget: int, slack: float) -> Solution:
-    """Fuses and separates nodes until the partition is proved or `budget` passes are over.
+    """Solve the problem for a lambda: fuse and separate nodes until the partition is certified.
 
-    `ascent` is at a lambda at most `lam`, and its nodes are fused there, so they are fused here. Where no proof comes
-    at `lam` itself, the nodes may be those of a lambda up to lam (1 + slack); `Solution.proved_lam` says which.
-    `scatter` is the sum of squared distances of all points to their mean.
+    Args:
+        ascent: State at a lambda that is at most `lam`; nodes that are fused there are also fused at `lam`.
+        lam: The lambda.
+        scatter: Sum of squared distances of all points to their mean.
+        budget: Maximum number of passes.
+        slack: Maximum relative increase of lambda in the proof, if there is no proof at `lam` itself.
     """
-    begun = ascent.passes
+    first_pass = ascent.passes
     ascent.move(max(lam, ascent.lam))
     ascent.merge(screened(ascent.nodes, ascent.lam))
     certified = _prove(ascent, lam * (1 + slack), budget)
-    passes, proved_lam = ascent.passes - begun, ascent.lam
+    passes, proved_lam = ascent.passes - first_pass, ascent.lam
     final = ascent if proved_lam == lam else _copied(ascent, lam)
     _polish(final, budget - passes)
     objective, gap = final.value()
     within = 0.5 * max(scatter - float(final.nodes.sizes @ (final.nodes.centres**2).sum(axis=1)), 0.0)
-    # Duals that hold a node together at proved_lam are too long at lam; cut to size they lose this much of the dual.
+    # duals that fuse a node at proved_lam are too long at lam; shortening them costs this much of the dual objective
     gap += (1 - lam / proved_lam) ** 2 * within
     return Solution(lam, final.nodes, final.points, objective + within, gap, certified, proved_lam, passes)
 
@@ -189,7 +198,7 @@ def _prove(ascent: Ascent, lam_limit: float, budget: int) -> bool:
 
 
 def _fuse(ascent: Ascent, lam_limit: float) -> bool:
-    """Merges candidate sets that are proved to be fused at the present lambda, or at one up to the limit."""
+    """Merge candidate sets that are proved to be fused at the present lambda, or at one up to the limit."""
     nodes, lam = ascent.nodes, ascent.lam
     labels, free = np.arange(nodes.K), np.ones(nodes.K, dtype=bool)
     for members in _candidates(ascent):
@@ -210,9 +219,10 @@ def _fuse(ascent: Ascent, lam_limit: float) -> bool:
 
 
 def _candidates(ascent: Ascent) -> list[Labels]:
-    """Sets of nodes, ascending, that may be fused: the largest that are not proved to be distinct, then smaller ones.
+    """Return sets of nodes that may be fused.
 
-    The first are linked by distances that the gap does not exclude, the second by those below the largest jump.
+    The first sets are linked by distances that the gap does not prove to be positive, further ones by distances below
+    the largest jump. The nodes of each set are in ascending order.
     """
     from scipy.cluster.hierarchy import fcluster, linkage  # slow to import
     from scipy.spatial.distance import pdist
@@ -226,16 +236,23 @@ def _candidates(ascent: Ascent) -> list[Labels]:
 
 
 def _members(labels: Labels) -> list[Labels]:
-    """The members of each cluster, ascending."""
+    """Return the members of each cluster in ascending order."""
     order = np.argsort(labels, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
 def largest_jump(lengths: Points, reach: float, scale: float) -> float:
-    """The length before the largest jump in ascending lengths, as a factor; -1 if none is within `reach`.
+    """Return the length before the largest relative jump in ascending lengths.
 
-    Distances inside fused sets go to zero and the others do not, so in the end the jump shows which are which. Lengths
-    beyond `reach` are proved to be distinct; those far below `scale` are rounding, and jumps among them mean nothing.
+    Distances within fused sets converge to zero and others do not, so the jump finally separates them.
+
+    Args:
+        lengths: Lengths in ascending order.
+        reach: Length above which nodes are proved to be distinct.
+        scale: Largest coordinate; much smaller lengths are attributed to rounding.
+
+    Returns:
+        The length, or -1 if no length is below `reach`.
     """
     lengths = np.maximum(lengths, NOISE * scale)
     below = int(np.searchsorted(lengths, reach, side="right"))
@@ -246,7 +263,7 @@ def largest_jump(lengths: Points, reach: float, scale: float) -> float:
 
 
 def _copied(ascent: Ascent, lam: float) -> Ascent:
-    """The same nodes at a lambda a little smaller."""
+    """Return a copy of the state at a slightly smaller lambda."""
     found = Ascent(ascent.nodes, ascent.lam, ascent.kernels)
     found.duals[:] = ascent.duals
     found.move(lam)
@@ -254,7 +271,7 @@ def _copied(ascent: Ascent, lam: float) -> Ascent:
 
 
 def _polish(ascent: Ascent, budget: int) -> None:
-    """Brings the points nearer to the optimum where the proof needed less than `POLISHED`."""
+    """Continue the ascent until the relative gap is at most `POLISHED`."""
     end = ascent.passes + budget
     while ascent.passes < end:
         objective, gap = ascent.value()

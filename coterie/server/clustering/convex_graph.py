@@ -1,11 +1,11 @@
-"""Convex clustering on a sparse graph of weighted edges: ascent on the edges, and a proof of the partition.
+"""Convex clustering on a sparse graph of weighted edges: dual ascent on the edges, and a proof of the partition.
 
     min_u  1/2 sum_k n_k |u_k - c_k|^2  +  lam sum_{edges kj} w_kj |u_k - u_j|
 
-What is fused depends on the rest here, so the proof is one of the whole partition: its clusters are put into nodes,
-the small problem is solved until its nodes are proved to be distinct, and inside every cluster duals are sought that
-hold its points together against the pulls from outside. The pulls are known up to the small problem's gap, for which
-room is left.
+With weights, the fusion of points depends on all other points, so the whole partition must be proved at once. Its
+clusters become the nodes of a smaller problem, which is solved until its nodes are proved to be distinct. Within each
+cluster, duals must exist that balance the forces from the other clusters. These forces are known up to the gap of the
+smaller problem, for which a margin is left.
 """
 
 from __future__ import annotations
@@ -23,29 +23,32 @@ from coterie.server.clustering.convex_numpy import shortened
 from coterie.server.clustering.partition import Labels, Points, by_first_appearance, totals
 
 PASSES = 50
-"""Between two looks at the proof. Passes are cheap: as many vectors as there are edges."""
+"""Number of passes between attempts of a proof; a pass is cheap, with one vector for each edge."""
 ATTEMPT = 4
-"""A proof is tried at so many looks at the small problem before the whole problem goes on; its passes are not
-counted."""
+"""Number of attempts to prove a partition with the smaller problem, whose passes are not counted."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes with centres (K, d), sizes (K,), and edges: ends (E, 2), the first smaller, and weights (E,)."""
+    """Graph of K nodes with E weighted edges."""
 
     centres: Points
+    """Centre of each node, (K, d)."""
     sizes: Points
+    """Number of points of each node, (K,)."""
     ends: Labels
+    """Nodes of each edge, the smaller one first, (E, 2)."""
     weights: Points
+    """Weight of each edge, (E,)."""
 
     @property
     def K(self) -> int:
-        """The number of nodes."""
+        """Number of nodes."""
         return len(self.sizes)
 
     @cached_property
     def incidence(self) -> Any:
-        """Sparse (E, K): +1 at an edge's first end, -1 at its second."""
+        """Sparse incidence matrix, (E, K): +1 for the first node of an edge, -1 for the second."""
         from scipy.sparse import csr_matrix  # slow to import
 
         E = len(self.ends)
@@ -54,24 +57,24 @@ class Graph:
 
     @cached_property
     def steps(self) -> Points:
-        """(E,) steps of the ascent: with them the dual never overshoots, since |sum of z|^2 <= degree sum of |z|^2."""
+        """Step size of each edge, (E,), with which the ascent never overshoots: |sum of z|^2 <= degree sum of |z|^2."""
         load = np.bincount(self.ends.ravel(), minlength=self.K) / self.sizes
         return np.asarray(1.0 / load[self.ends].sum(axis=1))
 
     @cached_property
     def components(self) -> Labels:
-        """(K,) the connected part of each node."""
+        """Connected component of each node, (K,)."""
         from scipy.sparse.csgraph import connected_components  # slow to import
 
         return by_first_appearance(connected_components(abs(self.incidence.T) @ abs(self.incidence), directed=False)[1])
 
     def points(self, duals: Points) -> Points:
-        """(K, d) u that belongs to duals (E, d)."""
+        """Return the points u, (K, d), for duals (E, d)."""
         found: Points = self.centres - (self.incidence.T @ duals) / self.sizes[:, None]
         return found
 
     def value(self, duals: Points, lam: float) -> tuple[float, float]:
-        """Objective and gap, with what rounding may hide."""
+        """Return the objective and its gap, including rounding errors."""
         points = self.points(duals)
         apart = self.incidence @ points
         penalty = lam * float(self.weights @ np.linalg.norm(apart, axis=1))
@@ -79,7 +82,7 @@ class Graph:
         return objective, max(penalty - float((duals * apart).sum()), 0.0) + FLOOR * objective
 
     def merged(self, labels: Labels, duals: Points) -> tuple[Graph, Points]:
-        """The clusters `labels` (K,) as nodes, parallel edges put into one, and their duals."""
+        """Return the graph with clusters `labels` (K,) as nodes and parallel edges merged, and its duals."""
         K = int(labels.max()) + 1
         sizes = np.bincount(labels, weights=self.sizes, minlength=K).astype(np.float64)
         centres = totals(self.sizes[:, None] * self.centres, labels, K)[0] / sizes[:, None]
@@ -94,12 +97,12 @@ class Graph:
 
     @cached_property
     def parts(self) -> list[tuple[Labels, Graph]]:
-        """The connected parts: the nodes of each, and its graph."""
+        """Nodes and graph of each connected component."""
         numbers = range(int(self.components.max()) + 1)
         return [(own := np.flatnonzero(self.components == number), self.part(own)) for number in numbers]
 
     def part(self, members: Labels) -> Graph:
-        """The nodes `members` (s,), ascending, with the edges among them."""
+        """Return the subgraph of the nodes `members` (s,), which must be in ascending order."""
         place = np.full(self.K, -1)
         place[members] = np.arange(len(members))
         ends = place[self.ends]
@@ -107,10 +110,15 @@ class Graph:
         return Graph(self.centres[members], self.sizes[members], ends[inside], self.weights[inside])
 
     def carried(self, demand: Points) -> Points:
-        """Duals (E, d) whose sums at the nodes are `demand` (K, d), which sums to zero: the least ones, relative to
-        weights.
+        """Return the smallest duals, relative to the weights, with given sums at the nodes.
 
-        The graph is connected, so one node can be held at zero.
+        The graph must be connected, so that the potential of one node can be fixed at zero.
+
+        Args:
+            demand: Sums of the duals at each node, (K, d); their total must be zero.
+
+        Returns:
+            Duals, (E, d).
         """
         height = np.zeros_like(demand)
         height[1:] = self._factors.solve(demand[1:])
@@ -126,8 +134,13 @@ class Graph:
 
 
 def nearest_neighbours(points: Points, neighbours: int, decay: float) -> Graph:
-    """Edges to each point's nearest `neighbours`, in either direction, with weights exp(-decay d^2 / mean d^2 of the
-    edges)."""
+    """Return the graph of nearest neighbours in either direction, with weights exp(-decay d^2 / mean d^2).
+
+    Args:
+        points: Points, (m, d).
+        neighbours: Number of neighbours of each point.
+        decay: Decay of the weights with the squared distance, relative to its mean over all edges.
+    """
     from sklearn.neighbors import NearestNeighbors  # slow to import
 
     m = len(points)
@@ -143,11 +156,11 @@ def nearest_neighbours(points: Points, neighbours: int, decay: float) -> Graph:
 
 
 def lambda_range(graph: Graph) -> tuple[float, float]:
-    """Below the first lambda more than half of the points are alone; from the second on every connected part is one
-    cluster.
+    """Return the range of lambdas in which the partition changes.
 
-    A point can only be fused with a neighbour that is within lam times the weights at both; equal points are left
-    aside.
+    Below the first lambda, more than half of the points are separate, since a point can be fused only with a neighbour
+    within lam times the weights at both; equal points are ignored. From the second lambda on, every connected component
+    is a single cluster.
     """
     pull = np.zeros(graph.K)
     np.add.at(pull, graph.ends.ravel(), np.repeat(graph.weights, 2))
@@ -159,8 +172,7 @@ def lambda_range(graph: Graph) -> tuple[float, float]:
 
 
 def _fusing_lambda(part: Graph) -> float:
-    """A lambda from which on a connected part is one cluster: the duals of `carried` hold it together and are short
-    enough."""
+    """Return a lambda from which on a connected component is one cluster, since the duals of `carried` are feasible."""
     if part.K == 1:
         return 0.0
     duals = part.carried(part.sizes[:, None] * (part.centres - part.sizes @ part.centres / part.sizes.sum()))
@@ -169,20 +181,24 @@ def _fusing_lambda(part: Graph) -> float:
 
 @dataclass(frozen=True)
 class GraphSolution:
-    """What is known about one lambda."""
+    """Solution for one lambda."""
 
     labels: Labels
-    """(m,) the cluster of each point; a guess unless certified."""
+    """Cluster of each point, (m,); a guess unless certified."""
     points: Points
-    """(m, d) u of each point."""
+    """Solution u of each point, (m, d)."""
     objective: float
+    """Objective of the solution."""
     gap: float
+    """Upper bound of the difference between the objective and the minimum."""
     certified: bool
+    """Whether the labels are exactly the clusters."""
     passes: int
+    """Number of passes over all edges."""
 
 
 def solve_graph(graph: Graph, lam: float, budget: int) -> GraphSolution:
-    """Every connected part by itself, each with the whole budget of passes."""
+    """Solve the problem for a lambda, separately for each connected component, each with at most `budget` passes."""
     labels, points = np.empty(graph.K, dtype=np.int64), graph.centres.copy()
     objective, gap, certified, passes, K = 0.0, 0.0, True, 0, 0
     for members, part in graph.parts:
@@ -197,20 +213,20 @@ def solve_graph(graph: Graph, lam: float, budget: int) -> GraphSolution:
 def _solve_part(graph: Graph, lam: float, budget: int) -> GraphSolution:
     ascent = EdgeAscent(graph, lam, np.zeros((len(graph.ends), graph.centres.shape[1])))
     if _fusing_lambda(graph) <= lam * (1 + ROUNDING):
-        return _told(ascent, np.zeros(graph.K, dtype=np.int64), ascent.merged(np.zeros(graph.K, dtype=np.int64)))
+        return _expanded(ascent, np.zeros(graph.K, dtype=np.int64), ascent.merged(np.zeros(graph.K, dtype=np.int64)))
     labels = np.arange(graph.K)
     while ascent.passes < budget:
         ascent.run(PASSES)
         last, labels = labels, _candidate(ascent)
         proved = _proof(ascent, labels) if (last == labels).all() else None
         if proved is not None:
-            return _told(ascent, labels, proved)
+            return _expanded(ascent, labels, proved)
     objective, gap = graph.value(ascent.duals, lam)
     return GraphSolution(labels, graph.points(ascent.duals), objective, gap, False, ascent.passes)
 
 
-def _told(ascent: EdgeAscent, labels: Labels, small: EdgeAscent) -> GraphSolution:
-    """The solution of the small problem, as one of the points."""
+def _expanded(ascent: EdgeAscent, labels: Labels, small: EdgeAscent) -> GraphSolution:
+    """Return the solution of the smaller problem in terms of the points."""
     graph = ascent.graph
     objective, gap = small.graph.value(small.duals, small.lam)
     within = 0.5 * float(graph.sizes @ ((graph.centres - small.graph.centres[labels]) ** 2).sum(axis=1))
@@ -219,14 +235,20 @@ def _told(ascent: EdgeAscent, labels: Labels, small: EdgeAscent) -> GraphSolutio
 
 
 class EdgeAscent:
-    """Accelerated ascent on the duals of the edges."""
+    """State of the accelerated dual ascent on the edges.
+
+    Args:
+        graph: The graph.
+        lam: The lambda.
+        duals: Initial duals, (E, d).
+    """
 
     def __init__(self, graph: Graph, lam: float, duals: Points) -> None:
         self.graph, self.lam, self.duals = graph, lam, duals
         self.before, self.inertia, self.passes = duals, 1.0, 0
 
     def run(self, passes: int) -> None:
-        """So many steps of all duals, with momentum that is dropped when it points against the step."""
+        """Take steps of all duals with momentum, which is reset when it points against the step."""
         self.passes += passes
         radii, steps = self.lam * self.graph.weights, self.graph.steps[:, None]
         for _ in range(passes):
@@ -238,13 +260,13 @@ class EdgeAscent:
             self.inertia = 1.0 if against > 0 else inertia
 
     def merged(self, labels: Labels) -> EdgeAscent:
-        """The same with the clusters `labels` (K,) as nodes."""
+        """Return the state of the smaller problem with clusters `labels` (K,) as nodes."""
         graph, duals = self.graph.merged(labels, self.duals)
         return EdgeAscent(graph, self.lam, duals)
 
 
 def _candidate(ascent: EdgeAscent) -> Labels:
-    """The partition (K,) by the edges below the largest jump in their lengths."""
+    """Return the partition, (K,), whose clusters are linked by edges below the largest jump of the edge lengths."""
     from scipy.sparse import coo_matrix  # slow to import
     from scipy.sparse.csgraph import connected_components
 
@@ -258,7 +280,7 @@ def _candidate(ascent: EdgeAscent) -> Labels:
 
 
 def _proof(ascent: EdgeAscent, labels: Labels) -> EdgeAscent | None:
-    """The small problem of the clusters `labels`, solved, if it proves that they are the partition."""
+    """Return the solved smaller problem of the clusters `labels` if it proves the partition, else None."""
     small = ascent.merged(labels)
     graph = small.graph
     for _ in range(ATTEMPT):
@@ -278,8 +300,7 @@ def _all_apart(points: Points, sizes: Points, gap: float) -> bool:
 
 
 def _held_together(ascent: EdgeAscent, labels: Labels, small: EdgeAscent, gap: float) -> bool:
-    """Whether inside every cluster some duals balance the pulls from outside, with room for what is not known of
-    them."""
+    """Return whether duals within each cluster balance the forces from other clusters, including their uncertainty."""
     graph, lam = ascent.graph, ascent.lam
     demand, doubt = _demand(graph, labels, small, gap)
     inside = labels[graph.ends[:, 0]] == labels[graph.ends[:, 1]]
@@ -293,9 +314,10 @@ def _held_together(ascent: EdgeAscent, labels: Labels, small: EdgeAscent, gap: f
 
 
 def _demand(graph: Graph, labels: Labels, small: EdgeAscent, gap: float) -> tuple[Points, Points]:
-    """What the duals inside a cluster must add up to at each node (K, d), and how far that may be from the truth (K,).
+    """Return the required sums of the duals within clusters at each node, (K, d), and bounds of their errors, (K,).
 
-    u of the small problem is known up to sqrt(gap / size); the direction of a difference v up to twice the error / |v|.
+    The error of u in the smaller problem is at most sqrt(gap / size), and that of the direction of a difference v at
+    most twice the error divided by |v|.
     """
     points = small.graph.points(small.duals)
     error = np.sqrt(gap / small.graph.sizes)[labels]
@@ -314,9 +336,17 @@ def _demand(graph: Graph, labels: Labels, small: EdgeAscent, gap: float) -> tupl
 
 
 def _carries(part: Graph, duals: Points, demand: Points, doubt: float, lam: float) -> bool:
-    """Whether duals near the given ones carry the demand and are everywhere shorter than allowed, by at least `doubt`.
+    """Return whether there are duals with the required sums that are shorter than their bounds by at least `doubt`.
 
-    A demand that is off by `doubt` in total can be met along a spanning tree, where no dual changes by more than that.
+    If the required sums have a total error of `doubt`, a correction along a spanning tree changes no dual by more than
+    that.
+
+    Args:
+        part: Graph of the nodes of a cluster.
+        duals: Initial duals.
+        demand: Required sums at each node.
+        doubt: Bound of the total error of the required sums.
+        lam: The lambda.
     """
     for r in range(ROUNDS + 1):
         if r > 0:

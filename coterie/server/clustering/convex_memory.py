@@ -1,4 +1,4 @@
-"""How much memory a problem would take, asked before it is taken."""
+"""Estimates of the memory that convex clustering needs, for a check before it starts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from coterie.errors import ConfigError
 
 MEMINFO = Path("/proc/meminfo")
 UNKNOWN = 4 * 2**30
-"""Taken for the available memory where the system does not say."""
+"""Assumed available memory in bytes if the system does not report it."""
 
 
 def default_limit() -> int:
-    """Half of the memory that is available now, in bytes."""
+    """Return half of the available memory, in bytes."""
     return _available() // 2
 
 
@@ -25,21 +25,26 @@ def _available() -> int:
 
 
 def bytes_for_distances(m: int) -> int:
-    """All distances of m points, and two copies while they are linked."""
+    """Return the number of bytes for all distances of m points, with two copies during hierarchical clustering."""
     return 3 * 8 * (m * (m - 1) // 2)
 
 
 def bytes_for_duals(K: int, d: int) -> int:
-    """Three vectors for each pair of K nodes: the dual, the one before it, and a copy while a set is proved to be
-    fused."""
+    """Return the number of bytes for three vectors of each pair of K nodes: dual, previous dual, copy in a proof."""
     return 3 * 8 * d * (K * (K - 1) // 2)
 
 
 def check_memory(needed: int, limit: int | None, what: str) -> None:
-    """Refuse what would not fit."""
+    """Raise ConfigError if a problem needs more memory than allowed.
+
+    Args:
+        needed: Number of bytes that the problem needs.
+        limit: Maximum number of bytes; None: half of the available memory.
+        what: Description of the problem.
+    """
     limit = default_limit() if limit is None else limit
     if needed > limit:
         raise ConfigError(
-            f"{what} would need up to {needed / 1e9:.3g} GB of memory, the limit is {limit / 1e9:.3g} GB: take fewer "
-            "points, fewer features (a projection), weights='knn' or a larger lam, or raise memory_limit (bytes)"
+            f"{what} would need up to {needed / 1e9:.3g} GB of memory, but the limit is {limit / 1e9:.3g} GB: use "
+            "fewer points, fewer features (a projection), weights='knn' or a larger lam, or a larger memory_limit"
         )

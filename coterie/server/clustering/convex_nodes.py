@@ -1,4 +1,4 @@
-"""Fused points as weighted nodes, and which nodes are fused whatever the rest does."""
+"""Fused points as weighted nodes, and a test for nodes that are fused independently of all others."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 from coterie.server.clustering.partition import Labels, Points, totals
 
 ROUNDING = 1e-12
-"""A bound that is met up to this relative error is met: distances on regular grids hit it exactly but for rounding."""
+"""Relative tolerance of bounds, since distances on regular grids meet them exactly up to rounding."""
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Points (m, d) in K nodes. Clustering the nodes is clustering the points: u of a node is u of its points."""
+    """Partition of m points into K nodes; convex clustering of the weighted nodes equals that of the points."""
 
     centres: Points
-    """(K, d) the mean of each node's points."""
+    """Mean of each node's points, (K, d)."""
     sizes: Points
-    """(K,) the number of each node's points, as floats since they only weigh."""
+    """Number of points of each node, (K,), as floats for use as weights."""
     owner: Labels
-    """(m,) the node of each point."""
+    """Node of each point, (m,)."""
 
     @property
     def K(self) -> int:
-        """The number of nodes."""
+        """Number of nodes."""
         return len(self.sizes)
 
     def merged(self, labels: Labels) -> Nodes:
-        """The nodes with equal labels (K,) put into one; labels count from 0 without holes."""
+        """Return the nodes after merging those with equal labels (K,), which are 0, 1, ... without gaps."""
         K = int(labels.max()) + 1
         sizes = np.bincount(labels, weights=self.sizes, minlength=K).astype(np.float64)
         sums, _ = totals(self.sizes[:, None] * self.centres, labels, K)
@@ -38,8 +38,7 @@ class Nodes:
 
     @cached_property
     def tree(self) -> tuple[Labels, Points, Points]:
-        """Complete linkage of the centres: children (K - 1, 2), and diameter and number of points (K - 1,) of each
-        union."""
+        """Complete linkage of the centres: children (K - 1, 2), diameter and size (K - 1,) of each merge."""
         from scipy.cluster.hierarchy import linkage  # slow to import
         from scipy.spatial.distance import pdist
 
@@ -52,16 +51,16 @@ class Nodes:
 
 
 def single_points(points: Points) -> Nodes:
-    """Every point a node of its own."""
+    """Return one node for each point."""
     return Nodes(points, np.ones(len(points)), np.arange(len(points)))
 
 
 def screened(nodes: Nodes, lam: float) -> Labels:
-    """The new number (K,) of each node after the unions that are certain at `lam` for uniform weights.
+    """Return the new label of each node, (K,), after all merges that are certain at `lam` for uniform weights.
 
-    Nodes whose centres are nowhere farther apart than lam times the number of their points are fused, whatever the
-    other points are: sizes[k] sizes[j] (centre k - centre j) / number are feasible duals that hold them together.
-    Complete linkage offers sets with their diameters; the largest that qualify are taken, until no more is found.
+    A set of nodes is fused, independently of all other points, if its diameter is at most lam times its number of
+    points: the duals sizes[k] sizes[j] (centre k - centre j) / number are then feasible. Candidates are the sets of a
+    complete linkage; the largest ones that satisfy the condition are merged, until no more are found.
     """
     labels = np.arange(nodes.K)
     while nodes.K > 1:
@@ -75,11 +74,11 @@ def screened(nodes: Nodes, lam: float) -> Labels:
 
 
 def _largest_unions(children: Labels, certain: np.ndarray) -> Labels:
-    """The leaves of a tree numbered by the highest certain union that holds them; leaves outside stay alone."""
+    """Return the label of each leaf of a tree: leaves under the same highest certain merge have equal labels."""
     K = len(children) + 1
     labels = np.empty(K, dtype=np.int64)
     number = -1
-    todo = [(2 * K - 2, False)]  # from the root: node, and whether a union above it was certain
+    todo = [(2 * K - 2, False)]  # from the root: node, and whether a merge above it was certain
     while todo:
         node, inside = todo.pop()
         leaf = node < K

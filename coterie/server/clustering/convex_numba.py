@@ -1,4 +1,4 @@
-"""Passes over all pairs of nodes, compiled by Numba. `convex_numpy` has the same functions and describes them."""
+"""Passes over all pairs of nodes, compiled by Numba; see `convex_numpy` for the description of the same functions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from coterie.server.clustering.convex_numpy import HOPELESS, HOPELESS_ROUND
 
 CYCLIC_LIMIT = 300
-"""Below so many nodes cyclic ascent takes less time: its passes grow with the nodes, accelerated ones do not."""
+"""Number of nodes below which cyclic ascent is faster: it needs more passes for more nodes, accelerated ascent not."""
 
-_SUMS_IN_ANY_ORDER = {"reassoc", "contract"}  # what a compiler needs to use wide registers; NaN and infinity stay right
+_SUMS_IN_ANY_ORDER = {"reassoc", "contract"}  # allows vectorised sums, but keeps the semantics of NaN and infinity
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
         return numba.njit(cache=True, fastmath=_SUMS_IN_ANY_ORDER)(function)
-    except RuntimeError:  # nowhere to write a cache, as in a read-only installation
+    except RuntimeError:  # no writable cache, as in a read-only installation
         return numba.njit(fastmath=_SUMS_IN_ANY_ORDER)(function)
 
 
 @_compiled
 def cyclic_pass(duals, points, sizes, lam):  # type: ignore[no-untyped-def]
-    """The best dual of one pair after the other, each with all others held; `duals` and `points` change in place."""
+    """Optimise the dual of one pair after the other with all others fixed; update `duals` and `points` in place."""
     K, d = points.shape
     moved = np.empty(d)
     e = 0

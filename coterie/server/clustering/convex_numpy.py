@@ -1,12 +1,13 @@
-"""Passes over all pairs of nodes, row by row in NumPy: what is used without Numba.
+"""Passes over all pairs of nodes, row by row in NumPy, for use without Numba.
 
-Nodes k < j of K have the pair number k (2 K - k - 1) / 2 + j - k - 1, so a node's pairs with all later nodes lie side
-by side. Arrays:
+The index of the pair of nodes k < j among all pairs of K nodes is k (2 K - k - 1) / 2 + j - k - 1, so the pairs of a
+node with all later nodes are adjacent. Arrays:
 
-- ``points`` (K, d): the present u; ``centres`` (K, d): the means of the points fused in each node; ``sizes`` (K,): how
-  many they are.
-- ``duals`` (K (K - 1) / 2, d): z of each pair, at most ``lam sizes[k] sizes[j]`` long; node k feels +z, node j feels
-  -z.
+- ``points`` (K, d): present solution u of each node;
+- ``centres`` (K, d): mean of the points of each node;
+- ``sizes`` (K,): number of points of each node;
+- ``duals`` (K (K - 1) / 2, d): dual z of each pair, with length at most ``lam sizes[k] sizes[j]``, which acts on node k
+  with the sign + and on node j with the sign -.
 """
 
 from __future__ import annotations
@@ -20,41 +21,51 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.intp]
 
 CYCLIC_LIMIT = 0
-"""Cyclic ascent is sequential by nature and would be a loop over pairs in Python."""
+"""Cyclic ascent is not used here, since it is sequential and would need a Python loop over pairs."""
 HOPELESS_ROUND, HOPELESS = 4, 1.05
-"""A set that is still so far from a proof after so many rounds is given up: large sets cost as much as passes.
-Numba's cache does not notice a change here: delete `__pycache__` after one."""
+"""Round after which the search for a proof stops if the ratio is still larger than this value, since the search in
+large sets is as expensive as passes. Numba's cache does not notice a change here: delete `__pycache__` after one."""
 
 
 def _rows(K: int) -> Iterator[tuple[int, slice]]:
-    """For every node but the last: its number, and where its pairs with the later nodes are."""
-    begin = 0
+    """Yield the index of each node but the last, and the slice of its pairs with later nodes."""
+    start = 0
     for k in range(K - 1):
-        end = begin + K - 1 - k
-        yield k, slice(begin, end)
-        begin = end
+        end = start + K - 1 - k
+        yield k, slice(start, end)
+        start = end
 
 
 def shortened(vectors: Floats, radii: Floats) -> Floats:
-    """Each vector, cut to its radius if it is longer."""
+    """Return the vectors, shortened to their maximum lengths `radii`."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     scale = np.minimum(1.0, radii / np.maximum(lengths, np.finfo(float).tiny))
     return np.asarray(vectors * scale[:, None])
 
 
 def cyclic_pass(duals: Floats, points: Floats, sizes: Floats, lam: float) -> None:
-    """Not offered here, see `CYCLIC_LIMIT`."""
+    """Raise NotImplementedError; see `CYCLIC_LIMIT`."""
     raise NotImplementedError
 
 
 def accelerated_pass(
     duals: Floats, before: Floats, points: Floats, sizes: Floats, lam: float, momentum: float
 ) -> tuple[Floats, float]:
-    """One step of all duals from where momentum has carried them; `points` belong to that place.
+    """Take one accelerated step of all duals, in place.
 
-    The steps are sizes[k] sizes[j] / m for m points in all: exact, since the Laplacian of the complete graph is m I -
-    1 1^T. Changes `duals` and `before` (those of the last step) in place. Returns the sums of duals over each node's
-    pairs (K, d), and a number above 0 if momentum points against the step.
+    The step sizes are sizes[k] sizes[j] / m for m points in total, which is exact, since the Laplacian of the complete
+    graph is m I - 1 1^T.
+
+    Args:
+        duals: Duals, which are updated in place.
+        before: Duals before the previous step, which are updated in place.
+        points: Solution u at the extrapolated duals, (K, d).
+        sizes: Number of points of each node, (K,).
+        lam: The lambda.
+        momentum: Factor of the extrapolation.
+
+    Returns:
+        Sum of the duals of each node, (K, d), and a number that is positive if the momentum points against the step.
     """
     K = len(points)
     sums, against, total = np.zeros_like(points), 0.0, sizes.sum()
@@ -72,7 +83,7 @@ def accelerated_pass(
 
 
 def node_sums(duals: Floats, K: int) -> Floats:
-    """The sum of the duals over each node's pairs (K, d)."""
+    """Return the sum of the duals over the pairs of each node, (K, d)."""
     sums = np.zeros((K, duals.shape[1]))
     for k, row in _rows(K):
         sums[k] += duals[row].sum(axis=0)
@@ -81,7 +92,7 @@ def node_sums(duals: Floats, K: int) -> Floats:
 
 
 def total_distance(points: Floats, sizes: Floats) -> float:
-    """The sum of sizes[k] sizes[j] |u_k - u_j| over all pairs."""
+    """Return the sum of sizes[k] sizes[j] |u_k - u_j| over all pairs."""
     return sum(
         float(sizes[k] * (sizes[k + 1 :] @ np.linalg.norm(points[k + 1 :] - points[k], axis=1)))
         for k in range(len(points) - 1)
@@ -89,10 +100,10 @@ def total_distance(points: Floats, sizes: Floats) -> float:
 
 
 def all_apart(points: Floats, sizes: Floats, gap: float) -> bool:
-    """Whether the gap proves that no two nodes have the same u at the optimum.
+    """Return whether the gap proves that no two nodes have the same u at the optimum.
 
-    The gap bounds the sum of sizes[k] |u_k - u*_k|^2, hence |(u_k - u_j) - (u*_k - u*_j)|^2 <= gap (1 / sizes[k] + 1 /
-    sizes[j]).
+    The gap is an upper bound of the sum of sizes[k] |u_k - u*_k|^2, hence |(u_k - u_j) - (u*_k - u*_j)|^2 <=
+    gap (1 / sizes[k] + 1 / sizes[j]).
     """
     for k in range(len(points) - 1):
         squares = ((points[k + 1 :] - points[k]) ** 2).sum(axis=1)
@@ -102,7 +113,7 @@ def all_apart(points: Floats, sizes: Floats, gap: float) -> bool:
 
 
 def merge_duals(duals: Floats, labels: Whole, out: Floats) -> None:
-    """Fills the beginning of `out` with the duals of merged nodes, `labels` (K,) being each node's new number."""
+    """Write the duals of merged nodes to the beginning of `out`; `labels` (K,) are the new indices of the nodes."""
     K = int(labels.max()) + 1
     out[: K * (K - 1) // 2] = 0.0
     for k, row in _rows(len(labels)):
@@ -114,12 +125,20 @@ def merge_duals(duals: Floats, labels: Whole, out: Floats) -> None:
 
 
 def fusion_ratio(duals: Floats, centres: Floats, sizes: Floats, members: Whole, lam: float, rounds: int) -> float:
-    """The least r found for which the members (s,) are proved to be fused from r lam on; at most 1 means: at lam.
+    """Return the smallest ratio r found for which nodes are proved to be fused at r lam; a ratio up to 1 means at lam.
 
-    Proof: duals inside the set that alone carry every member's centre to the common mean, none longer than r lam times
-    its weight. Such duals are sought from the present ones: cut to a little less than lam, corrected by the least
-    change that carries all centres again, and so on for so many rounds. The cut comes nearer to lam from round to
-    round, since sets near the end of being fused have no room.
+    A proof consists of duals within the set that move every centre to the common mean, with lengths at most r lam times
+    their weights. The search starts from the present duals and alternates between shortening the duals and correcting
+    their sums by the smallest change. The maximum length approaches lam from round to round, since sets that are barely
+    fused have no margin.
+
+    Args:
+        duals: Present duals of all pairs.
+        centres: Centres of all nodes, (K, d).
+        sizes: Number of points of each node, (K,).
+        members: Nodes of the set in ascending order, (s,).
+        lam: The lambda.
+        rounds: Maximum number of corrections.
     """
     own, mine = sizes[members], centres[members]
     total, s = own.sum(), len(members)
@@ -140,6 +159,6 @@ def fusion_ratio(duals: Floats, centres: Floats, sizes: Floats, members: Whole, 
 
 
 def _inner_duals(duals: Floats, members: Whole, K: int) -> Floats:
-    """The duals (s (s - 1) / 2, d) of the pairs inside a set; the members are ascending."""
+    """Return the duals of the pairs within a set, (s (s - 1) / 2, d), whose members are in ascending order."""
     places = [k * (2 * K - k - 1) // 2 + members[a + 1 :] - k - 1 for a, k in enumerate(members)]
     return np.asarray(duals[np.concatenate(places)])

@@ -1,4 +1,4 @@
-"""The clusterpath: which lambdas are tried, which of them is taken, and the tree of fusions."""
+"""The clusterpath: grid of lambdas, choice of a lambda, and merge tree."""
 
 from __future__ import annotations
 
@@ -11,17 +11,30 @@ from coterie.server.clustering.partition import Labels, Points, by_first_appeara
 from coterie.server.clustering.separation import BLOCK, centre_gaps
 
 NEAR = 1.2
-"""The ends of a log grid are found up to this factor."""
+"""Precision of the ends of a logarithmic grid, as a factor."""
 FIRST, FACTOR = 0.1, 1.25
-"""Where the paper's search for the ends of the path begins, and its factor (appendix D.2)."""
+"""First lambda and factor of the search for the ends of the path in the paper (appendix D.2)."""
 
 
 def recovery_interval(points: Points, labels: Labels) -> tuple[float, float]:
-    """Lower and upper end of (13): any lambda from lower to below upper recovers exactly the clusters `labels` (m,).
+    """Return the interval (13) of lambdas with which convex clustering recovers given clusters exactly.
 
-    lower is the largest of diameter / size, upper the least of centre distance / (2m - both sizes), infinite for one
-    cluster. The condition is sufficient, far from necessary; lower >= upper (an empty interval) proves nothing. O(m^2
-    d) for the diameters.
+    The lower end is the largest ratio diameter / size of a cluster. The upper end is the smallest ratio of the distance
+    of two centres to 2m minus the sizes of both clusters, or infinity for a single cluster. The condition is
+    sufficient, but far from necessary; an empty interval proves nothing. The time is O(m^2 d).
+
+    Args:
+        points: Points, (m, d).
+        labels: Cluster of each point, (m,).
+
+    Returns:
+        Lower end (inclusive) and upper end (exclusive).
+
+    Example:
+        >>> import numpy as np
+        >>> from coterie.clustering import recovery_interval
+        >>> recovery_interval(np.array([[0.0], [1.0], [9.0], [10.0]]), np.array([0, 0, 1, 1]))
+        (0.5, 2.25)
     """
     from scipy.spatial.distance import cdist  # slow to import
 
@@ -40,11 +53,15 @@ def recovery_interval(points: Points, labels: Labels) -> tuple[float, float]:
 def log_grid(
     clusters_at: Callable[[float], float], ends: tuple[float, float], most: int, least: int, count: int
 ) -> Points:
-    """`count` lambdas, each the same factor above the last one, where the number of clusters changes.
+    """Return a logarithmic grid of lambdas over the range in which the number of clusters changes.
 
-    `ends` are lambdas with K > `most` / 2 and with K = `least`, known without solving but far apart; they are brought
-    nearer by halving until they are known up to the factor `NEAR`. Each try costs one solution. `clusters_at` is not a
-    number (nan) where nothing is proved; such a lambda stays between the ends.
+    Args:
+        clusters_at: Function that solves the problem for a lambda and returns K, or NaN if K is not certified.
+        ends: Two lambdas with K > `most` / 2 and with K = `least`. Bisection narrows the interval until its ends are
+            known up to the factor `NEAR`.
+        most: Largest number of clusters.
+        least: Smallest number of clusters.
+        count: Number of lambdas.
     """
     low, high = ends
     low, above = _halved(low, high, lambda lam: clusters_at(lam) > most / 2)
@@ -60,9 +77,13 @@ def _halved(low: float, high: float, is_low: Callable[[float], bool]) -> tuple[f
 
 
 def equidistant_grid(clusters_at: Callable[[float], int], most: int, least: int, count: int) -> Points:
-    """The paper's grid: ends found from 0.1 in factors of 1.25, then equidistant lambdas.
+    """Return the equidistant grid of the paper, whose ends are searched from 0.1 in factors of 1.25.
 
-    `clusters_at` solves one lambda and returns K; the first lambda has K = `most` (all separate), the last K = `least`.
+    Args:
+        clusters_at: Function that solves the problem for a lambda and returns K.
+        most: Number of clusters at the first lambda (all points separate).
+        least: Number of clusters at the last lambda.
+        count: Number of lambdas.
     """
     low = high = FIRST
     while clusters_at(low) < most:
@@ -72,13 +93,19 @@ def equidistant_grid(clusters_at: Callable[[float], int], most: int, least: int,
     return np.linspace(low, high, count)
 
 
-def longest_life(counts: Sequence[int], allowed: Sequence[bool]) -> int | None:
-    """The place of the lambda to take: the K that lives at the most allowed places, there the middle one.
+def most_frequent_count(counts: Sequence[int], allowed: Sequence[bool]) -> int | None:
+    """Return the index of the chosen lambda: the middle one of those with the most frequent number of clusters.
 
-    Of two that live equally long the finer is taken: a coarsening of the truth tends to live long as well. None if
-    nothing is allowed.
+    Ties go to the larger number of clusters, since coarser partitions than the true one also tend to be frequent.
+
+    Args:
+        counts: Number of clusters at each lambda.
+        allowed: Whether each lambda may be chosen.
+
+    Returns:
+        Index of the lambda, or None if none is allowed.
     """
-    places = [at for at, yes in enumerate(allowed) if yes]
+    places = [at for at, chosen in enumerate(allowed) if chosen]
     if not places:
         return None
     lives = {counts[at]: [other for other in places if counts[other] == counts[at]] for at in places}
@@ -86,14 +113,16 @@ def longest_life(counts: Sequence[int], allowed: Sequence[bool]) -> int | None:
     return life[(len(life) - 1) // 2]
 
 
-def some_structure(counts: Sequence[int], distinct: int) -> list[bool]:
-    """Rule (b) chooses among these: at least two clusters, of two distinct points each on the average."""
+def allowed_by_rule_b(counts: Sequence[int], distinct: int) -> list[bool]:
+    """Return which lambdas rule (b) allows: at least two clusters with at least two distinct points on average."""
     return [2 <= K <= distinct / 2 for K in counts]
 
 
-def verified(points: Points, lambdas: Sequence[float], labels: Sequence[Labels]) -> list[bool]:
-    """Rule (a) chooses among these: (13) holds for the lambda's own clusters. One cluster, and all separate, hold
-    trivially."""
+def allowed_by_rule_a(points: Points, lambdas: Sequence[float], labels: Sequence[Labels]) -> list[bool]:
+    """Return which lambdas rule (a) allows: (13) holds for their clusters, other than trivially.
+
+    It holds trivially for a single cluster and for separate points.
+    """
     found = []
     for lam, own in zip(lambdas, labels, strict=True):
         if not 2 <= int(own.max()) + 1 < len(points):
@@ -105,13 +134,16 @@ def verified(points: Points, lambdas: Sequence[float], labels: Sequence[Labels])
 
 
 def merge_tree(lambdas: Sequence[float], labels: Sequence[Labels]) -> Points:
-    """The fusions as SciPy's linkage matrix (m - 1, 4): two parts, the lambda at which they are first together, points.
+    """Return the merge tree as a linkage matrix of SciPy, (m - 1, 4), with lambdas as heights.
 
-    `labels` are nested partitions, coarser with every lambda, the last of one cluster. Where more than two parts fuse
-    between two lambdas of the path, they are joined one after the other at the same height.
+    If more than two parts fuse between two lambdas of the path, they are merged one after the other at equal heights.
+
+    Args:
+        lambdas: Lambdas in ascending order.
+        labels: Partition at each lambda. Partitions must be nested, and the last one a single cluster.
     """
     m = len(labels[0])
-    part, sizes = np.arange(m), dict.fromkeys(range(m), 1)  # of each point: the highest part it is in so far
+    part, sizes = np.arange(m), dict.fromkeys(range(m), 1)  # present part of each point
     rows: list[tuple[float, float, float, float]] = []
     for lam, own in zip(lambdas, labels, strict=True):
         for cluster in range(int(own.max()) + 1):
@@ -127,9 +159,14 @@ def merge_tree(lambdas: Sequence[float], labels: Sequence[Labels]) -> Points:
 
 
 def oracle_lambda(points: Points, labels: Labels, random: np.random.RandomState) -> float:
-    """The paper's choice in its experiments: uniform in (13) of the true clusters, its upper end if (13) is empty.
+    """Return the lambda of the paper's experiments: uniform in (13) of the true clusters, or its upper end if empty.
 
-    For one true cluster the upper end is infinite; then the lower end is taken, from which on all is one cluster.
+    For a single true cluster, whose interval is unbounded, it is the lower end.
+
+    Args:
+        points: Points, (m, d).
+        labels: True clusters, (m,).
+        random: Random number generator.
     """
     lower, upper = recovery_interval(points, labels)
     if math.isinf(upper):

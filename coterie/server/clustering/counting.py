@@ -1,10 +1,10 @@
-"""How many clusters? By the silhouette; and is there more than one at all?
+"""Choice of the number of clusters by the silhouette, with a test against a single cluster.
 
-The silhouette is no test, and is not defined for K=1. So what it proposes has to pass one: K clusters must leave less
-of the scatter than K clusters do of a single Gaussian cloud with the same mean and covariance, for every one of 20 such
-clouds. Otherwise the answer is 1. A single cloud is so taken for several in about one case of 20 at most. The test is
-cautious: where there are no more points than dimensions, two clusters are seen only if they account for much of the
-scatter. A cloud with far outliers may be cut.
+The silhouette is not a test and is not defined for K=1. Therefore the K that it proposes must pass a test: the clusters
+must explain more of the scatter of the points than K clusters explain of each of 20 Gaussian samples with the same mean
+and covariance. Otherwise K is 1. The probability that a single Gaussian cluster is split is at most about 1/20. The
+test is conservative: with at most as many points as dimensions, two clusters are found only if they account for much of
+the scatter. A single cluster with extreme outliers may be split.
 """
 
 from __future__ import annotations
@@ -20,48 +20,50 @@ from coterie.errors import ConfigError
 from coterie.server.clustering.partition import Partition, Points, places
 
 Cluster = Callable[[Points, int, int], Partition]
-"""A clustering: (points, K, seed) to a partition."""
+"""Function that clusters points: (points, K, seed) to a partition."""
 
 SAMPLE = 2000
-"""At most so many points are looked at, chosen by lot. A cluster with less than one client in 500 may be missed."""
+"""Maximum number of points, which are drawn at random; clusters with fewer than 1 in 500 clients may be missed."""
 MOST = 15
-"""The largest K tried unless told otherwise."""
+"""Default of the largest K."""
 CLOUDS = 20
+"""Number of Gaussian samples in the test."""
 TIE = 1e-9
-"""Silhouettes closer than this are equal, and the smaller K wins."""
+"""Differences of silhouettes up to which they are ties; ties go to the smaller K."""
 
 
 @dataclass(frozen=True)
 class OneCloud:
-    """Whether one Gaussian cloud would explain the points."""
+    """Test of K clusters against a single Gaussian cluster."""
 
     K: int
-    """What the silhouette proposed."""
+    """Number of clusters proposed by the silhouette."""
     left: float
-    """The share of the scatter that K clusters leave, cost(K) / cost(1)."""
+    """Share of the scatter that K clusters do not explain, cost(K) / cost(1)."""
     left_in_clouds: tuple[float, ...]
-    """The same for single Gaussian clouds."""
+    """The same share for each Gaussian sample."""
 
     @property
     def explains(self) -> bool:
-        """True if some cloud is cut as well as the points are."""
+        """Whether a single Gaussian cluster explains the points: a Gaussian sample has a share that is not larger."""
         return self.left >= min(self.left_in_clouds)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """How many clusters there are, and why."""
+    """Chosen number of clusters."""
 
     K: int
+    """Number of clusters."""
     scores: dict[int, float]
-    """By K: the mean silhouette."""
+    """Mean silhouette for each K."""
     one_cloud: OneCloud | None
-    """None if there was nothing to count."""
+    """Test against a single Gaussian cluster; None if no K was tried."""
     notes: tuple[str, ...]
-    """What the user has to know."""
+    """Warnings for the user."""
 
     def facts(self) -> dict[str, object]:
-        """For a report, ready for JSON."""
+        """Return facts for a report as JSON values."""
         cloud = self.one_cloud
         return {
             "K": self.K,
@@ -78,28 +80,37 @@ class Counted:
 
 
 def count_clusters(points: Points, cluster: Cluster, most: int | None = None, seed: int = 0) -> Counted:
-    """The number of clusters of points (m, p), from 1 to `most` (15, or fewer if there are fewer distinct points).
+    """Choose the number of clusters: the K with the largest mean silhouette, or 1 if it does not pass the test.
 
-    It is the K with the largest mean silhouette, if that passes the test against one cloud.
+    Args:
+        points: Points, (m, p).
+        cluster: Clustering algorithm.
+        most: Largest K; by default 15, or fewer if there are fewer distinct points.
+        seed: Seed of random numbers.
+
+    Raises:
+        ConfigError: if `most` is below 1.
     """
     if most is not None and most < 1:
-        raise ConfigError(f"the largest number of clusters to try must be at least 1, got {most}")
+        raise ConfigError(f"the largest number of clusters must be at least 1, got {most}")
     seen = sample(points, seed)
     limit = min(most or MOST, places(seen), len(seen) - 1)
     if limit < 2:
-        note = "there is nothing to count: fewer than 3 points, or all equal, or at most 1 cluster was allowed"
+        note = "the number of clusters is 1: there are fewer than 3 points, all are equal, or only 1 cluster is allowed"
         return Counted(1, {}, None, (note,))
     cut = {K: cluster(seen, K, seed) for K in range(1, limit + 1)}
     K, scores = by_silhouette(seen, cut)
-    notes = [f"K={K} is the largest that was tried: there may be more"] if (most or MOST) == K else []
+    notes = [f"K={K} is the largest number that was tried: there may be more clusters"] if (most or MOST) == K else []
     cloud = compare_with_one_cloud(seen, cut[K], cluster, seed)
     if cloud.explains:
-        notes = [f"the silhouette proposed {K} clusters, but one Gaussian cloud can be cut as well: taken as 1 cluster"]
+        notes = [
+            f"the silhouette proposes {K} clusters, but a single Gaussian cluster can be split as well: K is set to 1"
+        ]
     return Counted(1 if cloud.explains else K, scores, cloud, tuple(notes))
 
 
 def sample(points: Points, seed: int) -> Points:
-    """All points, or `SAMPLE` of them by lot, in their order."""
+    """Return all points, or a random sample of `SAMPLE` points in their order."""
     if len(points) <= SAMPLE:
         return points
     chosen = generator(key_for(seed, Purpose.CLUSTERING, 0)).choice(len(points), SAMPLE, replace=False)
@@ -107,7 +118,7 @@ def sample(points: Points, seed: int) -> Points:
 
 
 def by_silhouette(points: Points, cut: dict[int, Partition]) -> tuple[int, dict[int, float]]:
-    """The K with the largest mean silhouette over all points, and the silhouettes."""
+    """Return the K with the largest mean silhouette, and the silhouettes for each K."""
     from scipy.spatial.distance import cdist  # slow to import
     from sklearn.metrics import silhouette_score
 
@@ -120,7 +131,7 @@ def by_silhouette(points: Points, cut: dict[int, Partition]) -> tuple[int, dict[
 
 
 def compare_with_one_cloud(points: Points, found: Partition, cluster: Cluster, seed: int) -> OneCloud:
-    """Cut `CLOUDS` Gaussian clouds with the mean and covariance of points (m, p) into as many clusters as found."""
+    """Test clusters of points (m, p) against clusters of Gaussian samples with the same mean and covariance."""
     mean = points.mean(axis=0)
     _, spread, axes = np.linalg.svd(points - mean, full_matrices=False)
     root = axes * (spread / math.sqrt(len(points) - 1))[:, None]

@@ -1,10 +1,10 @@
-"""Gradient clustering (Armacki, Bajovic, Jakovetic, Kar 2022, for squared distances): centres that walk to their means.
+"""Gradient clustering for squared distances (Armacki, Bajovic, Jakovetic, Kar 2022).
 
 x_k <- x_k - alpha * sum over the members i of cluster k of (x_k - a_i)
 
-With n_k members the distance of x_k from their mean is multiplied by 1 - alpha n_k, so the cost falls in every step
-while 0 < alpha < 2/n_k. A cluster may hold nearly all of the m points, so alpha must be below 2/m. It is given as a
-multiple of 1/m, `step` = alpha m; up to 1, the default, a centre never steps past a mean.
+A step multiplies the distance of x_k from the mean of its n_k members by 1 - alpha n_k, so the cost decreases if 0 <
+alpha < 2/n_k. Since a cluster may contain almost all of the m points, alpha must be below 2/m. The setting `step` is
+alpha m. With the default, 1, or less, a centre never moves beyond the mean.
 """
 
 from __future__ import annotations
@@ -18,48 +18,70 @@ from coterie.server.clustering.kmeans import seeds
 from coterie.server.clustering.partition import Labels, Partition, Points, check_K, partition, totals
 
 SEEDINGS = 10
-"""As many k-means++ seedings are drawn; the centres walk from the one with the least cost."""
+"""Number of k-means++ initialisations; the one with the smallest cost is used."""
 MOST_STEPS = 10_000
+"""Maximum number of steps."""
 NEAR = 1e-4
-"""Squared distances of centres from their means, summed, as a share of the mean variance: scikit-learn's tolerance.
-Many points without clear clusters would go on changing for thousands of steps."""
+"""Tolerance: sum of the squared distances of centres from their means as a share of the mean variance, as in
+scikit-learn. Without it, many points without clear clusters would need thousands of steps."""
 
 
 def gradient_clustering(points: Points, K: int, seed: int, *, step: float = 1.0, seedings: int = SEEDINGS) -> Partition:
-    """Points (m, p) in K clusters, by a walk with alpha = step/m, 0 < step < 2, from the best of `seedings`.
+    """Cluster points by gradient clustering.
 
-    A seeding that misses a cluster shows it in its cost, so that only one needs to be walked from. A centre that has
-    lost all members is put on the point farthest from its own centre.
+    An initialisation that misses a cluster has a larger cost, so only the best one is used. A centre without members is
+    moved to the point that is farthest from its own centre.
+
+    Args:
+        points: Points, (m, p).
+        K: Number of clusters.
+        seed: Seed of random numbers.
+        step: Step size times m, above 0 and below 2.
+        seedings: Number of k-means++ initialisations.
+
+    Raises:
+        ConfigError: if K or the step size is out of range, or the steps do not converge.
     """
     check_K(points, K)
     check_step(step)
-    centred = points - points.mean(axis=0)  # squared distances by products lose less to rounding
+    centred = points - points.mean(axis=0)  # for accurate squared distances by matrix products
     starts = [seeds(centred, K, seed, run) for run in range(seedings)]
     return partition(points, walk(centred, min(starts, key=partial(seeding_cost, centred)), step))
 
 
 def seeding_cost(points: Points, centres: Points) -> float:
-    """The cost of the partition of points (m, p) by the nearest of the centres (K, p), about its means.
+    """Return the cost, with respect to the means, of the partition by nearest centres.
 
-    About the seeds themselves it would be mostly their own noise, and tell little in many dimensions.
+    The cost with respect to the initial centres would mostly be their noise in many dimensions.
+
+    Args:
+        points: Points, (m, p).
+        centres: Initial centres, (K, p).
     """
     return partition(points, nearest(points, centres)).cost(points)
 
 
 def check_step(step: float) -> None:
-    """Refuse a step with which centres could run away."""
+    """Raise ConfigError for a step size with which centres could diverge."""
     if not 0 < step < 2:
         raise ConfigError(
-            f"gradient_step must be above 0 and below 2 (it is divided by the number of points), got {step}"
+            f"gradient_step must be above 0 and below 2 (the step size times the number of points), got {step}"
         )
 
 
 def walk(points: Points, centres: Points, step: float) -> Labels:
-    """Steps until the partition has settled, as labels (m,), or the centres have arrived at their means but for `NEAR`.
+    """Take steps until convergence and return the labels, (m,).
 
-    Settled: it was the same before the step, and its means give the same again. The means are where the centres go as
-    long as nobody changes, so they are then a fixed point of the update; centres that only creep towards them need
-    no more steps.
+    The steps have converged if the centres are near the means of their members (`NEAR`), or if the partition did not
+    change in the last step and is also the partition by the means. The means are then a fixed point of the steps.
+
+    Args:
+        points: Points, (m, p).
+        centres: Initial centres, (K, p).
+        step: Step size times m.
+
+    Raises:
+        ConfigError: if the steps do not converge.
     """
     alpha, enough = step / len(points), NEAR * float(points.var(axis=0).mean())
     before = np.empty(0, dtype=np.int64)
@@ -76,19 +98,19 @@ def walk(points: Points, centres: Points, step: float) -> Labels:
         centres = centres - alpha * sizes[:, None] * (centres - means)
         before = labels
     raise ConfigError(
-        f"gradient clustering did not settle in {MOST_STEPS} steps: set gradient_step={step} larger (below 2), or use "
-        "clustering=kmeans++"
+        f"gradient clustering did not converge in {MOST_STEPS} steps with gradient_step={step}: use a larger "
+        "gradient_step (below 2) or clustering=kmeans++"
     )
 
 
 def nearest(points: Points, centres: Points) -> Labels:
-    """The nearest centre of each point, (m,); ties go to the lowest number."""
+    """Return the nearest centre of each point, (m,); ties go to the lowest index."""
     labels: Labels = np.argmin((centres**2).sum(axis=1) - 2 * points @ centres.T, axis=1)
     return labels
 
 
 def refill(points: Points, centres: Points, labels: Labels, sizes: Points) -> Points:
-    """Centres with the first empty one on the point farthest from its own centre."""
+    """Return the centres after moving the first empty one to the point that is farthest from its own centre."""
     farthest = np.argmax(((points - centres[labels]) ** 2).sum(axis=1))
     moved = centres.copy()
     moved[np.argmin(sizes)] = points[farthest]

@@ -1,4 +1,4 @@
-"""K-means++ (algorithm 3 of the paper): seeds far from each other, then Lloyd's steps until nothing moves."""
+"""K-means clustering with k-means++ initialisation (algorithm 3 of the paper)."""
 
 from __future__ import annotations
 
@@ -11,27 +11,35 @@ from threadpoolctl import ThreadpoolController
 from coterie.server.clustering.partition import Labels, Partition, Points, check_K, partition, sklearn_seed
 
 RESTARTS = 10
-"""A single seeding misses a cluster in up to 3 of 10 runs on the paper's data; the best of ten does not."""
+"""Number of initialisations; on the data of the paper, a single one misses a cluster in up to 3 of 10 runs."""
 
 
 def kmeans(points: Points, K: int, seed: int, *, restarts: int = RESTARTS) -> Partition:
-    """The best of `restarts` runs of k-means++ on points (m, p), by the cost.
+    """Cluster points by k-means with several k-means++ initialisations, and return the result with the smallest cost.
 
-    scikit-learn's seeding is the greedy one: each further seed is the best of 2 + ln K draws, where the paper takes
-    the first. An emptied cluster is given the point farthest from its centre. Equal points are always in one
-    cluster, so K must not exceed the number of distinct points.
+    scikit-learn uses greedy k-means++, in which each further centre is the best of 2 + ln K draws instead of one draw
+    as in the paper. A cluster that becomes empty receives the point that is farthest from its centre.
+
+    Args:
+        points: Points, (m, p).
+        K: Number of clusters.
+        seed: Seed of random numbers.
+        restarts: Number of initialisations.
+
+    Raises:
+        ConfigError: if K exceeds the number of distinct points.
     """
     check_K(points, K)
     return partition(points, run_sklearn(points, n_clusters=K, n_init=restarts, random_state=sklearn_seed(seed, K)))
 
 
 def lloyd(points: Points, centres: Points) -> Partition:
-    """Lloyd's steps from `centres` (K, p) until no point changes its cluster."""
+    """Cluster points by Lloyd's algorithm from initial centres (K, p) until no point changes its cluster."""
     return partition(points, run_sklearn(points, n_clusters=len(centres), init=centres, n_init=1, tol=0.0))
 
 
 def run_sklearn(points: Points, **settings: Any) -> Labels:
-    """Labels (m,) by scikit-learn's KMeans, on one thread: with more, sums and so ties depend on their number."""
+    """Return the labels, (m,), of scikit-learn's KMeans in one thread, since sums and ties depend on the threads."""
     from sklearn.cluster import KMeans  # slow to import
 
     with _thread_pools().limit(limits=1):
@@ -40,12 +48,12 @@ def run_sklearn(points: Points, **settings: Any) -> Labels:
 
 @cache
 def _thread_pools() -> ThreadpoolController:
-    """The thread pools of all libraries; to look for them takes longer than to cluster a few hundred points."""
+    """Return the thread pools of all libraries; the search takes longer than clustering a few hundred points."""
     return ThreadpoolController()
 
 
 def seeds(points: Points, K: int, seed: int, run: int) -> Points:
-    """K of the points (K, p) by greedy k-means++ seeding, another draw for each `run`."""
+    """Draw K initial centres, (K, p), by greedy k-means++, with different random numbers for each `run`."""
     from sklearn.cluster import kmeans_plusplus  # slow to import
 
     with _thread_pools().limit(limits=1):

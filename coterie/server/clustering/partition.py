@@ -1,4 +1,4 @@
-"""What every clustering returns, and the arithmetic that they share. Points are the clients' solutions, (m, p)."""
+"""Partitions of points, and functions that all clustering algorithms share."""
 
 from __future__ import annotations
 
@@ -15,40 +15,39 @@ Points = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 SAME = 1e-9
-"""Points that differ by less than this share of the largest deviation from the mean are in one place: the difference is
-rounding, and must not be cut into clusters."""
+"""Tolerance for equal points, as a share of the largest deviation from the mean: smaller differences are rounding."""
 ROUNDING = 1e-12
-"""Deviations from the mean below this share of the largest entry are what summing leaves of equal points."""
+"""Deviations from the mean, as a share of the largest entry, up to which all points are equal."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Points in K clusters, none of them empty."""
+    """Partition of m points into K clusters, none of which is empty."""
 
     labels: Labels
-    """(m,) numbered by first appearance, so that equal partitions have equal labels."""
+    """Cluster of each point, (m,), numbered by first appearance, so that equal partitions have equal labels."""
     centres: Points
-    """(K, p) the mean of each cluster's points."""
+    """Mean of each cluster's points, (K, p)."""
 
     @property
     def K(self) -> int:
-        """The number of clusters."""
+        """Number of clusters."""
         return len(self.centres)
 
     def cost(self, points: Points) -> float:
-        """The sum of squared distances to the own centre: twice (15) of the paper."""
+        """Return the sum of squared distances of the points to their centres, twice (15) of the paper."""
         return float(((points - self.centres[self.labels]) ** 2).sum())
 
 
 def partition(points: Points, labels: npt.NDArray[np.integer]) -> Partition:
-    """The partition that `labels` (m,) describe, whatever their numbers."""
+    """Return the partition with these labels, (m,), which may be any integers."""
     renumbered = by_first_appearance(labels)
     sums, sizes = totals(points, renumbered, int(renumbered.max()) + 1)
     return Partition(renumbered, sums / sizes[:, None])
 
 
 def by_first_appearance(labels: npt.NDArray[np.integer]) -> Labels:
-    """Renumbered from 0 in the order in which the clusters first appear."""
+    """Return labels renumbered from 0 in the order of first appearance."""
     _, first, where = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -56,7 +55,7 @@ def by_first_appearance(labels: npt.NDArray[np.integer]) -> Labels:
 
 
 def totals(points: Points, labels: Labels, K: int) -> tuple[Points, Points]:
-    """The sum of each cluster's points (K, p) and their number (K,)."""
+    """Return the sum, (K, p), and the number, (K,), of the points of each cluster."""
     from scipy.sparse import csr_matrix  # slow to import
 
     m = len(points)
@@ -65,7 +64,7 @@ def totals(points: Points, labels: Labels, K: int) -> tuple[Points, Points]:
 
 
 def places(points: Points) -> int:
-    """The number of distinct points, those that differ by rounding counted once."""
+    """Return the number of distinct points up to rounding."""
     deviations = points - points.mean(axis=0)
     scale = np.abs(deviations).max(initial=0.0)
     if scale <= ROUNDING * np.abs(points).max(initial=0.0):
@@ -74,7 +73,11 @@ def places(points: Points) -> int:
 
 
 def checked(points: npt.ArrayLike) -> Points:
-    """Points as float64, two-dimensional, finite and at least one."""
+    """Return points as a float64 array, (m, p).
+
+    Raises:
+        InputError: if they are not a two-dimensional array of finite numbers with at least one row and column.
+    """
     given = as_array(points, "points")
     if given.dtype.kind not in NUMBERS:
         raise InputError(f"points must be numbers, got type {given.dtype}")
@@ -88,15 +91,15 @@ def checked(points: npt.ArrayLike) -> Points:
 
 
 def check_K(points: Points, K: int) -> None:
-    """Refuse a K that the points cannot fill: every cluster needs a distinct point of its own."""
+    """Raise ConfigError if K is not between 1 and the number of distinct points."""
     m = len(points)
     if not 1 <= K <= m:
-        raise ConfigError(f"clusters must be between 1 and the {m} points there are, got {K}")
+        raise ConfigError(f"clusters must be between 1 and the number of points ({m}), got {K}")
     distinct = places(points) if K > 1 else 1
     if distinct < K:
         raise ConfigError(f"clusters={K} but only {distinct} of the {m} points are distinct: choose at most {distinct}")
 
 
 def sklearn_seed(seed: int, *counters: int) -> int:
-    """A seed that scikit-learn takes (32 bits) from the key of the run."""
+    """Return a 32-bit seed for scikit-learn, derived from the seed of the run."""
     return key_for(seed, Purpose.CLUSTERING, *counters) & 0xFFFFFFFF

@@ -1,6 +1,6 @@
-"""How far a clustering can be trusted: the separation of definition 1, condition (13), and who is in doubt.
+"""Measures of the separation of clusters: definition 1, condition (13), and ambiguity of single points.
 
-The paper's bounds on the samples that k-means needs have constants so large that they never hold: they are not used.
+The bounds of the paper on the samples that k-means needs are not used, since their constants are too large in practice.
 """
 
 from __future__ import annotations
@@ -13,60 +13,64 @@ import numpy as np
 from coterie.server.clustering.partition import Labels, Partition, Points
 
 EXACT = 2000
-"""Up to so many points diameters are exact; beyond, twice the radius stands for the diameter, as in (14)."""
+"""Maximum number of points for exact diameters; for more points, twice the radius is used, as in (14)."""
 BLOCK = 2**22
-"""Distances held at a time."""
+"""Maximum number of distances in memory at once."""
 NAMED = 5
-"""At most so many clusters or points are named in a sentence."""
+"""Maximum number of clusters that are listed in a sentence."""
 
 
 @dataclass(frozen=True)
 class Separation:
-    """What the distances say about a partition of m points into K clusters."""
+    """Separation of a partition of m points into K clusters."""
 
     sizes: Labels
-    """(K,) points of each cluster."""
+    """Number of points of each cluster, (K,)."""
     radii: Points
-    """(K,) the largest distance of a member from the cluster's mean."""
+    """Largest distance of a member from the mean of each cluster, (K,)."""
     nearest: tuple[int, int] | None
-    """The two clusters whose centres are nearest to each other; None for K=1."""
+    """The two clusters with the nearest centres; None for K=1."""
     centre_distance: float
-    """The distance of those centres; infinite for K=1."""
+    """Distance of these centres; infinite for K=1."""
     lower: float
-    """Lower end of (13): the largest of diameter / size."""
+    """Lower end of (13): largest ratio of diameter and size."""
     upper: float
-    """Upper end of (13): the least of centre distance / (2m - sizes of both); infinite for K=1."""
+    """Upper end of (13): smallest ratio of the distance of two centres and 2m minus both sizes; infinite for K=1."""
     exact_diameters: bool
-    """False: diameters are bounded by twice the radius, so `lower` is an upper bound of the true end."""
+    """Whether diameters are exact; otherwise they are bounded by twice the radius, and `lower` is an upper bound."""
     ambiguity: Points
-    """(m,) distance to the own centre / to the nearest other one: 0 for K=1, above 1 if another is nearer."""
+    """Distance of each point to its centre divided by that to the nearest other centre, (m,): 0 for K=1, above 1 if
+    another centre is nearer."""
 
     @property
     def alpha(self) -> float:
-        """Least distance of centres / largest radius: (4) holds for every alpha below it. Above 1: separable."""
+        """Smallest distance of centres divided by the largest radius; clusters are separable if it is above 1.
+
+        Condition (4) holds for every smaller alpha.
+        """
         radius = float(self.radii.max())
         return self.centre_distance / radius if radius > 0 else math.inf
 
     @property
     def recoverable(self) -> bool | None:
-        """Whether some lambda satisfies (13), so that convex clustering is proved to find this partition with it."""
-        return self._told_by(self.lower < self.upper)
+        """Whether some lambda satisfies (13), with which convex clustering recovers this partition; None if unknown."""
+        return self._known(self.lower < self.upper)
 
     def satisfied_by(self, lam: float) -> bool | None:
-        """Whether this lambda satisfies (13)."""
-        return self._told_by(self.lower <= lam < self.upper)
+        """Return whether a lambda satisfies (13), or None if unknown."""
+        return self._known(self.lower <= lam < self.upper)
 
-    def _told_by(self, proved: bool) -> bool | None:
-        """None for K=1, where (13) says nothing, and where bounds of the diameters do not suffice for an answer."""
+    def _known(self, proved: bool) -> bool | None:
+        """Return None for K=1, to which (13) does not apply, and if bounds of the diameters do not decide."""
         if self.nearest is None:
             return None
         return proved if proved or self.exact_diameters else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Plain sentences on why the partition might be wrong or of little use."""
+        """Warnings that the partition may be wrong or of little use."""
         if self.nearest is None:
-            return ("there is one cluster, so there is nothing to compare: its separation is not defined",)
+            return ("there is only one cluster, so its separation is not defined",)
         return tuple(filter(None, (self._overlap(), self._misplaced(), self._alone())))
 
     def _overlap(self) -> str:
@@ -74,9 +78,10 @@ class Separation:
             return ""
         widest, (one, other) = int(self.radii.argmax()), self.nearest or (0, 0)
         return (
-            f"clusters overlap: the radius of cluster {widest} is {self.radii[widest]:.3g}, but the centres of "
-            f"clusters {one} and {other} are only {self.centre_distance:.3g} apart (separation {self.alpha:.2f}; above "
-            "1 is separable): some clients may be in a wrong cluster; fewer clusters or more samples a client may help"
+            f"clusters overlap: the radius of cluster {widest} is {self.radii[widest]:.3g}, but the distance between "
+            f"the centres of clusters {one} and {other} is only {self.centre_distance:.3g} "
+            f"(separation {self.alpha:.2f}, above 1 is separable): some clients may be in a wrong cluster; fewer "
+            "clusters or more samples for each client may help"
         )
 
     def _misplaced(self) -> str:
@@ -91,11 +96,11 @@ class Separation:
             return ""
         names = ", ".join(map(str, alone[:NAMED])) + (", ..." if len(alone) > NAMED else "")
         if len(alone) == 1:
-            return f"cluster {names} has a single client: its model is that client's own"
-        return f"{len(alone)} clusters have a single client each ({names}): their models are those clients' own"
+            return f"cluster {names} has a single client: its model is trained by this client only"
+        return f"{len(alone)} clusters have a single client each ({names}): their models are trained by one client only"
 
     def facts(self) -> dict[str, object]:
-        """For a report, ready for JSON; what is infinite or not defined is null."""
+        """Return facts for a report as JSON values, with None for infinite or undefined numbers."""
         return {
             "alpha": _finite(self.alpha) if self.nearest else None,
             "separable": self.alpha > 1 if self.nearest else None,
@@ -115,7 +120,7 @@ class Separation:
 
 
 def separation(points: Points, part: Partition) -> Separation:
-    """Measure a partition of points (m, p): O(m K p), and O(m^2 p) for exact diameters up to 2000 points."""
+    """Return the separation of a partition of points (m, p), in O(m K p), or O(m^2 p) for up to 2000 points."""
     from coterie.server.clustering.convex import recovery_interval  # scikit-learn is slow to import
 
     own, other = own_and_other(points, part)
@@ -131,7 +136,7 @@ def separation(points: Points, part: Partition) -> Separation:
 
 
 def own_and_other(points: Points, part: Partition) -> tuple[Points, Points]:
-    """The distance of each point to its own centre and to the nearest other one, (m,) each; infinite if K=1."""
+    """Return the distance of each point to its centre and to the nearest other one (infinite for K=1), both (m,)."""
     from scipy.spatial.distance import cdist  # slow to import
 
     own, other = np.empty(len(points)), np.empty(len(points))
@@ -147,7 +152,7 @@ def own_and_other(points: Points, part: Partition) -> tuple[Points, Points]:
 
 
 def centre_gaps(centres: Points, sizes: Labels) -> tuple[tuple[int, int] | None, float, float]:
-    """The two nearest centres, their distance, and the upper end of (13)."""
+    """Return the two nearest centres, their distance, and the upper end of (13)."""
     from scipy.spatial.distance import pdist  # slow to import
 
     if len(centres) == 1:

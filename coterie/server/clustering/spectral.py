@@ -1,6 +1,6 @@
-"""Spectral k-means (algorithm 2 of the paper, after Kumar and Kannan 2010): k-means where the noise is least.
+"""Spectral k-means (algorithm 2 of the paper, after Kumar and Kannan 2010): k-means in a subspace with little noise.
 
-paper     here
+paper     code
 A         points, (m, p), not centred
 A^        projected, in coordinates of the top K right singular vectors: distances are those of A^
 nu_k      centres
@@ -17,14 +17,23 @@ from coterie.server.clustering.kmeans import kmeans, lloyd
 from coterie.server.clustering.partition import Partition, Points, partition, totals
 
 CORE = 1 / 3
-"""A core point is at most this share as far from its own centre as from any other."""
+"""Maximum ratio, for core points, of the distances to the own centre and to any other centre."""
 
 
 def spectral(points: Points, K: int, seed: int, *, parts: int = 3) -> Partition:
-    """Points (m, p) in K clusters by all three parts, or with `parts=1` by the first alone (theorem 3).
+    """Cluster points by spectral k-means.
 
-    The paper's 10-approximation in the projected space is the best of ten k-means++ runs; it has no guarantee, but
-    one that has is not practical.
+    The 10-approximation of the paper in the projected space is replaced by the best of ten k-means++ runs, which has no
+    guarantee; algorithms with a guarantee are impractical.
+
+    Args:
+        points: Points, (m, p).
+        K: Number of clusters.
+        seed: Seed of random numbers.
+        parts: Parts of the algorithm: 3 for all, or 1 for the first only (theorem 3).
+
+    Raises:
+        ConfigError: if K exceeds the number of distinct points, or `parts` is neither 1 nor 3.
     """
     check_parts(parts)
     projected = project(points, K)
@@ -35,19 +44,19 @@ def spectral(points: Points, K: int, seed: int, *, parts: int = 3) -> Partition:
 
 
 def check_parts(parts: int) -> None:
-    """Refuse anything but all parts or the first alone."""
+    """Raise ConfigError unless `parts` is 1 or 3."""
     if parts not in (1, 3):
-        raise ConfigError(f"spectral_parts must be 3 (all of the algorithm) or 1 (its first part alone), got {parts}")
+        raise ConfigError(f"spectral_parts must be 3 (the whole algorithm) or 1 (its first part only), got {parts}")
 
 
 def project(points: Points, K: int) -> Points:
-    """Coordinates (m, min(K, m, p)) in the span of the top K right singular vectors."""
+    """Return coordinates, (m, min(K, m, p)), in the span of the top K right singular vectors."""
     left, sizes, _ = np.linalg.svd(points, full_matrices=False)
     return np.asarray(left[:, :K] * sizes[:K])
 
 
 def core_means(points: Points, projected: Points, first: Partition) -> Points:
-    """Part II: the mean (K, p) of the original rows of each core; of the whole cluster where the core is empty."""
+    """Return the mean of the original points of each core, or of the whole cluster if its core is empty, (K, p)."""
     core = core_of(projected, first.centres)
     whole, _ = totals(points, first.labels, first.K)
     means = whole / np.bincount(first.labels)[:, None]
@@ -57,7 +66,7 @@ def core_means(points: Points, projected: Points, first: Partition) -> Points:
 
 
 def core_of(projected: Points, centres: Points) -> npt.NDArray[np.bool_]:
-    """(m, K): whether a point is so near to a centre that it is at most a third as far from it as from all others."""
+    """Return whether each point is a core point of each cluster, (m, K)."""
     from scipy.spatial.distance import cdist  # slow to import
 
     distance = cdist(projected, centres)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.client.given import train_given
+from coterie.client.assigned import train_assigned
 from coterie.client.round import ClientRound
 from coterie.core.blocks import Block
 from coterie.core.registry import register
@@ -22,4 +22,4 @@ class Assigned(AssignmentRule):
     cluster_row: ClassVar[str] = "the cluster that the server assigned it to"
 
     def client_round(self, work: ClientRound, places: Positions, scored: Block, block: Block) -> None:
-        train_given(work, places, block)
+        train_assigned(work, places, block)

@@ -56,6 +56,14 @@ class EMMixture(AssignmentRule):
     The client keeps w from round to round. It trains every model, with each sample's loss weighted by gamma. (FedEM)
     With mu > 0 every sample has its own weights w_j = mu gamma_j + (1 - mu) w, which replace w in gamma; w itself is
     computed as if they did not exist. (HCFL+)
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import EMMixture
+        >>> cost = torch.tensor([0.0, torch.inf])[None, None, None]  # the second cluster excludes the sample
+        >>> gamma, likelihood = EMMixture().client_respond(cost, torch.full((1, 1, 1, 2), 0.5))
+        >>> gamma.tolist()
+        [[[[1.0, 0.0]]]]
     """
 
     mu: float = 0.0
@@ -203,10 +211,10 @@ def _send_heads(
     own (B, K): weights of the clusters; body {name: (B, ...)}; loss (B, 1).
     """
     named = heads.params(with_features(work.learner).head)
-    sound = finite_models({n: p[:, None] for n, p in body.items()}) & loss.isfinite()
-    sound = sound & finite_models({n: p.flatten(1)[:, None] for n, p in named.items()})
-    work.builder.accept(places, torch.zeros(1, dtype=torch.int64), sound.cpu())
-    mass = torch.where(sound[:, 0], work.mass(places, block), 0)
+    finite = finite_models({n: p[:, None] for n, p in body.items()}) & loss.isfinite()
+    finite = finite & finite_models({n: p.flatten(1)[:, None] for n, p in named.items()})
+    work.builder.accept(places, torch.zeros(1, dtype=torch.int64), finite.cpu())
+    mass = torch.where(finite[:, 0], work.mass(places, block), 0)
     work.builder.add_body(body, mass)
     work.builder.paths.add(work.settings.work.path("heads"))
     if work.settings.send_each:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.client.given import given_assignment
+from coterie.client.assigned import fixed_assignment
 from coterie.client.reply import Assignment
 from coterie.client.round import ClientRound
 from coterie.core.blocks import Block
@@ -39,7 +39,7 @@ class Choosing(AssignmentRule):
         stepped = settings.work.full_batch_steps is None and settings.privacy is None
         if clusters.K == 1 and (stepped or settings.adds_noise):  # no choice to make, and training computes the loss
             only = torch.arange(clusters.restarts).repeat(len(places), 1)
-            assignment = given_assignment(work.learner, clusters, only, block, scored=settings.send_each)
+            assignment = fixed_assignment(work.learner, clusters, only, block, scored=settings.send_each)
         else:
             assignment = self._choose(work, places, scored)
         # the memo is valid only for the samples that were scored
@@ -90,7 +90,15 @@ class SingleCluster(Choosing):
 @register("lowest-loss")
 @dataclass(frozen=True)
 class LowestLoss(Choosing):
-    """A client joins the cluster whose model explains its own training data best (IFCA's j-hat)."""
+    """A client joins the cluster whose model explains its own training data best (IFCA's j-hat).
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import LowestLoss
+        >>> scores = torch.tensor([[[-1.0, -0.2, -0.5]]])  # minus the losses of one client in one restart
+        >>> LowestLoss().client_choose(scores).tolist()
+        [[1]]
+    """
 
     def client_choose(self, scores: Tensor) -> Tensor:
         return best(scores)
@@ -103,6 +111,12 @@ class SoftmaxLoss(Choosing):
 
     The term is the negative entropy of lambda times the temperature. A client trains every model, with its loss
     weighted by lambda_k. As the temperature goes to 0, this becomes `lowest-loss`.
+
+    Example:
+        >>> import torch
+        >>> from coterie.tiers import SoftmaxLoss
+        >>> SoftmaxLoss(temperature=1.0).client_weigh(torch.zeros(1, 1, 4)).tolist()
+        [[[0.25, 0.25, 0.25, 0.25]]]
     """
 
     temperature: float

@@ -91,12 +91,12 @@ class NearestParameters(AssignmentRule):
         """
         clusters = work.broadcast.clusters
         after = work.first + self.client_nearest(squared_distances(trained, clusters)).cpu()
-        there = take_rows(clusters.params, after)
-        moved = {name: value - there[name] for name, value in trained.items()}
+        models = take_rows(clusters.params, after)
+        moved = {name: value - models[name] for name, value in trained.items()}
         assignment = Assignment(torch.arange(clusters.restarts * clusters.K), clusters.params, after, loss)
         weight = work.weight(places, block, assignment)
-        sound = finite_models(moved | {name: p[:, None] for name, p in body.items()})
-        weight = torch.where(sound, weight, 0)
+        finite = finite_models(moved | {name: p[:, None] for name, p in body.items()})
+        weight = torch.where(finite, weight, 0)
         work.builder.start(places, block, assignment)
         if body:
             work.builder.add_body(body, weight[:, 0])

@@ -190,12 +190,12 @@ def _send(
     """
     clusters = work.broadcast.clusters
     assignment = Assignment(torch.arange(clusters.restarts * clusters.K), {}, work.first + best(shares).cpu(), loss)
-    sound = finite_models(trained | {name: p[:, None] for name, p in body.items()}) & loss.isfinite()
+    finite = finite_models(trained | {name: p[:, None] for name, p in body.items()}) & loss.isfinite()
     work.builder.start(places, block, assignment)
-    work.builder.accept(places, torch.arange(clusters.restarts), sound.cpu())
+    work.builder.accept(places, torch.arange(clusters.restarts), finite.cpu())
     work.builder.paths.add(work.settings.work.path("by-client"))
     if body:
-        work.builder.add_body(body, torch.where(sound, work.weight(places, block, assignment), 0)[:, 0])
+        work.builder.add_body(body, torch.where(finite, work.weight(places, block, assignment), 0)[:, 0])
     rows = {KEPT_MODEL: as_vectors(trained), KEPT_WEIGHTS: shares.double()}
     work.builder.add_rows(places, rows)
     work.keep(places, rows)

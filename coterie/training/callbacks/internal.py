@@ -141,7 +141,7 @@ def write_clients(plan: Plan, folder: RunFolder) -> None:
     """Write a file with the location of each remote client."""
     if isinstance(plan.data, RemoteClients):
         with writing(folder.path):
-            plan.data.write_down(folder.path)
+            plan.data.save(folder.path)
 
 
 @dataclass

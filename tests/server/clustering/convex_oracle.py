@@ -8,14 +8,14 @@ import numpy as np
 
 
 def regression_points():
-    """48 points in 6 dimensions around four places; point i belongs to place i mod 4."""
+    """Return 48 points in 6 dimensions around four centres; point i belongs to centre i mod 4."""
     i, k = np.arange(48)[:, None], np.arange(6)[None]
     noise = 0.3 * np.sin(2 + 7.77 * (i + 1) + 3.33 * (k + 1) * (i + 2))
     return 3 * np.cos(0.7 + (i % 4) * (k + 1) * 1.1) + noise
 
 
 def objective(points, u, lam, weights=None) -> float:
-    """(12), pair by pair."""
+    """Return the objective (12), computed pair by pair."""
     total = 0.5 * ((u - points) ** 2).sum()
     for i, j in itertools.combinations(range(len(points)), 2):
         total += lam * (1.0 if weights is None else weights[i, j]) * np.sqrt(((u[i] - u[j]) ** 2).sum())
@@ -23,7 +23,7 @@ def objective(points, u, lam, weights=None) -> float:
 
 
 def admm(points, lam, weights=None, rounds=4000):
-    """u (m, d) by ADMM on the differences of all pairs: slow, and nothing in common with dual ascent on nodes."""
+    """Return u (m, d) by ADMM on the differences of all pairs, a slow and independent algorithm."""
     m, d = points.shape
     pairs = list(itertools.combinations(range(m), 2))
     radii = lam * np.array([1.0 if weights is None else weights[i, j] for i, j in pairs])[:, None]
@@ -42,7 +42,7 @@ def admm(points, lam, weights=None, rounds=4000):
 
 
 def edge_weights(graph):
-    """The weights of a sparse graph as a matrix (m, m)."""
+    """Return the weights of a sparse graph as a matrix, (m, m)."""
     found = np.zeros((graph.K, graph.K))
     for (i, j), weight in zip(graph.ends, graph.weights, strict=True):
         found[i, j] = found[j, i] = weight

@@ -1,4 +1,4 @@
-"""Clients' solutions of the paper's linear problems, without a federation."""
+"""Solutions of the clients for the linear problems of the paper, without a federation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ D_2 = [(0, 1), (1, 2), (-1, 0), (-2, -1)]
 
 
 def solutions(intervals, n: int, seed: int, m: int = 100, d: int = 20):
-    """Least squares of m clients with n samples each (5 of d features active, noise 1): points (m, d), truth (m,)."""
+    """Return least-squares solutions (m, d) of clients with n samples (5 active features, noise 1) and the truth."""
     random = np.random.default_rng(seed)
     models = np.array([random.uniform(a, b, d) for a, b in intervals])
     truth = np.arange(m) % len(models)
@@ -27,7 +27,7 @@ def gaussian(m: int, p: int, seed: int):
 
 
 def blobs(sizes, centres, noise: float = 0.1, seed: int = 0):
-    """Points around centres, cluster after cluster, and their labels."""
+    """Return points around centres, cluster after cluster, and their labels."""
     truth = np.repeat(np.arange(len(sizes)), sizes)
     random = np.random.default_rng(seed)
     centres = np.asarray(centres, dtype=float)

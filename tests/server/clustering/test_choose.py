@@ -1,4 +1,4 @@
-"""One door to all clusterings: settings, order, sizes, bad input, and what is told."""
+"""Common interface of all clustering algorithms: settings, order, sizes, invalid input, and facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOBS, TRUTH = blobs([8, 7, 9], [[0, 3, 0], [3, 0, 0], [-2, -2, 4]])
 
 @cache
 def of_blobs(name, clusters):
-    """The clusters of the blobs; to be read only."""
+    """Return the clusters of the blobs, which must not be modified."""
     return cluster_points(BLOBS, ClusterSettings(name, clusters), 0)
 
 
@@ -36,28 +36,28 @@ def test_every_clustering_finds_clear_clusters(name, clusters):
 @pytest.mark.parametrize(
     ("name", "clusters"), [("kmeans++", None), ("spectral", 10), ("convex", None), ("gradient", 10)]
 )
-def test_the_papers_models_are_found(name, clusters):
+def test_the_models_of_the_paper_are_found(name, clusters):
     points, truth = solutions(FIGURE_2, 400, 0)
     found = cluster_points(points, ClusterSettings(name, clusters), 0)
     assert found.labels.tolist() == truth.tolist()
 
 
-def test_a_path_without_groups_names_the_silhouettes_number():
-    """In 20 dimensions points of a group are about as far apart as groups: the path fuses all at once."""
+def test_a_path_without_groups_reports_the_number_of_the_silhouette():
+    """In 20 dimensions, distances within and between groups are similar: the path fuses all points at once."""
     centres = np.random.default_rng(0).standard_normal((3, 20))
     points, truth = blobs([7, 7, 7], centres * 0.6, noise=0.3)
     found = cluster_points(points, ClusterSettings("convex"), 0)
     assert set(found.facts["convex"]["path"]["K"]) == {1, 21}
     (told,) = (each for each in found.facts["warnings"] if "no groups" in each)
-    assert "goes through K=21, 1 and stays" in told
-    assert told.endswith("The silhouette finds 3: give convex_weights=knn, or clustering=kmeans++ and clusters=3")
+    assert "it has K=21, 1, none of them at several lambdas" in told
+    assert told.endswith("finds 3 clusters: set convex_weights=knn, or clustering=kmeans++ and clusters=3")
     followed = cluster_points(points, ClusterSettings("convex", convex_weights="knn"), 0)
     assert followed.labels.tolist() == truth.tolist()
     assert followed.facts["warnings"] == []
 
 
 def between_one_and_all():
-    """A K of the blobs' path other than its ends and the clear clusters."""
+    """Return a K of the path of the blobs other than its ends and the true one."""
     offered = of_blobs("convex", None).facts["convex"]["path"]["K"]
     return next(K for K in offered if 3 < K < len(BLOBS) - 1)
 
@@ -80,7 +80,7 @@ def test_settings_reach_their_clustering(monkeypatch):
     parts = [cluster_points(points, ClusterSettings("spectral", 2, spectral_parts=p), 0).labels for p in (1, 3)]
     assert parts[0].tolist() != parts[1].tolist()
     monkeypatch.setattr("coterie.server.clustering.gradient.MOST_STEPS", 20)
-    with pytest.raises(ConfigError, match="set gradient_step=1e-06 larger"):
+    with pytest.raises(ConfigError, match="with gradient_step=1e-06: use a larger"):
         cluster_points(points, ClusterSettings("gradient", 6, gradient_step=1e-6), 0)
 
 
@@ -106,12 +106,12 @@ def test_long_solutions_are_clustered(name):
 def test_one_client_and_equal_clients_are_one_cluster(name, points):
     found = cluster_points(points, ClusterSettings(name), 0)
     assert (found.K, found.labels.tolist()) == (1, [0] * len(points))
-    assert any("nothing to compare" in warning for warning in found.facts["warnings"])
+    assert any("separation is not defined" in warning for warning in found.facts["warnings"])
 
 
 @pytest.mark.parametrize("name", CLUSTERINGS)
 def test_more_clusters_than_clients_or_distinct_solutions_are_refused(name):
-    with pytest.raises(ConfigError, match=r"between 1 and the 24 points there are, got 25"):
+    with pytest.raises(ConfigError, match=r"between 1 and the number of points \(24\), got 25"):
         cluster_points(BLOBS, ClusterSettings(name, 25), 0)
     with pytest.raises(ConfigError, match=r"clusters=2 but only 1 of the 6 points are distinct"):
         cluster_points(np.ones((6, 3)), ClusterSettings(name, 2), 0)
@@ -127,7 +127,7 @@ def test_duplicates_stay_together(name, clusters):
 
 
 @pytest.mark.parametrize("bad", [np.zeros(4), [[0.0], [np.nan]]])
-def test_points_that_are_none_are_refused(bad):
+def test_invalid_points_are_refused(bad):
     with pytest.raises(InputError, match="points"):
         cluster_points(bad, ClusterSettings(), 0)
 
@@ -139,8 +139,8 @@ def test_points_that_are_none_are_refused(bad):
         ({"clusters": 0}, "clusters must be at least 1, got 0"),
         ({"spectral_parts": 2}, "got 2"),
         ({"gradient_step": 2.5}, "below 2"),
-        ({"lam": 0.1}, r"lam=0.1 belongs to clustering=convex, not to kmeans\+\+"),
-        ({"clustering": "convex", "lam": 0.1, "clusters": 3}, "leave out clusters=3"),
+        ({"lam": 0.1}, r"lam=0.1 needs clustering=convex, got kmeans\+\+"),
+        ({"clustering": "convex", "lam": 0.1, "clusters": 3}, "leave out lam or clusters=3"),
         ({"clustering": "convex", "lam": 0.0}, "positive number or oracle13, got 0.0"),
         ({"clustering": "convex", "lam": float("nan")}, "positive number or oracle13, got nan"),
         ({"clustering": "convex", "lam": "oracle"}, "positive number or oracle13, got 'oracle'"),
@@ -149,12 +149,12 @@ def test_points_that_are_none_are_refused(bad):
         ({"clustering": "convex", "convex_rule": "c"}, "convex_rule"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         ClusterSettings(**settings)
 
 
-def test_a_fixed_lambda_is_used_as_it_is():
+def test_a_fixed_lambda_is_used():
     lam = of_blobs("convex", None).facts["convex"]["lam"]
     fixed = cluster_points(BLOBS, ClusterSettings("convex", lam=lam), 0)
     assert fixed.labels.tolist() == TRUTH.tolist()
@@ -164,7 +164,7 @@ def test_a_fixed_lambda_is_used_as_it_is():
     assert cluster_points(BLOBS, ClusterSettings("convex", lam=1e-6 * lam), 0).K == 24
 
 
-def test_a_number_of_clusters_is_looked_for_on_the_path():
+def test_a_number_of_clusters_is_searched_on_the_path():
     auto = of_blobs("convex", None).facts["convex"]["path"]
     offered = sorted(set(auto["K"]))
     assert len(offered) > 2
@@ -178,7 +178,7 @@ def test_a_number_of_clusters_is_looked_for_on_the_path():
         assert path["K"] == auto["K"]
     missing = next(K for K in range(1, 24) if K not in offered)
     listed = ", ".join(map(str, offered))
-    with pytest.raises(ConfigError, match=f"no lambda of the path gives {missing} clusters, only {listed}: set"):
+    with pytest.raises(ConfigError, match=f"no lambda of the path has {missing} clusters, only {listed}: set"):
         cluster_points(BLOBS, ClusterSettings("convex", missing), 0)
 
 
@@ -191,7 +191,7 @@ def test_weights_of_neighbours_give_no_tree_and_no_condition():
 
 
 @pytest.mark.parametrize(("grid", "rule"), [("equidistant", "b"), ("equidistant", "a-then-b"), ("log", "a-then-b")])
-def test_the_papers_grid_and_rule_can_be_asked_for(grid, rule):
+def test_the_grid_and_rule_of_the_paper_can_be_selected(grid, rule):
     found = cluster_points(BLOBS, ClusterSettings("convex", convex_grid=grid, convex_rule=rule), 0)
     lambdas = np.array(found.facts["convex"]["path"]["lambdas"])
     assert len(lambdas) == {"log": 25, "equidistant": 10}[grid]
@@ -199,7 +199,7 @@ def test_the_papers_grid_and_rule_can_be_asked_for(grid, rule):
     assert found.labels.tolist() == TRUTH.tolist()
 
 
-def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
+def test_only_the_oracle_choice_uses_the_true_clusters():
     settings = ClusterSettings("convex", lam="oracle13")
     found = cluster_points(BLOBS, settings, 0, truth=TRUTH)
     assert found.labels.tolist() == TRUTH.tolist()
@@ -210,7 +210,7 @@ def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
     assert other.facts["convex"]["lam"] == pytest.approx(found.facts["convex"]["lam"], rel=1e-9)
     with pytest.raises(ConfigError, match="oracle13"):
         cluster_points(BLOBS, settings, 0)
-    with pytest.raises(ConfigError, match="one for each of the 24 points, got 25"):
+    with pytest.raises(ConfigError, match="one true cluster for each of the 24 points, got 25"):
         cluster_points(BLOBS, settings, 0, truth=np.append(TRUTH, 0))
     wrong = np.arange(len(BLOBS)) % 2
     plain = cluster_points(BLOBS, replace(settings, lam=None), 0, truth=wrong)
@@ -218,7 +218,7 @@ def test_the_oracle_choice_reads_the_truth_and_nothing_else_does():
 
 
 @pytest.mark.parametrize("name", CLUSTERINGS)
-def test_what_is_told_is_ready_for_json(name):
+def test_facts_are_json_values(name):
     found = of_blobs(name, None)
     told = json.loads(json.dumps(found.facts, allow_nan=False))
     assert set(told) == {"clustering", "K", "counted", "convex", "separation", "warnings"}
@@ -234,8 +234,8 @@ def test_what_is_told_is_ready_for_json(name):
         assert np.shape(path["tree"]) == (23, 4)
 
 
-def test_warnings_of_all_steps_are_told_together():
+def test_warnings_of_all_steps_are_reported_together():
     found = cluster_points(gaussian(60, 4, 0), ClusterSettings(), 0)
     assert found.K == 1
-    assert "one Gaussian cloud can be cut as well" in found.facts["warnings"][0]
-    assert "nothing to compare" in found.facts["warnings"][1]
+    assert "a single Gaussian cluster can be split as well" in found.facts["warnings"][0]
+    assert "separation is not defined" in found.facts["warnings"][1]

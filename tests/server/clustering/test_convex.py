@@ -1,4 +1,4 @@
-"""The estimator: reference values, plain oracles, invariance, what is refused, scikit-learn's checks."""
+"""Convex clustering: reference values, plain solvers, invariance, errors, checks of scikit-learn."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_two_points_by_hand():
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(2, 14), st.integers(1, 4), st.floats(0.02, 1.2), st.integers(0, 10**6))
-def test_the_objective_is_that_of_a_plain_solver_and_the_gap_is_honest(m, d, share, seed):
+def test_the_objective_is_that_of_a_plain_solver_and_the_gap_is_a_bound(m, d, share, seed):
     points = gaussian(m, d, seed)
     lam = share * 3 / m
     found = fitted(lam, points)
@@ -82,14 +82,14 @@ def test_the_objective_is_that_of_a_plain_solver_and_the_gap_is_honest(m, d, sha
 
 
 def fitted(lam, points):
-    """Random points may lie at the edge of a fusion, where the budget ends without a proof."""
+    """Fit without warnings: random points may be near a fusion, where there is no proof within the budget."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return ConvexClustering(lam).fit(points)
 
 
 def _same_partition_as(plain, found):
-    """Clusters are clearly together or clearly apart in the plain solution; only near a fusion it cannot tell."""
+    """Compare partitions where the plain solution is clear, which it is except near a fusion."""
     apart = np.linalg.norm(plain[:, None] - plain[None], axis=2)
     same = found.labels_[:, None] == found.labels_[None]
     assert apart[same].max() < 1e-2
@@ -132,7 +132,7 @@ def test_more_dimensions_than_the_points_span_change_nothing():
     assert one.objective_ == pytest.approx(other.objective_, rel=1e-9)
 
 
-def test_a_budget_that_ends_is_told_and_the_gap_stays_honest():
+def test_an_exhausted_budget_is_reported_and_the_gap_stays_a_bound():
     points = regression_points()
     with pytest.warns(ConvergenceWarning, match="max_passes=5"):
         found = ConvexClustering(0.065, max_passes=5).fit(points)
@@ -142,7 +142,7 @@ def test_a_budget_that_ends_is_told_and_the_gap_stays_honest():
     assert best.certified_
     assert found.objective_ - found.gap_ <= best.objective_ <= found.objective_
     assert found.n_clusters_ >= best.n_clusters_
-    for cluster in range(found.n_clusters_):  # what is fused is fused
+    for cluster in range(found.n_clusters_):  # clusters are certainly fused
         assert len(np.unique(best.labels_[found.labels_ == cluster])) == 1
 
 
@@ -164,7 +164,7 @@ def test_equal_points_are_one_cluster(weights):
         assert found.objective_ == 0
 
 
-def test_duplicates_are_together_however_small_lambda_is():
+def test_duplicates_are_together_for_any_lambda():
     points = np.repeat(regression_points()[:6], [1, 4, 1, 2, 1, 3], axis=0)
     found = ConvexClustering(1e-6).fit(points)
     assert found.certified_
@@ -201,7 +201,7 @@ def test_the_oracle_rule_takes_lambda_from_13_of_the_true_clusters():
 
 
 @pytest.mark.parametrize("lam", [0, -1.0, np.nan, np.inf, None, [1.0], "b"])
-def test_a_lambda_that_makes_no_sense_is_refused(lam):
+def test_an_invalid_lambda_is_refused(lam):
     with pytest.raises(ConfigError, match="lam"):
         ConvexClustering(lam).fit(regression_points())
 
@@ -222,15 +222,15 @@ def test_a_lambda_that_makes_no_sense_is_refused(lam):
         ({"lam": "oracle13"}, "needs the true clusters"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         ConvexClustering(**options).fit(regression_points())
 
 
 def test_true_clusters_of_another_length_are_refused():
-    with pytest.raises(ConfigError, match="must be 48 labels"):
+    with pytest.raises(ConfigError, match="one true cluster for each of the 48 points"):
         ConvexClustering("oracle13").fit(regression_points(), np.zeros(3))
-    with pytest.raises(ConfigError, match="same mean"):
+    with pytest.raises(ConfigError, match="have different means"):
         ConvexClustering("oracle13").fit(np.zeros((4, 2)), [0, 0, 1, 1])
 
 
@@ -241,7 +241,7 @@ def test_points_that_are_not_finite_are_refused():
         ConvexClustering(0.1).fit(points)
 
 
-def test_what_does_not_fit_into_memory_is_refused_before_it_is_taken():
+def test_problems_that_do_not_fit_into_memory_are_refused():
     """400 points apart in 50 dimensions: 3 * 8 * 50 * 400 * 399 / 2 = 95.8 MB of duals, but 1.9 MB of distances."""
     points = gaussian(400, 50, 0)
     with pytest.raises(ConfigError, match=r"400 points .* up to 0\.0958 GB .* the limit is 0\.05 GB"):
@@ -270,7 +270,7 @@ def test_scikit_learns_checks(estimator, check):
 @pytest.mark.parametrize(
     "check", [check_clustering, check_dict_unchanged, check_estimators_pickle, check_fit_idempotent]
 )
-def test_scikit_learns_checks_of_what_a_path_leaves(check):
+def test_scikit_learns_checks_of_a_fitted_path(check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check("ConvexClustering", ConvexClustering(weights="knn", n_neighbors=3, grid_size=2))

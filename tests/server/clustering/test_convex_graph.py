@@ -1,4 +1,4 @@
-"""Weights of nearest neighbours: the graph, the solution against a plain solver, and proofs."""
+"""Convex clustering with weights of nearest neighbours: graph, solution and proofs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_step_of_the_ascent_is_safe():
     assert (np.diff(values) > -1e-9).all()
 
 
-def test_parts_that_are_not_connected_are_told_and_are_the_answer_of_the_path():
+def test_connected_components_are_reported_and_are_the_result_of_the_path():
     points, truth = blobs([8, 9, 7], [[0, 0], [9, 0], [0, 9]])
     found = ConvexClustering(weights="knn", n_neighbors=4).fit(points)
     assert found.n_components_ == 3
@@ -111,8 +111,8 @@ def test_a_connected_graph_finds_the_clusters_as_well():
     assert (found.labels_ == np.arange(48) % 4).all()
 
 
-def test_a_budget_that_ends_is_told():
-    with pytest.warns(ConvergenceWarning, match="not proved"):
+def test_an_exhausted_budget_is_reported():
+    with pytest.warns(ConvergenceWarning, match="not certified"):
         found = ConvexClustering(0.2, weights="knn", n_neighbors=15, max_passes=1).fit(regression_points())
     assert not found.certified_
     best = ConvexClustering(0.2, weights="knn", n_neighbors=15).fit(regression_points())

@@ -1,4 +1,4 @@
-"""The path: its grids, the rules that choose from it, the tree of fusions."""
+"""The clusterpath: grids, rules for the choice of lambda, merge tree."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scipy.cluster.hierarchy import fcluster, is_valid_linkage
 
 from coterie.clustering import ConvexClustering, recovery_interval
 from coterie.server.clustering.convex_path import (
+    allowed_by_rule_a,
+    allowed_by_rule_b,
     equidistant_grid,
     log_grid,
-    longest_life,
     merge_tree,
-    some_structure,
-    verified,
+    most_frequent_count,
 )
 from coterie.server.clustering.partition import by_first_appearance
 from tests.server.clustering.convex_oracle import regression_points
@@ -23,7 +23,7 @@ from tests.server.clustering.data import blobs, gaussian
 
 
 def nested(labels_path) -> bool:
-    """Whether every cluster lies in one cluster of each later partition."""
+    """Return whether every cluster is contained in a cluster of each later partition."""
     pairs = itertools.pairwise(labels_path)
     return all(len(np.unique(fine)) == np.unique(np.stack([fine, coarse]), axis=1).shape[1] for fine, coarse in pairs)
 
@@ -44,7 +44,7 @@ def test_the_path_of_the_regression_data():
 
 
 @pytest.mark.parametrize("at", [0, 12, 17, 20, 24])
-def test_each_lambda_of_a_path_is_as_if_it_were_solved_alone(at):
+def test_each_lambda_of_a_path_equals_a_separate_solution(at):
     points = regression_points()
     path = ConvexClustering().fit(points)
     alone = ConvexClustering(path.lambdas_[at]).fit(points)
@@ -78,20 +78,20 @@ def test_the_tree_by_hand():
     ]
 
 
-def test_longest_life():
+def test_most_frequent_count():
     counts = [9, 9, 9, 9, 5, 5, 4, 3, 3, 1, 1]
-    assert longest_life(counts, some_structure(counts, 10)) == 4  # 5 and 3 live twice: the finer, its first
-    assert longest_life([9, 3, 3, 3, 2, 1], some_structure([9, 3, 3, 3, 2, 1], 9)) == 2  # the middle of three
-    assert longest_life([9, 8, 1], some_structure([9, 8, 1], 9)) is None
-    assert some_structure([5, 4, 2, 1], 8) == [False, True, True, False]
+    assert most_frequent_count(counts, allowed_by_rule_b(counts, 10)) == 4  # 5 and 3 live twice: the finer, its first
+    assert most_frequent_count([9, 3, 3, 3, 2, 1], allowed_by_rule_b([9, 3, 3, 3, 2, 1], 9)) == 2  # the middle of three
+    assert most_frequent_count([9, 8, 1], allowed_by_rule_b([9, 8, 1], 9)) is None
+    assert allowed_by_rule_b([5, 4, 2, 1], 8) == [False, True, True, False]
 
 
-def test_rule_a_takes_only_what_satisfies_13_and_is_not_trivial():
+def test_rule_a_allows_nontrivial_partitions_that_satisfy_13_only():
     points, truth = blobs([6, 6], [[0, 0], [30, 0]])
     lower, upper = recovery_interval(points, truth)
     trivial = [np.arange(12), np.zeros(12, dtype=int)]
     lambdas = [1e-9, lower * 0.9, lower, upper * 0.999, upper, 1e9]
-    assert verified(points, lambdas, [trivial[0], truth, truth, truth, truth, trivial[1]]) == [
+    assert allowed_by_rule_a(points, lambdas, [trivial[0], truth, truth, truth, truth, trivial[1]]) == [
         False,
         False,
         True,
@@ -125,14 +125,14 @@ def test_the_ends_of_a_log_grid_are_where_the_clusters_change():
     np.testing.assert_allclose(grid[1:] / grid[:-1], grid[1] / grid[0])
 
 
-def test_lambdas_at_which_nothing_is_proved_stay_between_the_ends():
+def test_lambdas_without_a_proof_stay_between_the_ends():
     grid = log_grid(lambda lam: 6 if lam <= 0.01 else 1 if lam >= 2 else np.nan, (1e-4, 40.0), 9, 1, 5)
     assert grid[0] <= 0.01
     assert grid[-1] >= 2
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_path_of_points_without_structure_begins_with_many_clusters(seed):
+def test_the_path_of_points_without_structure_starts_with_many_clusters(seed):
     found = ConvexClustering().fit(gaussian(60, 3, seed))
     assert found.n_clusters_path_[0] > 30
     assert found.n_clusters_path_[-1] == 1
@@ -148,7 +148,7 @@ def test_the_papers_grid_ends_where_it_should():
     assert ConvexClustering(found.lambdas_[-1] / 1.25).fit(regression_points()).n_clusters_ > 1
 
 
-def test_the_papers_grid_begins_at_all_distinct_points_where_some_are_equal():
+def test_the_grid_of_the_paper_starts_with_all_distinct_points():
     points = np.vstack([regression_points(), regression_points()[:5]])
     found = ConvexClustering(grid="equidistant", grid_size=4).fit(points)
     assert found.n_clusters_path_[0] == 48
@@ -156,7 +156,7 @@ def test_the_papers_grid_begins_at_all_distinct_points_where_some_are_equal():
 
 
 @pytest.mark.parametrize("m", [2, 3])
-def test_where_no_k_is_between_the_ends_there_is_one_cluster(m):
+def test_without_a_k_between_the_ends_there_is_one_cluster(m):
     found = ConvexClustering().fit(np.arange(m, dtype=float)[:, None] ** 2)
     assert found.n_clusters_ == 1
     assert found.certified_
@@ -169,5 +169,5 @@ def test_near_duplicates_do_not_stretch_the_grid():
     assert ConvexClustering().fit(points).lambdas_[0] > 1e-3
 
 
-def test_nothing_of_a_path_is_kept_for_a_single_lambda():
+def test_a_single_lambda_has_no_attributes_of_a_path():
     assert not hasattr(ConvexClustering(0.1).fit(regression_points()), "lambdas_")

@@ -1,4 +1,4 @@
-"""What the estimator is made of: kernels against plain loops, screening, proofs, both ways of ascent, both engines."""
+"""Parts of convex clustering: kernels against plain loops, screening, proofs, both ascents, both engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAIRS = list(itertools.combinations(range(K), 2))
 
 
 def problem(seed=0):
-    """Centres, sizes and feasible duals of seven nodes."""
+    """Return centres, sizes and feasible duals of seven nodes."""
     random = np.random.default_rng(seed)
     centres, sizes = random.standard_normal((K, D)), random.integers(1, 5, K).astype(float)
     duals = random.standard_normal((len(PAIRS), D))
@@ -105,7 +105,7 @@ def test_a_fused_set_is_proved_and_a_set_that_is_not_fused_never_is(kernels):
     centres, sizes, nothing = np.array([[0.0], [1.0], [2.0]]), np.ones(3), np.zeros((3, 1))
     members = np.arange(3)
     assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.51, 20) <= 1
-    assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.667, 0) <= 1  # 2/3: what screening sees
+    assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.667, 0) <= 1  # 2/3: the bound of screening
     assert kernels.fusion_ratio(nothing, centres, sizes, members, 0.66, 0) == pytest.approx(2 / 3 / 0.66)
     ratio = kernels.fusion_ratio(nothing, centres, sizes, members, 0.499, 200)
     assert ratio >= 0.5 / 0.499 - 1e-12
@@ -126,7 +126,7 @@ def test_functions_without_a_file_are_compiled_without_a_cache():
     assert convex_numba._compiled(space["double"])(21) == 42
 
 
-def test_numba_is_taken_where_it_is_installed(monkeypatch):
+def test_numba_is_used_if_it_is_installed(monkeypatch):
     assert best_kernels() is convex_numba
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert best_kernels() is convex_numpy
@@ -148,7 +148,7 @@ def test_cyclic_and_accelerated_ascent_and_both_engines_prove_the_same_partition
         assert each.objective == pytest.approx(found[0].objective, rel=1e-7)
 
 
-def test_many_nodes_are_solved_by_accelerated_ascent_to_the_same_end():
+def test_accelerated_ascent_of_many_nodes_has_the_same_result():
     points = gaussian(320, 2, 0)
     points[:160] += 6
     one, other = (proved(points, 0.012, k) for k in (CYCLIC_ONLY, ACCELERATED_ONLY))
@@ -183,7 +183,7 @@ def test_screening_by_hand():
     assert screened(nodes, 3.0).tolist() == [0, 0, 0, 0]
 
 
-def test_screening_goes_on_with_the_centres_of_what_was_fused():
+def test_screening_continues_with_the_centres_of_fused_nodes():
     """At lam = 1, 0 and 2 fuse to a node of two at 1; 3.9 is 2.9 from it (3.9 from 0) and 2.9 <= 3 points."""
     nodes = single_points(np.array([[0.0], [2.0], [3.9]]))
     assert screened(nodes, 1.0).tolist() == [0, 0, 0]
@@ -192,7 +192,7 @@ def test_screening_goes_on_with_the_centres_of_what_was_fused():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_screened_is_fused_in_the_plain_solution(seed):
+def test_screened_nodes_are_fused_in_the_plain_solution(seed):
     points = gaussian(16, 2, seed)
     lam = 0.18
     labels = screened(single_points(points), lam)

@@ -1,4 +1,4 @@
-"""How many clusters: the silhouette, one cluster reachable, large federations."""
+"""Choice of the number of clusters: silhouette, test against one cluster, large federations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_stretched_cloud_is_one_cluster():
     assert counted.K == 1
     assert counted.one_cloud is not None
     assert counted.one_cloud.explains
-    assert "one Gaussian cloud can be cut as well" in counted.notes[0]
+    assert "a single Gaussian cluster can be split as well" in counted.notes[0]
 
 
 @pytest.mark.parametrize("cluster", [kmeans, spectral, gradient_clustering])
@@ -60,8 +60,8 @@ def test_any_clustering_can_be_counted_with(cluster):
     assert count_clusters(points, cluster, most=5).K == 3
 
 
-def test_equidistant_centres_are_counted_though_two_parts_tell_nothing():
-    """Ten corners of a simplex: the best cut in two saves 11 % only, and no direction stands out."""
+def test_equidistant_centres_are_counted():
+    """Ten corners of a simplex: the best partition into two explains 11 % only."""
     points, _ = blobs([10] * 10, np.eye(10), noise=0.1)
     assert count(points).K == 10
 
@@ -117,17 +117,17 @@ def test_equal_models_up_to_rounding_are_counted_exactly():
 
 
 @pytest.mark.parametrize("points", [np.ones((1, 3)), gaussian(2, 3, 0), np.ones((50, 2))])
-def test_where_there_is_nothing_to_count_the_answer_is_one(points):
+def test_degenerate_points_are_one_cluster(points):
     counted = count(points)
     assert (counted.K, counted.scores, counted.one_cloud) == (1, {}, None)
-    assert "nothing to count" in counted.notes[0]
+    assert "the number of clusters is 1" in counted.notes[0]
 
 
-def test_the_limit_is_kept_and_told():
+def test_the_limit_is_kept_and_reported():
     points, _ = blobs([10] * 6, 10 * np.eye(6))
     counted = count(points, most=4)
     assert counted.K == 4
-    assert counted.notes == ("K=4 is the largest that was tried: there may be more",)
+    assert counted.notes == ("K=4 is the largest number that was tried: there may be more clusters",)
     assert count(points, most=1).K == 1
 
 
@@ -136,7 +136,7 @@ def test_bad_limits_are_refused():
         count(gaussian(9, 2, 0), most=0)
 
 
-def test_many_points_are_counted_by_a_sample_by_lot():
+def test_many_points_are_counted_by_a_random_sample():
     points, _ = blobs([30_000, 15_000, 5_000], [[0, 0], [5, 0], [0, 5]], noise=0.5)
     seen = sample(points, 1)
     assert seen.shape == (SAMPLE, 2)
@@ -146,7 +146,7 @@ def test_many_points_are_counted_by_a_sample_by_lot():
     assert count_clusters(points, QUICK).K == 3
 
 
-def test_what_is_told_is_ready_for_json():
+def test_facts_are_json_values():
     points, _ = blobs([8, 8], [[0, 0], [5, 5]])
     told = json.loads(json.dumps(count(points).facts(), allow_nan=False))
     assert told["K"] == 2

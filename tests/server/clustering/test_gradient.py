@@ -12,7 +12,7 @@ from tests.server.clustering.data import D_2, FIGURE_2, blobs, gaussian, solutio
 
 
 def plain_walk(points, centres, alpha, steps):
-    """The update as written, one member after the other, until no centre moves by more than rounding."""
+    """Apply the update member by member until no centre moves by more than rounding."""
     centres = centres.copy()
     for _ in range(steps):
         before = centres.copy()
@@ -26,7 +26,7 @@ def plain_walk(points, centres, alpha, steps):
 
 @pytest.mark.parametrize("step", [0.3, 1.0, 1.9])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_walk_ends_where_the_plain_loop_ends(seed, step):
+def test_the_result_equals_that_of_the_plain_loop(seed, step):
     points = gaussian(40, 3, seed)
     start = seeds(points, 4, seed, 0)
     labels, centres = plain_walk(points, start, step / 40, 2000)
@@ -54,15 +54,15 @@ def test_clusters_far_from_the_origin_and_of_very_different_size():
     assert gradient_clustering(points, 3, 0).labels.tolist() == truth.tolist()
 
 
-def test_the_walk_starts_from_the_best_seeding():
-    """In 20 dimensions a single greedy seeding misses one of ten clusters in most draws; the best of ten does not."""
+def test_the_best_initialisation_is_used():
+    """In 20 dimensions, most single greedy initialisations miss one of ten clusters; the best of ten does not."""
     points, truth = blobs([200] * 10, np.random.default_rng(0).uniform(-3, 3, (10, 20)), noise=1.0)
     one, ten = ([gradient_clustering(points, 10, s, seedings=r) for s in range(5)] for r in (1, 10))
     assert sum(found.labels.tolist() == truth.tolist() for found in one) <= 3
     assert all(found.labels.tolist() == truth.tolist() for found in ten)
 
 
-def test_the_cost_of_a_seeding_is_about_the_means():
+def test_the_cost_of_an_initialisation_is_with_respect_to_the_means():
     # {0, 1} about 0.5 and {4, 10} about 7
     assert seeding_cost(np.array([[0.0], [1.0], [4.0], [10.0]]), np.array([[1.0], [4.0]])) == pytest.approx(0.5 + 18)
 
@@ -93,7 +93,7 @@ def test_an_empty_centre_goes_to_the_farthest_point():
 
 
 @pytest.mark.parametrize("step", [0.0, -1.0, 2.0, float("nan")])
-def test_a_step_with_which_centres_run_away_is_refused(step):
+def test_a_diverging_step_is_refused(step):
     with pytest.raises(ConfigError, match=r"gradient_step must be above 0 and below 2 .*, got"):
         gradient_clustering(gaussian(5, 2, 0), 2, 0, step=step)
 
@@ -107,9 +107,9 @@ def test_the_bound_on_the_step_is_the_right_one():
         assert (distance > np.linalg.norm(points[0] - points.mean(axis=0))) == grows
 
 
-def test_a_step_too_small_to_arrive_is_told(monkeypatch):
+def test_a_step_that_is_too_small_to_converge_is_reported(monkeypatch):
     monkeypatch.setattr("coterie.server.clustering.gradient.MOST_STEPS", 20)
-    with pytest.raises(ConfigError, match=r"did not settle in 20 steps: set gradient_step=1e-06 larger"):
+    with pytest.raises(ConfigError, match=r"did not converge in 20 steps with gradient_step=1e-06: use a larger"):
         gradient_clustering(gaussian(50, 2, 0), 5, 0, step=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""K-means++, and the partition that all clusterings return."""
+"""K-means clustering, and partitions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_more_restarts_are_never_worse():
     assert costs[1] < costs[0]
 
 
-def test_equal_points_are_one_place_and_rounding_does_not_make_more():
+def test_points_that_are_equal_up_to_rounding_are_not_distinct():
     three = np.array([[1.0, 2.0], [3.0, 4.0], [-5.0, 0.1]])
     rounded = np.repeat(three, 4, axis=0) * (1 + 1e-15 * np.arange(12)[:, None])
     assert places(rounded) == 3
@@ -90,7 +90,7 @@ def test_more_clusters_than_distinct_points_are_refused():
 
 @pytest.mark.parametrize("K", [0, -1, 4])
 def test_a_number_of_clusters_out_of_range_is_refused(K):
-    with pytest.raises(ConfigError, match=rf"between 1 and the 3 points there are, got {K}"):
+    with pytest.raises(ConfigError, match=rf"between 1 and the number of points \(3\), got {K}"):
         kmeans(gaussian(3, 2, 0), K, 0)
 
 
@@ -101,7 +101,7 @@ def test_every_point_can_be_a_cluster_and_all_can_be_one():
     assert kmeans(points[:1], 1, 0).labels.tolist() == [0]
 
 
-def test_lloyd_goes_from_the_centres_given_until_nobody_moves():
+def test_lloyd_continues_from_the_given_centres_until_no_point_changes():
     points = np.array([[0.0], [1.0], [2.0], [10.0]])
     # from 0 and 1: {0}, {1, 2, 10} with mean 4.33; then {0, 1, 2}, {10}
     found = lloyd(points, np.array([[0.0], [1.0]]))
@@ -110,6 +110,6 @@ def test_lloyd_goes_from_the_centres_given_until_nobody_moves():
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3), np.zeros((0, 2)), np.zeros((2, 0)), [[1.0, np.nan]], [[np.inf], [1.0]]])
-def test_points_that_are_none_are_refused(bad):
+def test_invalid_points_are_refused(bad):
     with pytest.raises(InputError, match="points"):
         checked(bad)

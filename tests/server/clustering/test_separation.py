@@ -1,4 +1,4 @@
-"""How far a clustering can be trusted, against plain loops and by hand."""
+"""Separation of clusters against plain loops and by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_two_clusters_by_hand():
 
 
 def plain(points, labels):
-    """alpha, lower, upper, ambiguity by loops."""
+    """Return alpha, lower, upper and ambiguity, computed by loops."""
     m, clusters = len(points), sorted(set(labels))
     members = {k: [a for a, label in zip(points, labels, strict=True) if label == k] for k in clusters}
     means = {k: sum(members[k]) / len(members[k]) for k in clusters}
@@ -87,7 +87,7 @@ def test_many_points_have_bounds_instead_of_diameters(monkeypatch):
     assert bound.facts()["diameters"] == "at most twice the radius"
 
 
-def test_bounds_that_do_not_suffice_leave_the_question_open(monkeypatch):
+def test_bounds_that_do_not_decide_give_none(monkeypatch):
     points = gaussian(30, 2, 0)
     part = kmeans(points, 3, 0)
     assert separation(points, part).recoverable is False
@@ -97,7 +97,7 @@ def test_bounds_that_do_not_suffice_leave_the_question_open(monkeypatch):
 
 
 def test_the_interval_of_the_papers_models_is_empty_though_they_are_separate():
-    """Lower over upper end is about 1.36 at n=400, and yet definition 1 holds well."""
+    """The ratio of the lower and upper ends is about 1.36 at n=400, although definition 1 holds clearly."""
     ratios = []
     for seed in range(3):
         points, truth = solutions(FIGURE_2, 400, seed)
@@ -108,13 +108,13 @@ def test_the_interval_of_the_papers_models_is_empty_though_they_are_separate():
     assert np.mean(ratios) == pytest.approx(1.36, rel=0.06)
 
 
-def test_overlap_is_told_with_its_numbers():
+def test_overlap_is_reported_with_its_numbers():
     points = gaussian(100, 10, 0)
     found = separation(points, kmeans(points, 2, 0))
     (sentence,) = found.warnings
     assert sentence.startswith("clusters overlap: the radius of cluster")
     assert f"separation {found.alpha:.2f}" in sentence
-    assert f"only {found.centre_distance:.3g} apart" in sentence
+    assert f"is only {found.centre_distance:.3g} " in sentence
 
 
 def test_clients_nearer_to_another_centre_are_counted():
@@ -124,21 +124,21 @@ def test_clients_nearer_to_another_centre_are_counted():
     assert "1 of 6 clients are nearer to the centre of another cluster" in " ".join(found.warnings)
 
 
-def test_clusters_of_one_are_told():
+def test_clusters_of_one_client_are_reported():
     (one,) = measure(np.array([[0.0], [0.1], [9.0]]), [0, 0, 1]).warnings
-    assert one == "cluster 1 has a single client: its model is that client's own"
+    assert one == "cluster 1 has a single client: its model is trained by this client only"
     (all_,) = measure(10 * np.eye(7), range(7)).warnings
     assert all_.startswith("7 clusters have a single client each (0, 1, 2, 3, 4, ...)")
 
 
-def test_one_cluster_has_nothing_to_compare_with():
+def test_the_separation_of_one_cluster_is_not_defined():
     found = measure(FOUR, [0] * 5)
     assert found.nearest is None
     assert found.recoverable is None
     assert found.ambiguity.tolist() == [0.0] * 5
     assert found.facts()["alpha"] is None
     assert found.facts()["interval_13"][1] is None
-    assert "nothing to compare" in found.warnings[0]
+    assert "separation is not defined" in found.warnings[0]
 
 
 @pytest.mark.parametrize("points", [FOUR[:1], np.ones((4, 2))])
@@ -157,7 +157,7 @@ def test_equal_points_in_each_cluster_are_as_separate_as_can_be():
     assert found.recoverable is True
 
 
-def test_what_is_told_is_ready_for_json():
+def test_facts_are_json_values():
     told = json.loads(json.dumps(measure(FOUR, [0, 0, 1, 1, 1]).facts(), allow_nan=False))
     assert told["separable"] is True
     assert told["sizes"] == [2, 3]

@@ -1,4 +1,4 @@
-"""Spectral k-means: the projection, the cores, and what comes of them."""
+"""Spectral k-means: projection, cores and results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_empty_core_falls_back_on_its_cluster():
     np.testing.assert_allclose(core_means(projected, projected, part), [[0.0], [0.95]], atol=1e-12)
 
 
-def test_the_third_part_ends_where_lloyd_stands_still():
+def test_the_third_part_ends_at_a_fixed_point_of_lloyd():
     points = gaussian(80, 5, 4)
     found = spectral(points, 4, 0)
     assert lloyd(points, found.centres).labels.tolist() == found.labels.tolist()

@@ -35,7 +35,7 @@ REFUSED = ODCL.refuses | {"clusters"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Yardstick(Solving, Method, Initializer):
+class _OneShotBaseline(Solving, Method, Initializer):
     """Base class of the four baselines: solutions without rounds after them."""
 
     local: LocalTraining = AutoTraining()
@@ -65,10 +65,18 @@ class _Yardstick(Solving, Method, Initializer):
 
 @register("local-erm")
 @dataclass(frozen=True, kw_only=True)
-class LocalERM(_Yardstick):
+class LocalERM(_OneShotBaseline):
     """Every client solves its own problem and keeps the solution.
 
     theta_i = argmin F_i.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import LocalERM
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, LocalERM(), learner="logistic:l2=0.01")
+        >>> len(result.models)
+        8
     """
 
     summary: ClassVar[str] = "every client solves its own problem and keeps the solution"
@@ -80,10 +88,18 @@ class LocalERM(_Yardstick):
 
 @register("naive-averaging")
 @dataclass(frozen=True, kw_only=True)
-class NaiveAveraging(_Yardstick):
+class NaiveAveraging(_OneShotBaseline):
     """All clients get the mean of their own solutions.
 
     theta <- mean of argmin F_i over all clients.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import NaiveAveraging
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, NaiveAveraging(), learner="logistic:l2=0.01")
+        >>> len(result.models)
+        1
     """
 
     summary: ClassVar[str] = "the mean of all clients' own solutions, in one exchange"
@@ -94,10 +110,18 @@ class NaiveAveraging(_Yardstick):
 
 @register("oracle-averaging")
 @dataclass(frozen=True, kw_only=True)
-class OracleAveraging(_Yardstick):
+class OracleAveraging(_OneShotBaseline):
     """The true groups are known; each gets the mean of its members' own solutions.
 
     theta_k <- mean of argmin F_i over the clients of true group k.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import OracleAveraging
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, OracleAveraging(), learner="logistic:l2=0.01")
+        >>> len(result.models)
+        4
     """
 
     summary: ClassVar[str] = "the true groups are known: the mean of the own solutions in each, in one exchange"
@@ -107,7 +131,7 @@ class OracleAveraging(_Yardstick):
 
 @register("cluster-oracle")
 @dataclass(frozen=True, kw_only=True)
-class ClusterOracle(_Yardstick):
+class ClusterOracle(_OneShotBaseline):
     """The solution of the pooled data of each true group, which no federation could compute.
 
     theta_k = argmin of the loss over all samples of true group k.
@@ -116,6 +140,14 @@ class ClusterOracle(_Yardstick):
     all clients have the same weight: pool=clients.
 
     As an initializer it serves experiments: models trained on the pooled data of each true group, plus noise.
+
+    Example:
+        >>> import coterie
+        >>> from coterie.methods import ClusterOracle
+        >>> data = coterie.scenario("rotated-digits", clients=8)
+        >>> result = coterie.fit(data, ClusterOracle(), learner="logistic:l2=0.01")
+        >>> len(result.models)
+        4
     """
 
     ridge: float = option(0.0, "as for odcl; pooled data needs no ridge penalty", low=0)

@@ -1,4 +1,4 @@
-"""The introduction of a client that takes part for the first time: its change of a model that nobody trains."""
+"""Onboarding of clients that participate for the first time: the change of a fixed random model by local training."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ from coterie.learners.local_training import LocalTraining
 
 @register("introduce")
 @dataclass(frozen=True)
-class Introduce(Task):
-    """Row `anchor`: Psi_i, the anchor less the anchor after the client's steps, as one vector, (m, P).
+class Onboarding(Task):
+    """Change of a fixed random model, the anchor, by local training.
 
-    Every client draws the anchor from the seed, so that no model is sent. Neither the anchor nor a client's batches
-    depend on the round: a client's row is the same in every round. A client whose vector is not finite is rejected.
+    Row: `anchor` (m, P), the anchor minus the anchor after local training (Psi_i), as a vector.
+
+    Every client draws the anchor from the seed, so that no model is sent. Neither the anchor nor the client's batches
+    depend on the round, so the row of a client is the same in every round. A client whose vector is not finite is
+    rejected.
     """
 
     work: LocalTraining
+    """Local training."""
     seed: int
+    """Seed of the run."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         learner, shard = clients.learner, clients.train

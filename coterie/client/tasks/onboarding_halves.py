@@ -1,4 +1,4 @@
-"""The introduction of a client by halves: what each half of its samples makes of a model that nobody trains."""
+"""Onboarding by halves: the changes of a fixed random model by training on each half of a client's samples."""
 
 from __future__ import annotations
 
@@ -23,21 +23,26 @@ from coterie.learners.base import Learner
 from coterie.learners.local_training import LocalTraining
 
 SKETCH = 256
-"""Longest vector that a client tells of each half; longer changes are folded to this length."""
+"""Maximum length of the vector for each half; longer changes are reduced to this length by a random projection."""
 
 
 @register("introduce-halves")
 @dataclass(frozen=True)
-class IntroduceHalves(Task):
-    """Row `anchor`: how each of two random halves of a client's samples changes the frozen model, (m, 2 W).
+class OnboardingHalves(Task):
+    """Changes of a fixed random model, the anchor, by training on each of two random halves of a client's samples.
 
-    Changes of more than `SKETCH` numbers are folded: every parameter is added, with a random sign, to one of so many
-    sums. Differences between changes keep their directions nearly. As in `Introduce` nothing depends on the round. The
-    second half of a client with one sample is zeros. A client whose row is not finite is rejected.
+    Row: `anchor` (m, 2 W), the changes for both halves.
+
+    Changes of more than `SKETCH` numbers are projected: every parameter is added with a random sign to one of `SKETCH`
+    sums, which almost preserves the directions of differences between changes. As in `Onboarding`, nothing depends on
+    the round. For a client with a single sample, the second half is zeros. A client whose row is not finite is
+    rejected.
     """
 
     work: LocalTraining
+    """Local training."""
     seed: int
+    """Seed of the run."""
 
     def run(self, clients: ClientGroup, broadcast: Broadcast) -> Reply:
         shard = clients.train
@@ -53,7 +58,7 @@ class IntroduceHalves(Task):
         return Reply(clients=shard.ids, rows={"anchor": rows.flatten(1)}).only(rows.isfinite().flatten(1).all(dim=1))
 
     def _changes(self, learner: Learner, shard: Shard, anchor: Params, broadcast: Broadcast, width: int) -> Tensor:
-        """Return what the samples of each client of a shard make of the frozen model, folded, (m, W)."""
+        """Return the projected change of the anchor by each client of a shard, (m, W)."""
         keys = keys_for_clients(self.seed, Purpose.ONBOARDING, 0, shard.hashes)
         rows = torch.zeros(len(shard), width, dtype=shard.x.dtype)
         for block in cut(shard, keys, row_bytes(anchor)):
@@ -69,7 +74,7 @@ class IntroduceHalves(Task):
 
 
 def folded(rows: Tensor, seed: int) -> Tensor:
-    """Return rows (m, P) as they are up to `SKETCH` numbers, else as so many sums of them with random signs."""
+    """Return rows (m, P) unchanged if P is at most `SKETCH`, else their random projection, (m, SKETCH)."""
     width = rows.shape[1]
     if width <= SKETCH:
         return rows
