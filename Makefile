@@ -9,7 +9,7 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/coterie compare rotated-digits --methods local,fedavg,ifca,oracle --seeds 3
 
-# Types are checked beside the tests, one of which mostly waits for Flower's programs.
+# Types are checked at the same time as the tests, one of which mostly waits for Flower's programs.
 test: $(READY) lint
 	$(MAKE) --no-print-directory --jobs 2 types unit
 
@@ -57,7 +57,7 @@ dist: $(READY)
 test-dist: dist
 	$(BIN)/pytest tests/dist -m dist
 
-# Writes the results in papers/reproductions.jsonl as a page; `coterie reproduce NAME` adds to them.
+# Writes the results in papers/reproductions.jsonl as pages; `coterie reproduce NAME` adds to them.
 reproductions: $(READY)
 	$(BIN)/coterie reproduce --page docs/reproductions.md
 

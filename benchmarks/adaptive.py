@@ -2,14 +2,14 @@
 
     python benchmarks/adaptive.py            # K from 1 to 50, against FedAvg
     python benchmarks/adaptive.py --cnn      # the same with convolutions, K from 1 to 10
-    python benchmarks/adaptive.py --clients  # 100 to 10,000 small clients: what comparing them costs
+    python benchmarks/adaptive.py --clients  # 100 to 10,000 small clients: cost of comparing them
 
-Random data, 2 local epochs, batches of 20, one thread. K is held by a rho that no distance reaches and by removing
-nothing. What is compared runs in turns in one process, round by round; the medians of the processor time count.
-FedAvg does not score with mini-batches; `scored` is its round with a pass that scores its model on all training
-samples. With --clients all are in one cluster, which is the worst case, and every case runs in a process of its own: a
-round in which nobody is compared, one with the default bound, and one that compares all pairs. Memory is the peak
-beyond what was held before the first round.
+Random data, 2 local epochs, batches of 20, one thread. K is fixed by a rho that no distance reaches and without
+removals. The methods alternate round by round in one process; the figures are medians of the processor time. FedAvg
+does not score with mini-batches; `scored` is its round with a pass that scores its model on all training samples. With
+--clients all clients are in one cluster, which is the worst case, and every case runs in its own process: a round
+without comparisons, one with the default bound, and one that compares all pairs. Memory is the peak beyond what was
+used before the first round.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from coterie.training.planning import Plan
 ROUNDS, FEW_ROUNDS, WARM = 21, 3, 2
 CLIENTS = (100, 300, 1000, 3000, 10_000)
 ALL_PAIRS = 3000
-"""Up to so many clients; the distances of all pairs of 10,000 take tens of gigabytes."""
+"""Largest number of clients; the distances of all pairs of 10,000 need tens of gigabytes."""
 NEVER = 1e9
 RECIPE = WORKLOADS[0]
 CONVOLVING, FEW_HEADS = WORKLOADS[3], (1, 3, 10)
 LARGE = replace(RECIPE, clients=max(GROWTH))
-"""Where there are more heads than clients of the recipe."""
+"""Number of clients if there are more heads than clients of the recipe."""
 SMALL = replace(RECIPE, samples=20)
 BOUNDS: dict[str, tuple[SplitByGap, ...]] = {
     "nobody": (SplitByGap(NEVER, warmup=sys.maxsize),),
@@ -45,12 +45,12 @@ BOUNDS: dict[str, tuple[SplitByGap, ...]] = {
 
 
 def plus(work: Workload, K: int, backbone: str) -> Plan:
-    """HCFL+ with K heads that stay."""
+    """HCFL+ with a fixed number of K heads."""
     return plan_of(work, "hcfl+", clusters=K, backbone=backbone, rho=NEVER, remove=False)
 
 
 def compare(work: Workload, backbone: str, K: int) -> None:
-    """Print a round with K heads over one of FedAvg, bare and with its model scored."""
+    """Print the time of a round with K heads over one of FedAvg, without and with scores of its model."""
     single = plan_of(work, "fedavg")
     rounds = FEW_ROUNDS if work is CONVOLVING else ROUNDS
     bare, scored, ours = in_turns([Ours(single), FedAvgScored(single), Ours(plus(work, K, backbone))], rounds, WARM)

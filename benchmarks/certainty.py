@@ -40,7 +40,7 @@ EDGES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.93, 0.97, 0.99, 1.0)
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is drawn for one seed."""
+    """Clients of one seed, and the settings of their run."""
 
     seed: int
     learner: str
@@ -192,7 +192,7 @@ def candidates(result: coterie.Result, draw: Draw) -> dict[str, list[float]]:
 
 
 def measured(seed: int) -> dict[str, Any]:
-    """Return what one seed shows."""
+    """Return the figures of one seed."""
     scenario = Scenario.drawn(seed)
     draw = Draw.of(scenario)
     result = fitted(scenario, draw, scenario.groups)

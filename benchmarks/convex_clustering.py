@@ -33,7 +33,7 @@ TOO_LARGE = (5000, 200)
 
 
 def data(m: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points (m, d) and their clusters."""
+    """Return points (m, d) and their clusters."""
     random = np.random.default_rng(0)
     lows = np.array([1.0, 4, 7, 10, 13, -2, -5, -8, -11, -14])
     centres = lows[:, None] + random.random((10, d))
@@ -48,7 +48,7 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def by_cvxpy(points: np.ndarray, lam: float) -> np.ndarray:
-    """u (m, d) from a conic solver."""
+    """Return u (m, d) from a conic solver."""
     import cvxpy
 
     m = len(points)

@@ -5,8 +5,8 @@
     python benchmarks/defaults.py table defaults.jsonl                    # every scenario
     python benchmarks/defaults.py summary defaults.jsonl                  # means over scenarios, by learner
 
-`--images` adds a file with the arrays x_train and y_train. Methods are told the number of clusters. The alternatives
-change one default at a time; those of the learning rate multiply the rate that `new` has found.
+`--images` adds a file with the arrays x_train and y_train. The methods know the number of clusters. The alternatives
+change one default at a time; those of the learning rate multiply the rate that `new` found.
 """
 
 from __future__ import annotations

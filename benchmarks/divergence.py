@@ -51,12 +51,12 @@ TOO_LARGE = {
     "lr=1e308": {"lr": 1e308},
 }
 FREE_OF_LR = {"odcl", "moment-descent", "local-erm", "naive-averaging", "oracle-averaging", "cluster-oracle"}
-"""Methods that train by no steps here, so that no step size is too large."""
+"""Methods without training steps, for which no step size is too large."""
 FIRST_SEED = 1000
 
 
 def ratio(data: FederatedDataset, result: Result) -> float:
-    """The final training loss over that of a model that has learned nothing."""
+    """Return the final training loss over that of an untrained model."""
     loss = math.inf if result.metrics["loss"] is None else float(result.metrics["loss"])
     if data.profile.classes is not None:
         return loss / math.log(data.profile.classes)
@@ -65,7 +65,7 @@ def ratio(data: FederatedDataset, result: Result) -> float:
 
 
 def defaults(name: str, seeds: int, rounds: int) -> Iterator[tuple[str, bool, float]]:
-    """Method, verdict and ratio of runs with default settings on one scenario."""
+    """Yield method, verdict and ratio of runs with default settings on one scenario."""
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         data = coterie.scenario(name, seed=seed)
         for method, kind in Method.members.items():
@@ -78,7 +78,7 @@ def defaults(name: str, seeds: int, rounds: int) -> Iterator[tuple[str, bool, fl
 
 
 def wide(column: float, seed: int) -> FederatedDataset:
-    """Two groups of clients with one line each, and one column in another unit."""
+    """Return two groups of clients with one line each, and one column in another unit."""
     random = np.random.default_rng(seed)
     clients = {}
     for i in range(8):
@@ -89,7 +89,7 @@ def wide(column: float, seed: int) -> FederatedDataset:
 
 
 def ends(method: str, column: float, lr: float | None, seed: int) -> str:
-    """How a run ends that cannot end well."""
+    """Return the outcome of a run that must diverge."""
     has_rate = any(option.name == "lr" for option in Method.members[method].options())
     options = {"lr": lr if lr is not None else 0.1} if has_rate else {}
     learner = "representation:width=2" if method.startswith("linear-heads") else "linear"

@@ -23,7 +23,7 @@ CLIENTS, GROUPS, FEATURES, FIRST = 90, 3, 20, 100
 
 
 def drawn(noise: float, rho: float, samples: int, seed: int) -> tuple[coterie.FederatedDataset, np.ndarray]:
-    """The clients of one seed, and each one's true model (m, p)."""
+    """Return the clients of one seed, and their true models (m, p)."""
     random = np.random.default_rng([seed, samples])
     truth, places = np.arange(CLIENTS) % GROUPS, np.arange(FEATURES)
     root = np.linalg.cholesky(np.where(places[:, None] == places, 1.0, rho ** np.abs(places[:, None] - places)))

@@ -1,4 +1,4 @@
-"""A round over a real SuperLink and three real SuperNodes, beside bare Flower doing the same exchange.
+"""A round over a real SuperLink and three real SuperNodes, compared with the same exchange in plain Flower.
 
     python benchmarks/flower_round.py [--sizes 0,1,20] [--rounds 15]
 
@@ -25,17 +25,17 @@ NODES, FEATURES, CLASSES = 3, 784, 10
 KINDS = ("bare", "coterie")
 DRAWS = 2000
 MOST_SECONDS = 600
-"""For one exchange, on a busy machine."""
+"""Seconds for one exchange, on a busy machine."""
 APP = Path(__file__).parent / "flower_app"
 
 
 def hidden_for(megabytes: float) -> int:
-    """Units between input and output of a network of float32 of this size, at least one."""
+    """Return the hidden units of a float32 network of this size, at least one."""
     return max(1, round((megabytes * 1e6 / 4 - CLASSES) / (FEATURES + 1 + CLASSES)))
 
 
 def ratio_of(of: dict[str, list[dict[str, float]]], name: str) -> tuple[float, float, float]:
-    """Ours to bare, of the medians; and the middle 90 % of that when the turns are drawn anew."""
+    """Return the ratio of the medians, Coterie over plain Flower, and its bootstrap interval of 90 %."""
     bare, ours = ([one[name] for one in of[kind]] for kind in KINDS)
     draw, turns = random.Random(0), range(len(bare))
     drawn = [draw.choices(turns, k=len(turns)) for _ in range(DRAWS)]
@@ -44,7 +44,7 @@ def ratio_of(of: dict[str, list[dict[str, float]]], name: str) -> tuple[float, f
 
 
 def measure(federation: LocalFederation, megabytes: float, rounds: int, folder: Path) -> None:
-    """One run; prints its three lines of the table."""
+    """Run once, and print its three lines of the table."""
     folder.mkdir()
     sessions = [federation.superlink, federation.superexec, *federation.nodes.values()]
     config = {"hidden": hidden_for(megabytes), "rounds": rounds, "out": str(folder)}

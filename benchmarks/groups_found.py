@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, dict[str, object]] = {
 
 
 def one_rotation(seed: int) -> FederatedDataset:
-    """The clients of rotated digits that see them upright."""
+    """Return the clients of rotated digits with upright images."""
     whole = coterie.scenario("rotated-digits", seed=seed)
     train, clients = whole.train, {}
     for i in range(len(train)):

@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """Processor seconds of a round and of a pass over the data, and peak memory over the size of the data."""
+    """Processor seconds of a round and of a pass over the data, and peak memory relative to the data."""
 
     round: float
     data_pass: float
@@ -49,26 +49,26 @@ class Cost:
 
 
 def resident() -> int:
-    """Resident set size now, in bytes."""
+    """Return the present resident set size, in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_memory() -> int:
-    """Largest resident set size so far, in bytes."""
+    """Return the largest resident set size so far, in bytes."""
     with open("/proc/self/status") as file:
         line = next(line for line in file if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
 def forget_peak() -> None:
-    """The largest resident set size is counted anew."""
+    """Reset the largest resident set size."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
 
 def population(case: Case) -> FederatedDataset:
-    """Linear data of as many groups as clusters, made in place: nothing but the training arrays is ever held."""
+    """Return linear data with as many groups as clusters, created in place: memory only holds the training arrays."""
     random = np.random.default_rng(0)
     truth = np.arange(case.clients) % case.clusters
     models = random.standard_normal((case.clusters, case.dimension)).astype(np.float32)
@@ -84,7 +84,7 @@ def population(case: Case) -> FederatedDataset:
 
 
 def measure(case: Case) -> Cost:
-    """Twelve rounds with a pass over the data after each; the best of each counts."""
+    """Measure twelve rounds with a pass over the data after each; the best of each counts."""
     torch.set_num_threads(1)
     before = resident()
     data = population(case)
@@ -106,7 +106,7 @@ def measure(case: Case) -> Cost:
 
 
 def measure_apart(case: Case) -> Cost:
-    """The same in a process of its own, so that its memory is its own."""
+    """Measure in a separate process, so that its memory can be told apart."""
     command = [sys.executable, __file__, "--case", *map(str, astuple(case))]
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return Cost(*map(float, answer.split()))

@@ -1,12 +1,12 @@
-"""What comparing clients costs the server as they become many: bounded, and with all pairs.
+"""Cost of comparing clients at the server, for growing numbers of clients: bounded, and with all pairs.
 
     python benchmarks/many_clients.py
 
-cfl, icfl: a cluster of everybody is cut in two. stocfl: everybody introduces itself in one round, and all pairs are
-seen in any case, block by block. pacfl: everybody is asked for the leading directions of 20 samples and grouped, the
-clients' part included. Updates are as long as those of the mlp 64-64-32-10: of two ways, plus noise twice as long;
-samples have 64 numbers and two groups. `found` says whether both groups came out. Every case runs in a process of its
-own with one thread; seconds are processor time, and memory is the peak beyond what was held before.
+cfl, icfl: a cluster of all clients is split. stocfl: all clients arrive in one round, and all pairs are compared in any
+case, block by block. pacfl: all clients send the leading directions of 20 samples and are grouped, including the work
+of the clients. Updates have the size of those of the mlp 64-64-32-10: one of two directions, plus noise twice as long;
+samples have 64 numbers and two groups. `found` states whether both groups were found. Every case runs in its own
+process with one thread; seconds are processor time, and memory is the peak beyond what was used before.
 """
 
 import argparse
@@ -37,21 +37,21 @@ from coterie.tiers.view import View
 from coterie.training.planning import prepare
 
 CLIENTS, ALL_PAIRS = (1000, 3000, 10_000), 3000
-"""All pairs of 10,000 take minutes, and their eigenvectors longer."""
+"""Largest number of clients for all pairs: those of 10,000 need minutes, and their eigenvectors longer."""
 PARAMETERS, FEATURES, SAMPLES = 6570, 64, 20
 LENGTH, TAU = 2.0, 0.1
-"""Of the noise, and StoCFL's threshold: cosines are 0.2 in a group and 0 between them."""
+"""Length of the noise, and StoCFL's threshold: cosines are 0.2 in a group and 0 between groups."""
 BOUNDS = {"bounded": MAX_COMPARED, "all": sys.maxsize}
 Groups = list[set[int]]
 
 
 def group(clients: int) -> torch.Tensor:
-    """(clients,) every other one is of the second group."""
+    """(clients,) every second client is of the second group."""
     return torch.arange(clients) % 2
 
 
 def view_of(clients: int, arrived: bool) -> View:
-    """Everybody in one cluster after a round, or everybody come for the first time."""
+    """Return the replies of all clients: in one cluster after a round, or in their first round."""
     random = torch.Generator().manual_seed(0)
     ways = torch.nn.functional.normalize(torch.randn(2, PARAMETERS, generator=random), dim=1)
     updates = torch.randn(clients, PARAMETERS, generator=random).mul_(LENGTH / PARAMETERS**0.5)
@@ -72,7 +72,7 @@ def view_of(clients: int, arrived: bool) -> View:
 
 
 def decision(step: ProcedureStep, view: View) -> Callable[[], Groups]:
-    """The server's step."""
+    """Return the server's step."""
 
     def decide() -> Groups:
         decided = step.server_propose(view)
@@ -82,7 +82,7 @@ def decision(step: ProcedureStep, view: View) -> Callable[[], Groups]:
 
 
 def grouping(clients: int, most: int) -> Callable[[], Groups]:
-    """PACFL's start: samples lie near one of two planes."""
+    """Return the initialisation of PACFL: samples lie near one of two planes."""
     random = np.random.default_rng(0)
     planes = random.standard_normal((2, 2, FEATURES))
     x = random.standard_normal((clients, SAMPLES, 2)) @ planes[group(clients).numpy()]

@@ -1,4 +1,4 @@
-"""CFL's newcomers: by least loss, or down the tree of splits?
+"""New clients of CFL: by the lowest loss, or by the tree of splits?
 
     python benchmarks/newcomers.py [--seeds 5]
 
@@ -34,7 +34,7 @@ def of_client(shard: Shard, i: int) -> Samples:
 
 
 def without_newcomers(data: FederatedDataset) -> FederatedDataset:
-    """The others, with their true groups."""
+    """Return the other clients, with their true groups."""
     assert data.truth is not None
     stay = [i for i in range(len(data.clients)) if i % EVERY]
     clients = {data.clients[i]: of_client(data.train, i) for i in stay}
@@ -42,7 +42,7 @@ def without_newcomers(data: FederatedDataset) -> FederatedDataset:
 
 
 def placed(data: FederatedDataset, result: Result, support: int) -> Iterator[tuple[str, bool, float]]:
-    """For each newcomer and each way: whether the cluster is right, and its accuracy."""
+    """Return for each new client and procedure whether the cluster is right, and its accuracy."""
     assert data.truth is not None
     assert data.test is not None
     truth = dict(zip(data.clients, data.truth.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""How a whole one-shot fit grows with the clients: odcl on linear models, from the data to the evaluated result.
+"""Growth of a one-shot fit with the clients: odcl on linear models, from the data to the evaluated result.
 
     python benchmarks/one_shot.py           # 100 to 100,000 clients
     python benchmarks/one_shot.py --quick   # to 10,000

@@ -34,7 +34,7 @@ def plan_for(data: FederatedDataset, dtype: str, starts: int, phase2: str = "fed
 
 
 def rounds_of(plan: Plan) -> Callable[[], object]:
-    """The next round of a run, again and again: what is kept from round to round is kept."""
+    """The next round of a run, repeated: values that are kept between rounds are kept."""
     state = initialize(plan).state
 
     def work() -> object:
@@ -47,7 +47,7 @@ def rounds_of(plan: Plan) -> Callable[[], object]:
 
 
 def plain_loop(data: FederatedDataset, state: ServerState) -> Callable[[], object]:
-    """Client by client, in float64."""
+    """Return a loop over the clients, in float64."""
     shard, lr = data.train, 0.04
     x, y = shard.x.numpy(), shard.y.numpy()
     clients = [(x[a:b], y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
@@ -69,7 +69,7 @@ def plain_loop(data: FederatedDataset, state: ServerState) -> Callable[[], objec
 
 
 def least(*works: Callable[[], object], repeats: int = 7) -> list[float]:
-    """The least time of each piece of work, taken in turns."""
+    """Return the lowest time of each piece of work, all measured alternately."""
     best = [float("inf")] * len(works)
     for repeat in range(repeats + 1):
         for index, work in enumerate(works):
@@ -96,7 +96,7 @@ def compare() -> None:
 
 
 def one_size(clients: int) -> None:
-    """A round with so many clients of ten samples; printed as figures."""
+    """Print the figures of a round with this number of clients of ten samples."""
     random = np.random.default_rng(0)
     models = random.standard_normal((3, 100)).astype(np.float32) / 10
     x = random.standard_normal((clients * 10, 100), dtype=np.float32)

@@ -27,7 +27,7 @@ Models = list[dict[str, Tensor]]
 
 
 def clients_of(plan: Plan) -> list[tuple[Tensor, Tensor]]:
-    """Each client's samples in the type that is computed on."""
+    """Return each client's samples in the data type of the computation."""
     shard = plan.federation.group.train
     return [(shard.x[a:b].flatten(1), shard.y[a:b]) for a, b in zip(shard.starts, shard.stops, strict=True)]
 
@@ -40,7 +40,7 @@ def plain_round(
     lr: float,
     steps: int,
 ) -> Models:
-    """Choose the best model, take gradient steps, average over those who chose the same."""
+    """Choose the best model, take gradient steps, average over the clients with the same choice."""
     net = build()
     sums: list[list[dict[str, Tensor]]] = [[] for _ in models]
     for x, y in clients:

@@ -1,7 +1,7 @@
-"""Liars among the clients: what robust means within clusters save, and what they cost where nobody lies.
+"""Attackers among the clients: gains of robust aggregation within clusters, and its cost without attackers.
 
     python benchmarks/poisoning.py [--seeds 5] [--data rotated-digits] [--kinds noise,scale] [--shares 0.2] [--jobs 2]
-    python benchmarks/poisoning.py --cost     # what rows instead of sums cost where nobody lies
+    python benchmarks/poisoning.py --cost     # cost of rows instead of sums, without attackers
 
 IFCA with each way to combine the members' changes; 0, 10, 20 or 30 % of the clients lie, drawn whatever their true
 group is. Scores are those of honest clients: the mean over seeds and the standard deviation over seeds; so is the ARI
@@ -28,7 +28,7 @@ WAYS = {
     "rotated-digits": ("mean", "median", "trimmed:share=0.3", "krum:attackers=5", "krum:attackers=5,keep=5"),
     "mixed-regression": ("mean", "median", "trimmed:share=0.3", "krum:attackers=12", "krum:attackers=12,keep=12"),
 }
-"""Clusters have 15 and 40 members if the groups are found, of whom about 30 % are borne."""
+"""Clusters have 15 and 40 members if the groups are found; the bounds tolerate about 30 % of attackers."""
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"rotated-digits": {"rounds": 25}, "mixed-regression": {"rounds": 30}}
 NOBODY = "none"
 KINDS = (NOBODY, "sign-flip", "scale", "noise", "label-flip")
@@ -37,7 +37,7 @@ SHARES = (0.1, 0.2, 0.3)
 
 @dataclass(frozen=True)
 class Cell:
-    """One run."""
+    """A run."""
 
     data: str
     poison: str | None
@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Figures:
-    """What came out of it."""
+    """Result of a run."""
 
     score: float
     """Accuracy, or root mean squared error."""
@@ -56,7 +56,7 @@ class Figures:
 
 
 def run(cell: Cell) -> Figures:
-    """Train it."""
+    """Train."""
     data = coterie.scenario(cell.data, seed=cell.seed)
     options = {"combine": cell.combine, "poison": cell.poison, "seed": cell.seed, "evaluate_every": 1000}
     result = coterie.fit(data, "ifca", **OPTIONS[cell.data], **options)
@@ -65,7 +65,7 @@ def run(cell: Cell) -> Figures:
 
 
 def overrun(result: Result) -> int:
-    """In how many clusters at least half of the members lie."""
+    """Return the number of clusters in which at least half of the members are attackers."""
     members: dict[int, list[bool]] = {}
     for row in result.clients:
         members.setdefault(row["cluster"], []).append(bool(row.get("liar")))
@@ -73,7 +73,7 @@ def overrun(result: Result) -> int:
 
 
 def row(outcomes: list[Figures | CoterieError]) -> str:
-    """One way to combine under one lie, over all seeds."""
+    """Return the results of one combination under one attack, over all seeds."""
     known = [outcome for outcome in outcomes if isinstance(outcome, Figures)]
     lost = f"  {len(outcomes) - len(known)} lost" if len(known) < len(outcomes) else ""
     if not known:
@@ -86,7 +86,7 @@ def row(outcomes: list[Figures | CoterieError]) -> str:
 
 
 def show(name: str, lies: list[str | None], seeds: int, jobs: int | None) -> None:
-    """These lies on one kind of data, one after the other as they finish."""
+    """Run these attacks on one kind of data, and print them as they finish."""
     cells = [Cell(name, lie, way, seed) for lie in lies for way in WAYS[name] for seed in range(seeds)]
     found: dict[Cell, Figures | CoterieError] = {}
     print(f"\n{name}\n{'poison':<22} {'combine':<22} {'score':>10} {'':<10} {'ARI':>5} {'':<7} overrun", flush=True)
@@ -96,11 +96,11 @@ def show(name: str, lies: list[str | None], seeds: int, jobs: int | None) -> Non
         if len(same) == len(WAYS[name]) * seeds:
             for way in WAYS[name]:
                 figures = row([found[other] for other in same if other.combine == way])
-                print(f"{cell.poison or 'nobody lies':<22} {way:<22} {figures}", flush=True)
+                print(f"{cell.poison or 'no attackers':<22} {way:<22} {figures}", flush=True)
 
 
 def show_cost(repeats: int = 3) -> None:
-    """Processor time and bytes of a run with rows, over those of one with sums; in turns, the median of `repeats`."""
+    """Print processor time and bytes of a run with rows, relative to sums; medians of `repeats` alternating runs."""
     sizes = {"rotated-digits": {}, "mixed-regression": {"clients": 2000}}
     print(f"{'data':<18} {'combine':<22} {'time':>6} {'bytes up':>9}")
     for name, ways in WAYS.items():
@@ -120,10 +120,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", choices=sorted(WAYS), help="only this one")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of lies; none: nobody lies")
-    parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="of attackers")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of attacks; none: no attackers")
+    parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="shares of attackers")
     parser.add_argument("--jobs", type=int, help="runs at a time; unset: one a core")
-    parser.add_argument("--cost", action="store_true", help="only what rows cost")
+    parser.add_argument("--cost", action="store_true", help="measure only the cost of rows")
     chosen = parser.parse_args()
     if chosen.cost:
         show_cost()

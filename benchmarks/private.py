@@ -1,11 +1,11 @@
-"""What privacy costs: accuracy and ARI against epsilon, for local and central noise and several numbers of clients.
+"""Cost of privacy: accuracy and ARI against epsilon, for local and central noise and several numbers of clients.
 
     python benchmarks/private.py [--clients 40 400 4000] [--epsilon 2 8 32] [--seeds 3] [--clip 1]
 
 Rotated digits, logistic regression (650 parameters a cluster), 10 rounds of 10 full-batch steps, delta 1e-5. There are
-only 1440 digits to train on, so each client draws 30 of its rotation with replacement: more clients mean less noise
-in a mean here, not more to learn from. Means and standard deviations over seeds. Private runs have one random start,
-and so have those without privacy beside them.
+only 1440 training digits, so each client draws 30 of its rotation with replacement: more clients mean less noise in a
+mean, not more information. Means and standard deviations over seeds. All runs have one random start, with and without
+privacy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from coterie.data.scenarios.rotated_images import QUARTERS, Upright, rotated
 EACH = 30
 COMMON = {"learner": "logistic", "rounds": 10, "local_steps": 10, "lr": 0.5, "evaluate_every": 10}
 CLIP_ALONE = "clip alone"
-"""Changes are cut, and the noise is too small to matter: what of a loss is the clip's."""
+"""Noise that is too small to matter, to measure the effect of the clip alone."""
 WAYS = ("none", CLIP_ALONE, "central", "local")
 
 
 def population(clients: int, seed: int) -> FederatedDataset:
-    """Clients of equal size whose samples are drawn with replacement."""
+    """Return clients of equal size whose samples are drawn with replacement."""
     random = np.random.default_rng(seed)
     digits = upright_digits(random)
     drawn = random.integers(len(digits.y_train), size=clients // 4 * EACH)
@@ -37,7 +37,7 @@ def population(clients: int, seed: int) -> FederatedDataset:
 
 
 def figures(method: str, way: str, budget: float, clip: float, data: list[FederatedDataset]) -> tuple[str, str, str]:
-    """Accuracy and ARI over the seeds, and the noise that the budget asks for."""
+    """Return accuracy and ARI over the seeds, and the noise for the budget."""
     own = {"clusters": 4, "restarts": 1} if method == "ifca" else {}
     private = {} if way == "none" else {"privacy": way, "privacy_epsilon": budget, "privacy_clip": clip}
     if way == CLIP_ALONE:

@@ -1,7 +1,7 @@
-"""What other processes on the machine do to a round: clients cut into parts, against products cut by torch's threads.
+"""Effect of other processes on a round: clients divided among threads, or products divided by torch's threads.
 
     python benchmarks/shared.py           # the machine as it is
-    python benchmarks/shared.py --busy 2  # and so many busy processes beside it
+    python benchmarks/shared.py --busy 2  # with two busy processes at the same time
 
 Both ways use as many threads as torch takes; the workloads are those of workloads.py, W1 on a twentieth of the clients.
 """
@@ -30,7 +30,7 @@ BURNER = "while True: pass"
 
 
 class OneShard(InProcess):
-    """All clients at once in the calling thread: torch cuts their products into pieces for its threads."""
+    """Run all clients at once in the calling thread: torch divides their products among its threads."""
 
     def ask(self, task: Task, broadcast: Broadcast, asked: Positions) -> Replies:
         reply = self.group.take(asked).serve(task, broadcast.to(np.arange(len(asked))))
@@ -39,7 +39,7 @@ class OneShard(InProcess):
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that only burn time, ended at the end."""
+    """Run `count` busy processes, and end them afterwards."""
     burners = [subprocess.Popen(["nice", "-n", "5", sys.executable, "-c", BURNER]) for _ in range(count)]
     try:
         yield
@@ -73,7 +73,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--busy", type=int, default=0, help="busy processes to start beside it")
+    parser.add_argument("--busy", type=int, default=0, help="number of busy processes to start")
     chosen = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, {chosen.busy} busy processes of our own")
     with busy(chosen.busy):

@@ -83,11 +83,11 @@ WORKLOADS = (
 )
 
 GROWING = Workload("mlp 64-64-32-10, 60 x 120", "mlp:hidden=64-32", 60, 120, (64,), Net)
-"""As the first, with a client for each of 50 clusters."""
+"""The first workload, with a client for each of 50 clusters."""
 
 
 def plan_of(work: Workload, method: str, **options: object) -> Plan:
-    """Random features, labels that a random linear rule of each third of the clients gives."""
+    """Return random features, and labels by a random linear rule for each third of the clients."""
     random = np.random.default_rng(0)
     x = random.standard_normal((work.clients, work.samples, *work.features)).astype(np.float32)
     rules = random.standard_normal((CLUSTERS, int(np.prod(work.features)), CLASSES))
@@ -98,7 +98,7 @@ def plan_of(work: Workload, method: str, **options: object) -> Plan:
 
 
 class Ours:
-    """Round after round of a plan."""
+    """The rounds of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -111,7 +111,7 @@ class Ours:
 
 
 class FedAvgScored(Ours):
-    """A round of FedAvg, and its model scored on everybody's training samples."""
+    """A round of FedAvg, and its model scored on the training samples of all clients."""
 
     def __call__(self) -> None:
         super().__call__()
@@ -172,13 +172,13 @@ class Loop:
 
 
 def difference(ours: Ours, loop: Loop) -> float:
-    """Of the models, the largest over the largest entry."""
+    """Return the largest difference of the models, relative to the largest entry."""
     pairs = zip(ours.state.clusters.models(), loop.models, strict=True)
     return max(float((a[name] - b[name]).abs().max() / b[name].abs().max()) for a, b in pairs for name in b)
 
 
 def in_turns(works: list[Callable[[], None]], count: int, warm: int = 0) -> list[float]:
-    """Median processor time of `count` rounds of each, all in turns, after `warm` ones that do not count."""
+    """Return the median processor time of `count` rounds of each, alternating, after `warm` uncounted rounds."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(warm + count):
         for work, found in zip(works, times, strict=True):
@@ -202,7 +202,7 @@ def compare(work: Workload) -> None:
 
 
 def against_loop(work: Workload, plan: Plan) -> str:
-    """Milliseconds of the loop, how many times ours, and how far their models are apart."""
+    """Return milliseconds of the loop, their ratio to ours, and the largest difference of the models."""
     ours = Ours(plan)
     loop = Loop(work, ours, plan.method.name == "fedrc")
     mine, plain = in_turns([ours, loop], FEW_ROUNDS)

@@ -1,4 +1,4 @@
-"""How often a random start of IFCA finds the rotations of the digits: one start, the best of five, a race of five.
+"""Share of seeds in which IFCA finds the rotations of the digits: one start, the best of five, a race of five.
 
     python benchmarks/starts.py            # ten seeds
     python benchmarks/starts.py --seeds 3

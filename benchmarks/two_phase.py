@@ -1,4 +1,4 @@
-"""Phase 1 on features as they are: the anchors' steps of moment descent, and what two-phase makes of them.
+"""Phase 1 on realistic features: the anchors' steps of moment descent, and the result of two-phase.
 
     python benchmarks/two_phase.py             # ten seeds that had no part in the choice of the default
     python benchmarks/two_phase.py --seeds 3
@@ -41,7 +41,7 @@ class Case:
     noise: float = 0.2
     learner: str = "linear"
     change: Callable[[np.ndarray], np.ndarray] = lambda x: x
-    """What is done to independent standard normal features."""
+    """Transformation of independent standard normal features."""
 
 
 def correlated(x: np.ndarray, rho: float = 0.8) -> np.ndarray:
@@ -72,7 +72,7 @@ CASES: dict[str, Case] = {
 
 
 def drawn(case: Case, seed: int, place: int) -> FederatedDataset:
-    """The clients of one seed."""
+    """Return the clients of one seed."""
     from coterie.learners import make_learner
 
     random = np.random.default_rng([seed, place])
@@ -88,7 +88,7 @@ def drawn(case: Case, seed: int, place: int) -> FederatedDataset:
 
 
 def ari(data: FederatedDataset, case: Case, method: str, seed: int, **options: object) -> float:
-    """The agreement of a run with the true groups; 0 where it ends with an error."""
+    """Return the agreement of a run with the true groups; 0 if it ends with an error."""
     try:
         result = coterie.fit(data, method, learner=case.learner, seed=seed, clusters=GROUPS, **options)
     except coterie.CoterieError:
@@ -172,7 +172,7 @@ STARTS: dict[str, dict[str, object]] = {
 
 
 def starts(seeds: range) -> None:
-    """Print how well phase 2 ends from each start, and from the one of least training loss."""
+    """Print the result of phase 2 from each start, and from the one with the lowest training loss."""
     print("| clients | " + " | ".join(STARTS) + " | least training loss |")
     print("| --- |" + " --- |" * (len(STARTS) + 1))
     for name, own in (ENDED | {"6 samples": {"samples": "6", "clients": 300}}).items():

@@ -4,8 +4,8 @@
         --way fedem --way "fedem restarts=1" --way "fedem restarts=5"
     python -m benchmarks.variants table variants.jsonl
 
-A way is a method and options that replace its defaults. Methods that are told the number of clusters on the scoreboard
-are told it here. `run` continues where it stopped. `table` prints, for each way, the mean share of the gain of `oracle`
+A way is a method and options that replace its defaults. Methods that know the number of clusters on the scoreboard
+know it here. `run` continues where it stopped. `table` prints, for each way, the mean share of the gain of `oracle`
 over `fedavg` over the scenarios in which that gain is clear, its least value, the mean difference from `fedavg` in the
 other scenarios (percentage points, or RMSE), the mean adjusted Rand index, and the share of runs with the true number
 of clusters.

@@ -1,4 +1,4 @@
-"""Three workloads of the field against a plain per-client torch loop in the same run.
+"""Three published workloads compared with a plain per-client torch loop in the same run.
 
     python benchmarks/workloads.py            # all three; some minutes
     python benchmarks/workloads.py --part 20  # W1 on a twentieth of the clients instead of a tenth
@@ -35,11 +35,11 @@ THREADS = (1, 2)
 SQUARE = torch.randn(2048, 2048)
 
 Timed = tuple[float, int]
-"""Seconds, and the number of threads that was best."""
+"""Seconds, and the best number of threads."""
 
 
 def in_turns(*works: Callable[[], object], repeats: int) -> list[Timed]:
-    """The least time of each piece of work over thread counts and repetitions."""
+    """Return the lowest time of each piece of work over thread counts and repetitions."""
     best: list[Timed] = [(float("inf"), 0)] * len(works)
     for threads in THREADS:
         torch.set_num_threads(threads)
@@ -53,12 +53,12 @@ def in_turns(*works: Callable[[], object], repeats: int) -> list[Timed]:
 
 
 def product() -> object:
-    """The large product whose speed is the GEMM peak."""
+    """Return the large product whose speed is the GEMM peak."""
     return SQUARE @ SQUARE
 
 
 def gflops(product_time: Timed) -> float:
-    """GFLOP/s of `product`."""
+    """Return the GFLOP/s of `product`."""
     return 2 * len(SQUARE) ** 3 / product_time[0] / 1e9
 
 
@@ -77,7 +77,7 @@ def random_lines(clients: int, samples: int, dimension: int) -> FederatedDataset
 
 
 def one_round(plan: Plan, state: ServerState) -> Callable[[], object]:
-    """A round from the same state, again and again."""
+    """A round from the same state, repeated."""
 
     def work() -> object:
         with torch.no_grad():
@@ -87,7 +87,7 @@ def one_round(plan: Plan, state: ServerState) -> Callable[[], object]:
 
 
 def loop_ifca_mlp(plan: Plan, state: ServerState, steps: int, lr: float) -> Callable[[], object]:
-    """Client by client: losses of all models without gradients, then steps on the best one."""
+    """Return a loop over clients: losses of all models without gradients, then steps on the best one."""
     clients = _clients(plan)
     models = state.clusters.models()
 
@@ -116,7 +116,7 @@ def loop_ifca_mlp(plan: Plan, state: ServerState, steps: int, lr: float) -> Call
 
 
 def loop_ifca_linear(plan: Plan, state: ServerState) -> Callable[[], object]:
-    """Client by client: residuals of all models, the gradient of the best one."""
+    """Return a loop over clients: residuals of all models, and the gradient of the best one."""
     clients = _clients(plan)
     weights = state.clusters.params["weight"]
 
@@ -132,7 +132,7 @@ def loop_ifca_linear(plan: Plan, state: ServerState) -> Callable[[], object]:
 
 
 def loop_fedavg(plan: Plan, state: ServerState, asked: int, batch: int, lr: float) -> Callable[[], object]:
-    """Client by client: one epoch of mini-batches."""
+    """Return a loop over clients: one epoch of mini-batches."""
     clients = _clients(plan)[:asked]
     model = state.clusters.models()[0]
 
@@ -231,7 +231,7 @@ def third_workload() -> None:
 
 
 def memory() -> None:
-    """What a round of W1 takes on top of its data, by the peak resident size."""
+    """Measure the memory of a round of W1 in addition to its data, by the peak resident size."""
     plan = first_plan(4800, 50)
     state = initialize(plan).state
     data = plan.data.train.x.numpy().nbytes + plan.data.train.y.numpy().nbytes

@@ -1,4 +1,4 @@
-"""Points in groups of unknown number: a clusterpath, what is proved about it, and its picture.
+"""Points in an unknown number of groups: a clusterpath, its proof and its picture.
 
 python examples/convex_clustering.py
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.clustering import ConvexClustering, path_picture, recovery_interval
 
-# Sixty sensors with five readings each. There are four kinds; nobody says which is which, or that there are four.
+# Sixty sensors with five readings each. There are four kinds; neither the kinds nor their number is known.
 random = np.random.default_rng(0)
 kinds = random.uniform(-5, 5, (4, 5))
 kind = random.permutation(np.repeat(np.arange(4), 15))

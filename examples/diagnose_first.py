@@ -1,4 +1,4 @@
-"""Before training: do the clients differ, do they form groups, and is it worth telling them apart?
+"""Before training: do the clients differ, do they form groups, and are clusters worth it?
 
 python examples/diagnose_first.py
 """
@@ -20,7 +20,7 @@ diagnosis = coterie.diagnose(data)
 print(diagnosis)
 coterie.write_report(diagnosis, "diagnosis.html")
 
-# Follow the recommendation; the result remembers why. With groups that do not exist this would train one model.
+# Follow the recommendation; the result stores the reason. Without groups this would train one model.
 result = coterie.fit(data, "auto", rounds=20)
 print(result)
 print(result.diagnosis.recommendation.reason)

@@ -1,4 +1,4 @@
-"""A client that did not train: with hard clusters it gets one model, with mixtures its own share of each.
+"""A client that did not train: with hard clusters it gets one model, with mixtures a weight for each.
 
 python examples/new_client.py
 """
@@ -7,7 +7,7 @@ import numpy as np
 
 import coterie
 
-# Sixteen clinics see two kinds of patients, each in shares of its own. The same measurements mean opposite things.
+# Sixteen clinics see two kinds of patients, each in its own shares. The same measurements mean opposite things.
 random = np.random.default_rng(0)
 
 

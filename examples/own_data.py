@@ -1,4 +1,4 @@
-"""Your own data: clients as arrays, groups found, a newcomer placed, a report written.
+"""Your own data: clients as arrays, their groups, the group of a new client, and a report.
 
 python examples/own_data.py
 """
@@ -7,7 +7,7 @@ import numpy as np
 
 import coterie
 
-# Twelve clinics, two kinds of patients: the same measurements mean opposite things. Nobody knows which clinic is which.
+# Twelve clinics, two kinds of patients: the same measurements mean opposite things. The kind of each clinic is unknown.
 random = np.random.default_rng(0)
 effect = {"north": np.array([2.0, -1.0, 0.5]), "south": np.array([-2.0, 1.0, 0.5])}
 

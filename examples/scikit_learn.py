@@ -20,6 +20,6 @@ model = ClusteredRegressor(rounds=50).fit(X, sold, groups=store)
 print("clusters:", {cluster: [s for s, k in model.cluster_.items() if k == cluster] for cluster in (0, 1)})
 print(f"R^2 with one model {one.score(X, sold):.2f}, with clusters {model.score(X, sold, groups=store):.2f}")
 
-# A store that did not train is placed by a few labelled rows.
+# A few labelled rows assign a new store to a group.
 new = (np.array([[8, 0], [9, 0], [11, 0], [12, 0]]), [94, 97, 103, 106], ["new"] * 4)
 print("a new store sells", model.predict([[8, 1], [12, 1]], ["new", "new"], support=new).round(1))

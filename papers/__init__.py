@@ -5,16 +5,38 @@ Every folder lists its own in REPRODUCTIONS; `coterie reproduce` runs them and a
 
 from __future__ import annotations
 
-from coterie.experiments.reproduction import Reproduction
+from coterie.experiments.reproduction import Paper, Reproduction
+from coterie.methods import IFCA, ODCL, HCFLPlus, TwoPhase
 from papers import grouped_regression, hcfl, ifca, odcl, su_xu_yang
 
+PAPERS = (
+    Paper(
+        "ifca",
+        "IFCA",
+        f"{IFCA.citation}.",
+        ifca.REPRODUCTIONS,
+    ),
+    Paper(
+        "two-phase",
+        "Two phases",
+        f"{TwoPhase.citation}.",
+        su_xu_yang.REPRODUCTIONS,
+    ),
+    Paper(
+        "odcl",
+        "ODCL",
+        f"{ODCL.citation}.",
+        odcl.REPRODUCTIONS,
+    ),
+    Paper("hcfl", "HCFL", f"{HCFLPlus.citation}.", hcfl.REPRODUCTIONS),
+    Paper(
+        "grouped-regression",
+        "Clusters and mixed models",
+        "No paper: clustered models compared with a linear mixed model on two real data sets.",
+        (grouped_regression.REPRODUCTION,),
+    ),
+)
+
 REPRODUCTIONS: dict[str, Reproduction] = {
-    reproduction.name: reproduction
-    for reproduction in (
-        *ifca.REPRODUCTIONS,
-        *su_xu_yang.REPRODUCTIONS,
-        *odcl.REPRODUCTIONS,
-        *hcfl.REPRODUCTIONS,
-        grouped_regression.REPRODUCTION,
-    )
+    reproduction.name: reproduction for paper in PAPERS for reproduction in paper.reproductions
 }

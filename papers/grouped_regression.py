@@ -1,4 +1,4 @@
-"""Real grouped data: held-out error of clustered models beside what a statistician would fit.
+"""Real grouped data: held-out error of clustered models, compared with the usual statistical models.
 
 No paper: two data sets with a regression in every group and no known clusters. Every seed holds out another quarter of
 each client's rows. The figures are the root mean squared error of each client on its own held-out rows, averaged over
@@ -34,7 +34,7 @@ from coterie.training.result import Result
 
 DATA = ("school", "grunfeld")
 CLUSTERED: dict[str, dict[str, object]] = {"ifca": {"restarts": 5}, "two-phase": {"anchor_step": "paper"}}
-"""Methods that are given K clusters, with options of their own; one added here is in all cells, tables and claims."""
+"""Methods with a given K, and their options; a method added here is in all cells, tables and claims."""
 ONE_OR_ALL = ("fedavg", "local")
 CLUSTERS = (2, 3, 4)
 ROUNDS, QUICK_ROUNDS = 600, 40
@@ -48,7 +48,7 @@ FITS: dict[str, Callable[[FederatedDataset], npt.NDArray[np.float64]]] = {
 
 @dataclass(frozen=True)
 class Fit:
-    """A cell: one of the statistician's models."""
+    """A cell: one of the usual statistical models."""
 
     data: str
     model: str
@@ -63,20 +63,20 @@ class Fit:
         return 0
 
     def measure(self, folder: Path) -> Figures:
-        """Closed forms and one likelihood: nothing to go on with."""
+        """Fit from the start: closed forms and one likelihood need no checkpoint."""
         errors = FITS[self.model](scenario(self.data, seed=self.seed))
         return {"rmse": float(errors.mean()), "worst_tenth": worst_tenth(errors, higher_is_better=False)}
 
 
 def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
-    """The same figures of a run, how many of its clusters have members, and by how much its loss still fell."""
+    """Return the same figures of a run, its number of clusters with members, and the last decrease of its loss."""
     losses = [record["loss"] for record in result.records]
     fall = 100 * (losses[-len(losses) // 10] - losses[-1]) / losses[-1]
     return {**{name: result.metrics[name] for name in ("rmse", "worst_tenth", "clusters", "loss")}, "fall": fall}
 
 
 def _methods() -> list[tuple[str, str, dict[str, object]]]:
-    """(row, method, options of its own)."""
+    """Row, method and its options."""
     one: list[tuple[str, str, dict[str, object]]] = [(method, method, {}) for method in ONE_OR_ALL]
     several: list[tuple[str, str, dict[str, object]]] = [
         (f"{method} K={k}", method, {"clusters": k, **own}) for method, own in CLUSTERED.items() for k in CLUSTERS
@@ -85,7 +85,7 @@ def _methods() -> list[tuple[str, str, dict[str, object]]]:
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed, so that a run cut short has few seeds of everything."""
+    """Return the cells seed by seed, so that an interrupted run has few seeds of all rows."""
     options = {**OPTIONS, "rounds": QUICK_ROUNDS if quick else ROUNDS}
     made: list[Cell] = []
     for seed in range(seeds):
@@ -99,7 +99,7 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """One table a data set, the statistician's models first."""
+    """Return a table for each data set, the usual statistical models first."""
     return [_table(found, data) for data in DATA]
 
 
@@ -123,7 +123,7 @@ def _row(found: Found, data: str, row: str) -> list[str]:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """Who beats whom, by the mean over seeds of the mean over clients; the same held-out rows for all."""
+    """Compare the methods by the mean over seeds of the mean over clients; all have the same held-out rows."""
     made = []
     for data in DATA:
         for method in CLUSTERED:
@@ -133,13 +133,13 @@ def claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _best(found: Found, data: str, method: str) -> str:
-    """The row of the K with the least held-out error, which flatters the method: K is not chosen on other data."""
+    """Return the row of the K with the lowest held-out error; K is not chosen on other data, which flatters it."""
     rows = [f"{method} K={k}" for k in CLUSTERS]
     return min(rows, key=lambda row: float(np.mean(values_of(found, f"{data} {row}", "rmse") or [np.inf])))
 
 
 def _beats(found: Found, data: str, row: str, other: str, told: str) -> Claim:
-    """Judged by the seeds that both have."""
+    """Return the claim that one row is better, by the seeds that both have."""
     mine, theirs = (found.get(f"{data} {name}", {}) for name in (row, other))
     seeds = sorted(mine.keys() & theirs.keys())
     text = f"{data}: {told} has a smaller held-out error than {other}"
@@ -156,11 +156,11 @@ REPRODUCTION = Reproduction(
     "Held-out error of one model, one for each client, clusters, and a linear mixed model",
     "no paper; 139 London schools, and Grunfeld's 11 firms as statsmodels has them",
     "All models are linear with an intercept on standardised features. A quarter of each client's rows is held out, "
-    "others in every seed. `fedavg` with several local steps is not the pooled least-squares solution, `local` is "
-    "gradient descent on what `least squares alone` solves exactly. The mixed model has common slopes and a random "
-    "intercept for each client. Step sizes follow from the training rows; the number of rounds is "
-    "one at which training losses stand still. `its best K` is the K with the least error on the same held-out rows, "
-    "which flatters the method; all K are in the tables.",
+    "different ones in every seed. `fedavg` with several local steps is not the pooled least-squares solution; `local` "
+    "is gradient descent on the problem that `least squares alone` solves exactly. The mixed model has common slopes "
+    "and a random intercept for each client. Step sizes follow from the training rows; the number of rounds is large "
+    "enough for constant training losses. `its best K` is the K with the lowest error on the same held-out rows, which "
+    "flatters the method; all K are in the tables.",
     ("school",),
     cells,
     3,

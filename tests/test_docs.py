@@ -16,17 +16,17 @@ from mkdocs.config import load_config
 from coterie.cli.about import families, listed_methods
 from coterie.cli.main import cli
 from coterie.cli.reference import NOTE, generated_endings, generated_pages, page_name
-from coterie.experiments.page import page
+from coterie.experiments.page import pages
 from coterie.experiments.reproduce import RESULTS
 from coterie.training.measures import MEASURES
-from papers import REPRODUCTIONS
+from papers import PAPERS
 from website.links import rewritten
 from website.pictures import PICTURES, drawn
 from website.tutorials import cells_of, notebook, run_cells
 from website.tutorials import page as page_of_cells
 
 ROOT = Path(__file__).resolve().parent.parent
-ELSEWHERE = {"extending.md"}
+ELSEWHERE = {"extending.md", "extending-parts.md"}
 """Pages whose blocks tests/test_extending.py runs."""
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
@@ -51,7 +51,7 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.mark.filterwarnings("ignore:the group of")  # which a page is about
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
-    if page.name == "flower.md":
+    if page.name.startswith("flower"):
         pytest.importorskip("flwr", reason="the page is about coterie[flower]")
     monkeypatch.chdir(tmp_path)
     with patch.dict(MEASURES):  # a page may add some
@@ -87,8 +87,8 @@ def test_generated_pages_are_fresh():
         assert (ROOT / "docs" / path).read_text() == text, f"{path} is stale: run 'make docs'"
     for path, text in generated_endings().items():
         assert (ROOT / "docs" / path).read_text().endswith(text), f"{path} is stale: run 'make docs'"
-    written = page(REPRODUCTIONS.values(), RESULTS)
-    assert (ROOT / "docs" / "reproductions.md").read_text() == written, "run 'make reproductions'"
+    for name, text in pages(PAPERS, RESULTS, "reproductions.md").items():
+        assert (ROOT / "docs" / name).read_text() == text, "run 'make reproductions'"
 
 
 def test_every_generated_page_is_of_something_that_is_there():
@@ -98,6 +98,13 @@ def test_every_generated_page_is_of_something_that_is_there():
         path.relative_to(ROOT / "docs").as_posix() for each in folders for path in (ROOT / "docs" / each).glob("*.md")
     }
     assert found == {path for path in {**generated_pages(), **generated_endings()} if path.startswith(folders)}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_a_page_that_is_written_by_hand_is_short(path):
+    text = path.read_text()
+    words = re.findall(r"[A-Za-z][\w'-]*", text.partition("<!-- Written by")[0])
+    assert len(words) <= 1500, f"split docs/{path.name}: a page for users, and one for details or measurements"
 
 
 @pytest.mark.parametrize("kind", listed_methods(), ids=lambda kind: kind.name)

@@ -232,14 +232,16 @@ def test_the_example_runs(capsys):
     assert capsys.readouterr().out.strip() == "[8, 8, 8, 16, 16]"
 
 
-DOCUMENT = (ROOT / "docs" / "extending.md").read_text()
+DOCUMENTS = ("extending.md", "extending-parts.md")
 
 
-def test_the_code_in_the_document_runs(tmp_path, monkeypatch):
+def test_the_code_in_the_documents_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for place, block in enumerate(re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)):
-        with patch.dict(sys.modules):
-            exec(compile(block, f"extending.md, block {place}", "exec"), {"__name__": f"block_{place}"})
+    for name in DOCUMENTS:
+        text = (ROOT / "docs" / name).read_text()
+        for place, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)):
+            with patch.dict(sys.modules):
+                exec(compile(block, f"{name}, block {place}", "exec"), {"__name__": f"block_{place}"})
     assert {"soft-adam", "shrinking-ifca", "sign-sgd"} <= set(Method.members)
     for method in ("soft-adam", "shrinking-ifca", "sign-sgd"):
         for check in CHECKS.values():

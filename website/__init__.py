@@ -1,1 +1,1 @@
-"""What `make docs` needs beside the pages: see mkdocs.yml."""
+"""Parts of `make docs` other than the pages: see mkdocs.yml."""

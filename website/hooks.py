@@ -20,8 +20,8 @@ RUN = os.environ.get("COTERIE_DOCS_RUN", "true") == "true"
 """Whether the tutorials are run."""
 
 
-MEASUREMENTS = ("scoreboard.md", "defaults.md")
-"""Pages that commands write, after long runs; a checkout may be without them."""
+SCOREBOARD = "scoreboard.md"
+"""The page that `coterie scoreboard` writes after a long run; a checkout may be without it."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -31,11 +31,17 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for kind, title in GROUPS.items():
         methods.append({title: [f"methods/{page_name(each)}" for each in listed_methods() if each.groups.kind == kind]})
     _replace(config.nav, "Methods", methods)
-    _replace(config.nav, "Benchmarks", ["benchmarks.md", *(each for each in MEASUREMENTS if (docs / each).is_file())])
+    if (docs / SCOREBOARD).is_file():
+        _section(config.nav, "Benchmarks").append(SCOREBOARD)
     for title, folder in {"API": "reference/api", "Command line": "reference/cli"}.items():
         pages = sorted(path.relative_to(docs).as_posix() for path in (docs / folder).glob("*.md"))
         _replace(config.nav, title, sorted(pages, key=lambda name: not name.endswith("index.md")))
     return config
+
+
+def _section(items: list[Any] | None, title: str) -> list[Any]:
+    """Return the pages of a section at the top of the navigation."""
+    return next(each[title] for each in items or () if isinstance(each, dict) and title in each)
 
 
 def _replace(items: list[Any] | None, title: str, pages: list[Any]) -> None:
@@ -49,7 +55,7 @@ def _replace(items: list[Any] | None, title: str, pages: list[Any]) -> None:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add documents beside docs, tutorials with what their cells print, and source files that pages name."""
+    """Add documents outside docs, tutorials with the output of their cells, and source files that pages name."""
     made: dict[str, str] = {
         page: (ROOT / document).read_text() for document, page in DOCUMENTS.items() if page != "index.md"
     }

@@ -15,7 +15,7 @@ DOCUMENTS = {
     "CODE_OF_CONDUCT.md": "code-of-conduct.md",
     "README.md": "index.md",
 }
-"""Documents beside docs and their pages."""
+"""Documents outside docs and their pages."""
 
 LINK = re.compile(r"(\]\(\s*)([^)\s#]+)(#[^)\s]*)?(\s*\))")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".jsonl": "json"}

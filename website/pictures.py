@@ -99,13 +99,13 @@ GROUPS = (0, 1, 0, 0, 1, 1, 0, 1)
 
 
 def local(picture: Picture) -> None:
-    """Every client has a model of its own."""
+    """Every client has its own model."""
     for at, group in zip(_row(8, 190), GROUPS, strict=True):
         picture.model((at[0], 95), "model", COLOURS[group], width=58)
         picture.line((at[0], 115), (at[0], 176), COLOURS[group], arrow=True)
         picture.client(at, COLOURS[group])
     picture.text((WIDTH / 2, 30), "no server: every client trains alone")
-    picture.caption("clients; the colour is the group, which nobody knows", 232)
+    picture.caption("clients; the colour is the group, which is unknown", 232)
 
 
 def one_model(picture: Picture) -> None:
@@ -136,13 +136,13 @@ def hard(picture: Picture) -> None:
         picture.client(at, COLOURS[group])
     picture.text(
         (WIDTH / 2, 232),
-        "every client compares all models, joins the best one and improves it, in every round",
+        "in every round, each client evaluates all models, joins the best one and trains it",
         size=12,
     )
 
 
 def nearest(picture: Picture) -> None:
-    """Clients train models of their own; each joins the nearest centre."""
+    """Clients train their own models; each joins the nearest centre."""
     picture.text((WIDTH / 2, 20), "space of parameters")
     for index, centre in enumerate([(210.0, 125.0), (430.0, 125.0)]):
         picture.circle(centre, 78, COLOURS[index])
@@ -154,7 +154,7 @@ def nearest(picture: Picture) -> None:
         picture.model(centre, "centre", COLOURS[index], 62, 24)
     picture.text(
         (WIDTH / 2, 232),
-        "every client's own model joins the nearest centre; a centre is the mean of its members",
+        "each client joins the centre nearest to its own model; a centre is the mean of its members",
         size=12,
     )
 
@@ -170,7 +170,7 @@ def soft(picture: Picture) -> None:
 
 
 def split(picture: Picture) -> None:
-    """One cluster is cut in two, and one of these again."""
+    """One cluster is split in two, and one of these again."""
     picture.model((90, 120), "all", INK, 70)
     for x, y, colour, name in ((300, 65, COLOURS[0], "A"), (300, 175, COLOURS[1], "B")):
         picture.line((126, 120), (x - 48, y), GREY, 2, arrow=True)
@@ -183,11 +183,11 @@ def split(picture: Picture) -> None:
     picture.text((205, 60), "test", size=12)
     picture.text((440, 118), "test", size=12)
     picture.text((WIDTH / 2, 20), "rounds of training, from left to right")
-    picture.text((190, 238), "a cluster is cut where that lowers the held-out loss", size=12)
+    picture.text((190, 238), "a cluster is split if that lowers the held-out loss", size=12)
 
 
 def grow(picture: Picture) -> None:
-    """One body with heads that come and go."""
+    """A shared body with heads that are added and removed."""
     picture.model((130, 125), "shared body", INK, 130, 90)
     for y, colour, name in ((60, COLOURS[0], "head 1"), (125, COLOURS[1], "head 2"), (190, COLOURS[2], "head 3")):
         picture.line((196, 125), (300, y), GREY, 2, arrow=True)
@@ -196,8 +196,8 @@ def grow(picture: Picture) -> None:
         for step in range(3):
             picture.mixture((470 + 50 * step, y + (step - 1) * 5), share, 11)
         picture.line((398, y), (450, y), COLOURS[index], 1.5, arrow=True)
-    picture.text((WIDTH / 2, 20), "the number of clusters grows by splits and shrinks by removals")
-    picture.caption("clients are mixtures of the clusters; whole models or heads on one body", 238)
+    picture.text((WIDTH / 2, 20), "the number of clusters grows by splits and shrinks by merges and removals")
+    picture.caption("clients are mixtures of the clusters; whole models, or heads on a shared body", 238)
 
 
 def _cloud(picture: Picture, centre: Point, colour: str, turn: float) -> None:
@@ -228,7 +228,7 @@ def one_shot(picture: Picture) -> None:
 
 
 def unite(picture: Picture) -> None:
-    """Clients that change a frozen model alike unite, whenever they come."""
+    """Clients that change a frozen model in similar directions are grouped as they arrive."""
     for index, (y, colour) in enumerate(((70, COLOURS[0]), (125, COLOURS[1]), (180, COLOURS[2]))):
         for step in range(4):
             at = (70 + 75 * step, y + (8 if step % 2 else -8))
@@ -239,9 +239,9 @@ def unite(picture: Picture) -> None:
         picture.model((450, y), f"model {index + 1}", colour)
         picture.line((498, y), (548, 125), GREY, 1.5)
     picture.model((590, 125), "all", INK, 70)
-    picture.text((180, 20), "similar clients unite as they arrive")
-    picture.text((490, 20), "models stay near one that all train")
-    picture.caption("similar: they would change one frozen model in the same direction", 240)
+    picture.text((180, 20), "similar clients are grouped as they arrive")
+    picture.text((490, 20), "models stay near a common model")
+    picture.caption("similar clients change a frozen model in the same direction", 240)
 
 
 def anchors(picture: Picture) -> None:
@@ -275,7 +275,7 @@ def subspace(picture: Picture) -> None:
         picture.client((602, y), colour)
     picture.text((WIDTH / 2, 20), "one subspace for all clients, a head for each cluster")
     picture.text(
-        (WIDTH / 2, 240), "heads are solved in closed form; the subspace takes a gradient step and a QR", size=12
+        (WIDTH / 2, 240), "heads are computed in closed form; the subspace takes a gradient step, then QR", size=12
     )
 
 
@@ -302,7 +302,7 @@ def known(picture: Picture) -> None:
             at = (model[0] - 75 + 50 * step, 185.0)
             picture.line(at, (model[0], 85), COLOURS[index], 2, arrow=True)
             picture.client(at, COLOURS[index])
-    picture.caption("what clustering could reach at best", 232)
+    picture.caption("the best possible result of clustering", 232)
 
 
 def tiers(picture: Picture) -> None:
@@ -317,15 +317,15 @@ def tiers(picture: Picture) -> None:
 
 
 def overview(picture: Picture) -> None:
-    """Clients, a server with a model for each group, and what comes out."""
+    """Clients, a server with a model for each group, and the result."""
     models = _two_models(picture, "server: models, no data")
     for at, group in zip(_row(8, 185), GROUPS, strict=True):
         picture.line(at, (models[group][0], 85), COLOURS[group], 2, arrow=True)
         picture.client(at, COLOURS[group], 11)
-    picture.caption("clients keep their data; models and a few numbers travel", 218)
+    picture.caption("clients keep their data; models and a few numbers are exchanged", 218)
     picture.text(
         (WIDTH / 2, 238),
-        "found: which clients belong together, how certain that is, and a model for each group",
+        "result: the groups, the certainty of each assignment, and a model for each group",
         size=12,
     )
 

@@ -48,7 +48,7 @@ def cells_of(script: str) -> list[Cell]:
 
 
 def run_cells(cells: list[Cell]) -> None:
-    """Run the code cells one after the other in one namespace, and keep what comes out.
+    """Run the code cells one after the other in one namespace, and keep their output.
 
     A line that starts with `!` is a command of the shell.
     """
@@ -138,7 +138,7 @@ def notebook(cells: list[Cell]) -> str:
 
 
 def page_and_notebook(script: Path, run: bool) -> tuple[str, str]:
-    """Return a tutorial as Markdown and as a notebook, with what comes out of its cells if they are run.
+    """Return a tutorial as Markdown and as a notebook, with the output of its cells if they are run.
 
     The cells run in a process and a folder of their own.
     """

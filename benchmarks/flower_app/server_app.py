@@ -1,4 +1,4 @@
-"""Turn by turn the same exchange, by bare messages and by Coterie: seconds and bytes of each."""
+"""The same exchange alternately by plain messages and by Coterie: seconds and bytes of each."""
 
 import json
 import os
@@ -23,13 +23,13 @@ from coterie.training.planning import prepare
 
 DEADLINE = 300.0
 REST = 1.0
-"""Seconds between two exchanges, in which the processes of the first end."""
+"""Seconds between two exchanges, during which the processes of the first one end."""
 
 app = ServerApp()
 
 
 class Seen(Grid):
-    """The grid, with all messages kept that go through it."""
+    """A grid that stores all messages."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -74,7 +74,7 @@ class Seen(Grid):
 
 
 def processor_seconds(sessions: set[int]) -> float:
-    """Of all processes that belong to these sessions or did so, as Linux counts them."""
+    """Return the processor time of all present and past processes of these sessions, as Linux counts it."""
     total = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -121,7 +121,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def bare(grid: Grid, models: Params) -> Params:
-    """The sums of the changes of each model {name: (K, ...)}, by messages as one would write them."""
+    """Return the sums of the changes of each model {name: (K, ...)}, by plain messages."""
     arrays = ArrayRecord({name: Array(p.numpy()) for name, p in models.items()})
     content = RecordDict({"arrays": arrays, "config": ConfigRecord({"lr": LR})})
     messages = [Message(content, node, "train.bare", ttl=DEADLINE) for node in grid.get_node_ids()]

@@ -1,4 +1,4 @@
-"""What both kinds of exchange have in common: samples, network, settings. Imports nothing but torch and numpy."""
+"""Common parts of both kinds of exchange: samples, network, settings. Imports nothing but torch and numpy."""
 
 import json
 import os
@@ -17,7 +17,7 @@ Params = dict[str, torch.Tensor]
 
 
 def samples(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n, d) and (n,) of the client with this number; every class occurs."""
+    """Return features (n, d) and labels (n,) of the client with this number; every class occurs."""
     random = np.random.default_rng(number)
     return random.standard_normal((SAMPLES, FEATURES), dtype=np.float32), np.arange(SAMPLES) % CLASSES
 
@@ -28,7 +28,7 @@ def loss_of(theta: Params, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def local_round(models: Params, number: int) -> tuple[int, float, Params]:
-    """IFCA's local round by plain torch: the best of the models {name: (K, ...)}, its loss, and one step's change."""
+    """IFCA's local round in plain torch: the best of the models {name: (K, ...)}, its loss, and one step's change."""
     x, y = map(torch.from_numpy, samples(number))
     with torch.no_grad():
         losses = [loss_of({n: p[k] for n, p in models.items()}, x, y) for k in range(CLUSTERS)]
@@ -41,7 +41,7 @@ def local_round(models: Params, number: int) -> tuple[int, float, Params]:
 
 @contextmanager
 def noted(kind: str, folder: str) -> Iterator[None]:
-    """Write down the processor seconds of this process before and after the work on a message."""
+    """Log the processor seconds of this process before and after the work on a message."""
     begun = time.process_time()
     yield
     with open(f"{folder}/{kind}-{os.getpid()}.json", "w") as file:

@@ -19,7 +19,7 @@ from coterie.experiments.reproduction import Cell, Found, Table
 
 
 class Board:
-    """What the command needs of the scoreboard (`coterie.experiments.scoreboard.Scoreboard`)."""
+    """Interface of the scoreboard for the command (`coterie.experiments.scoreboard.Scoreboard`)."""
 
     results = Path(__file__).parent / "results.jsonl"
 

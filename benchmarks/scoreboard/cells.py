@@ -101,7 +101,7 @@ def measured(entry: Entry, scenario: Scenario, drawn: Drawn, seed: int) -> Figur
 
 
 def _newcomers(result: Result, drawn: Drawn, unit: str) -> float | None:
-    """Return the score of all newcomers' samples; None if the method cannot serve somebody new."""
+    """Return the score of all newcomers' samples; None if the method cannot serve new clients."""
     right: list[Any] = []
     try:
         for newcomer in drawn.newcomers:

@@ -1,4 +1,4 @@
-"""What a scenario draws: clients that train, and newcomers that do not."""
+"""Data of a scenario: clients that train, and new clients that do not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Drawn:
 
     @property
     def groups(self) -> int | None:
-        """The true number of groups, None if nobody knows it."""
+        """The true number of groups, None if it is unknown."""
         return None if self.data.truth is None else int(self.data.truth.max()) + 1
 
 

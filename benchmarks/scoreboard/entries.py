@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Knows(Enum):
-    """What a method is told or finds about the number of clusters."""
+    """How a method gets its number of clusters."""
 
     ONE = "one model, or one for each client"
     FINDS = "finds K"
@@ -86,4 +86,4 @@ ENTRIES = {
     )
 }
 LEFT_OUT = frozenset({"tiered"})
-"""Registered methods that are no methods of their own: a mix needs to be told its parts."""
+"""Registered methods without an entry: a combination of tiers has no default parts."""

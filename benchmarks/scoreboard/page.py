@@ -24,18 +24,18 @@ READING = """## How to read it
 
 - Nothing is set but the seed, the learner `mlp` for images (`representation` for `linear-heads` and
   `linear-heads-found`), and the true number of clusters for methods that need one (*given*; 2 where all clients are
-  alike). Where nobody knows the groups these methods take their default. *Finds* means that a method looks for K
-  itself, *truth* that it knows the group of every client: such rows are yardsticks and have no rank. `auto` diagnoses
+  alike). Where the groups are unknown these methods use their default. *Finds* means that a method finds K
+  itself, *truth* that it knows the group of every client: such rows are baselines and have no rank. `auto` diagnoses
   the clients and follows the recommendation. `ifca-auto` is `ifca` with `clusters=auto`, for drawn clients only, since
   its trial runs take long.
 - *Rank*: methods are ranked in each scenario by the mean over seeds of the accuracy, or RMSE, of the clients that
-  train; equal ones share a rank, and one that diverges comes last. The mean is over the scenarios in which a
+  train; equal methods share a rank, and a method that diverges is last. The mean is over the scenarios in which a
   method can be used (*cases*), so compare it only among methods with about as many.
-- *Gain*: how much of the way from `fedavg` (0 %) to `oracle` (100 %) a method goes, in the mean over the
+- *Gain*: share of the difference between `fedavg` (0 %) and `oracle` (100 %) that a method gains, in the mean over the
   scenarios where the oracle gains at least two points of accuracy or 5 % of the RMSE. A scenario counts at least
-  -100 %. *95 %*: in how many of these scenarios a method goes 95 % of the way.
+  -100 %. *95 %*: number of these scenarios in which a method gains at least 95 %.
 - *New*: the same for clients that did not train, every fifth one. A newcomer shows ten labelled samples
-  (`result.predict(x, support=...)`) and is scored on others. A dash: the method cannot serve somebody new.
+  (`result.predict(x, support=...)`) and is scored on others. A dash: the method cannot serve new clients.
 - *K error*: mean of |K - true K| where there are groups. *Split*: runs with more than one cluster on clients
   that are all alike, of all such runs.
 - *CPU s* (processor seconds of a run) and *MB* (sent and received by all clients) are means over all runs.

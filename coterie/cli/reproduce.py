@@ -12,8 +12,8 @@ from coterie.cli.show import claims as show_claims
 from coterie.cli.show import plain_table
 from coterie.cli.terminal import Terminal, on_one_line
 from coterie.experiments.compare import MOST_SEEDS
-from coterie.experiments.page import page
-from coterie.experiments.reproduce import RESULTS, find_reproduction, reproduce, reproductions
+from coterie.experiments.page import pages
+from coterie.experiments.reproduce import RESULTS, find_reproduction, papers, reproduce, reproductions
 from coterie.experiments.results import read
 from coterie.training.runs.outputs import check_output, write_output
 
@@ -47,7 +47,10 @@ err = Terminal(stderr=True)
     help="File to which finished cells are added.",
 )
 @click.option(
-    "--page", "page_file", type=click.Path(path_type=Path), help="Write all results so far as a Markdown page."
+    "--page",
+    "page_file",
+    type=click.Path(path_type=Path),
+    help="Markdown file for a summary of the results so far; a page for each paper is written next to it.",
 )
 def reproduce_command(
     name: str | None,
@@ -76,7 +79,8 @@ def reproduce_command(
     elif page_file is None:
         _list(results)
     if page_file is not None:
-        write_output(page_file, page(reproductions().values(), results))
+        for file_name, text in pages(papers(), results, page_file.name).items():
+            write_output(page_file.with_name(file_name), text)
         out.print(f"page    {on_one_line(page_file)}", soft_wrap=True)
 
 

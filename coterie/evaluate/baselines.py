@@ -1,4 +1,4 @@
-"""Whether clusters are worth it: their held-out error beside that of models that one would use otherwise.
+"""Whether clusters are worth it: their held-out error compared with that of the usual alternatives.
 
 Clients return one row each: sums of losses on their held-out samples under every candidate. Nothing has a sample axis.
 The pooled AUC is computed from counts of binned log-odds, which are added over clients.
@@ -122,7 +122,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Baselines:
-    """The held-out figures of a run's models beside those of the alternatives."""
+    """The held-out figures of a run's models and of the alternatives."""
 
     classification: bool
     clustered: bool

@@ -1,40 +1,114 @@
-"""The page docs/reproductions.md with the tables and claims of all reproductions."""
+"""Tables and verdicts as Markdown: docs/reproductions.md with a summary, and a page for each paper."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.experiments.reproduction import Claim, Reproduction, Table
+from coterie.experiments.reproduction import Claim, Paper, Reproduction, Table
 from coterie.experiments.results import read
 
 NOTE = "<!-- Written by `make reproductions` from papers/reproductions.jsonl; do not edit. -->\n"
 VERDICTS = {True: "holds", False: "does not hold", None: "not run"}
-SUMMARY = "How many of the claims of each figure or table hold; the sections below give the evidence for each."
+INTRODUCTION = """\
+Figures and tables of papers, run again with Coterie. The pages state for each claim whether it
+holds here. Claims are statements of the paper, and figures that independent prototypes of its experiments gave.
+
+```sh
+coterie reproduce                        # list all reproductions
+coterie reproduce ifca-figure3 --quick   # a small version, a minute or two; nothing is stored
+coterie reproduce ifca-figure3           # run the missing cells and add them to papers/reproductions.jsonl
+```
+
+The result of a figure or table is *holds* if all tested claims hold, *fails* if none does, and *depends* otherwise: the
+page of the paper shows on what. `make reproductions` writes these pages.
+"""
+READING = "The tables compare the paper's figures with Coterie's. In parentheses: the number of seeds."
 
 
-def page(reproductions: Iterable[Reproduction], results: Path) -> str:
-    """Return docs/reproductions.md: all reproductions with their results so far."""
-    parts = [
-        NOTE,
-        "# Reproductions\n",
-        "Results of the papers next to those of their reproductions. `coterie reproduce NAME` runs the cells that are "
-        "not in `papers/reproductions.jsonl` yet, and adds them; `coterie reproduce NAME --quick` runs a small version "
-        "in one or two minutes; `make reproductions` writes this page. Numbers of seeds are in brackets.\n",
+@dataclass(frozen=True)
+class Judged:
+    """A reproduction with the results so far."""
+
+    reproduction: Reproduction
+    tables: Sequence[Table]
+    claims: Sequence[Claim]
+
+    def count(self, verdict: bool | None) -> int:
+        return sum(claim.holds is verdict for claim in self.claims)
+
+    @property
+    def result(self) -> str:
+        """`holds`, `depends` or `fails`, by the claims that were tested; `not run` without any."""
+        holding, failing = self.count(True), self.count(False)
+        if not holding and not failing:
+            return "not run"
+        return "depends" if holding and failing else "holds" if holding else "fails"
+
+
+def pages(papers: Iterable[Paper], results: Path, summary: str) -> dict[str, str]:
+    """Return the text of each page by its file name.
+
+    Args:
+        papers: The papers with their reproductions.
+        results: File of the finished cells.
+        summary: File name of the summary. The page of a paper is called, for example, `reproductions-ifca.md`.
+    """
+    name = Path(summary)
+    parts, texts = [NOTE, "# Reproductions\n", INTRODUCTION], dict[str, str]()
+    for paper in papers:
+        found, page = [_judged(each, results) for each in paper.reproductions], f"{name.stem}-{paper.name}{name.suffix}"
+        parts += [f"## {paper.title}\n", f"{paper.citation} {_score(found)} [Tables and evidence]({page}).\n"]
+        parts.append(_summary(found, page))
+        texts[page] = _page_of(paper, found, summary)
+    return {summary: "\n".join(parts)} | texts
+
+
+def _judged(reproduction: Reproduction, results: Path) -> Judged:
+    found = read(results, reproduction.kept_as)
+    return Judged(reproduction, reproduction.tables(found, False), reproduction.claims(found, False))
+
+
+def _page_of(paper: Paper, found: Sequence[Judged], summary: str) -> str:
+    parts = [NOTE, f"# Reproduction: {paper.title}\n", f"{paper.citation} {_score(found)}\n"]
+    parts.append(f"{READING} [All papers]({summary}).\n")
+    parts.append(_summary(found, ""))
+    failing = [
+        f"- {claim.text} ([{each.reproduction.name}](#{each.reproduction.name}))"
+        for each in found
+        for claim in each.claims
+        if claim.holds is False
     ]
-    sections, rows = list[str](), list[list[str]]()
-    for reproduction in reproductions:
-        found = read(results, reproduction.kept_as)
-        claims = reproduction.claims(found, False)
-        sections.append(f"## {reproduction.name}\n")
-        sections.append(f"{reproduction.title} ({reproduction.paper}). {reproduction.notes}\n")
-        sections.append(f"```sh\ncoterie reproduce {reproduction.name}\n```\n")
-        sections += [_markdown(table) for table in reproduction.tables(found, False)]
-        sections.append(_verdicts(claims))
-        counts = [str(sum(claim.holds is verdict for claim in claims)) for verdict in VERDICTS]
-        rows.append([f"[{reproduction.name}](#{reproduction.name})", reproduction.paper, *counts])
-    parts.append(_markdown(Table(SUMMARY, ["reproduction", "paper", *VERDICTS.values()], rows)))
-    return "\n".join([*parts, *sections])
+    if failing:
+        parts += ["## Claims that do not hold\n", "\n".join(failing) + "\n"]
+    for each in found:
+        reproduction = each.reproduction
+        parts.append(f"## {reproduction.name}\n")
+        parts.append(f"{reproduction.title} ({reproduction.paper}). {reproduction.notes}\n")
+        parts.append(f"```sh\ncoterie reproduce {reproduction.name}\n```\n")
+        parts += [_markdown(table) for table in each.tables]
+        parts.append(_verdicts(each.claims))
+    return "\n".join(parts)
+
+
+def _score(found: Sequence[Judged]) -> str:
+    holding, failing, not_run = (sum(each.count(verdict) for each in found) for verdict in VERDICTS)
+    return f"{holding} of {holding + failing} tested claims hold{f'; {not_run} were not tested' if not_run else ''}."
+
+
+def _summary(found: Iterable[Judged], page: str) -> str:
+    rows = [
+        [
+            f"[{each.reproduction.name}]({page}#{each.reproduction.name})",
+            each.reproduction.paper,
+            each.result,
+            *(str(each.count(verdict)) for verdict in VERDICTS),
+        ]
+        for each in found
+    ]
+    header = ["reproduction", "figure or table", "result", *(f"{verdict} (claims)" for verdict in VERDICTS.values())]
+    return "\n".join([_row(header), _row(["---"] * len(header)), *map(_row, rows), ""])
 
 
 def _markdown(table: Table) -> str:

@@ -11,7 +11,7 @@ from coterie.errors import unknown_name
 from coterie.experiments.checkout import CHECKOUT, import_from_checkout
 from coterie.experiments.processes import leave_if_importing_main
 from coterie.experiments.reproducing import OnCell, OnProgress, open_cells, run_cells
-from coterie.experiments.reproduction import Cell, Claim, Reproduction, Table
+from coterie.experiments.reproduction import Cell, Claim, Paper, Reproduction, Table
 from coterie.experiments.results import read
 
 FOLDER = "papers"
@@ -26,6 +26,16 @@ def reproductions() -> Mapping[str, Reproduction]:
         ConfigError: if the package does not run from a checkout of the repository.
     """
     found: Mapping[str, Reproduction] = import_from_checkout(FOLDER, "the reproductions are").REPRODUCTIONS
+    return found
+
+
+def papers() -> Sequence[Paper]:
+    """Return all papers with their reproductions.
+
+    Raises:
+        ConfigError: if the package does not run from a checkout of the repository.
+    """
+    found: Sequence[Paper] = import_from_checkout(FOLDER, "the reproductions are").PAPERS
     return found
 
 

@@ -161,6 +161,18 @@ class Reproduction:
         return self.family or self.name
 
 
+@dataclass(frozen=True)
+class Paper:
+    """A paper and the reproductions of its figures and tables."""
+
+    name: str
+    """Name of its page."""
+    title: str
+    citation: str
+    """Authors, title and year, as a sentence."""
+    reproductions: tuple[Reproduction, ...]
+
+
 NOT_RUN = "not run"
 
 

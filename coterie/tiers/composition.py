@@ -26,12 +26,12 @@ ONLY_SUMMED = (
     "the change of the models it trained and its training loss; only sums over clients are used, so secure aggregation "
     "could hide them"
 )
-"""What the server sees of a client's training if it only adds updates."""
+"""Information about a client's training that the server sees if it only adds updates."""
 SENT_SEPARATELY = (
     "its training loss, and its update of the parameters that all clusters share, both of which are only summed; its "
     "own update or model is sent separately (below), which secure aggregation could not hide"
 )
-"""What the server sees of a client's training if every client's update or model is sent separately."""
+"""Information about a client's training that the server sees if every client's update or model is sent separately."""
 
 
 @dataclass(frozen=True, kw_only=True)

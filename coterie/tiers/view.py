@@ -1,4 +1,4 @@
-"""What the server knows after a round; the members of tier 3 decide from it."""
+"""Knowledge of the server after a round; the members of tier 3 decide from it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class View:
-    """What the server knows after a round; the members of tier 3 decide about the clusters from it."""
+    """Knowledge of the server after a round; the members of tier 3 decide about the clusters from it."""
 
     state: ServerState
     """The state with the models after averaging; it has one restart."""

@@ -104,7 +104,7 @@ class Result:
     diagnosis: Diagnosis | None = field(default=None, repr=False)
     """The diagnosis that chose the method, with method="auto"."""
     column_notes: tuple[ColumnNote, ...] = ()
-    """What was done with each column of the run's table; empty for other data."""
+    """Use of each column of the run's table; empty for other data."""
     diagnostics: Diagnostics | None = field(default=None, repr=False, compare=False)
     """Source of diagnostics while the run is in memory; a run folder stores their values instead."""
 
@@ -337,8 +337,7 @@ class Result:
 
         Args:
             x: Samples (n, ...) as an array; for a run of a table its raw rows, as a DataFrame, an Arrow table, a dict
-            of
-                columns or a path. The encoding and scaling of the run are applied to them.
+                of columns or a path. The encoding and scaling of the run are applied to them.
             client: Id of a client that trained. Its cluster's model predicts, or its mixture of all models, or its
                 personal model.
             cluster: Number of the cluster whose model predicts.

@@ -7,8 +7,8 @@
 # %% [markdown]
 # ## The clients
 #
-# Twenty-four clients with images of digits; in each client all images are turned by 0, 90, 180 or 270 degrees. Your own
-# data comes in with `coterie.from_arrays`, `from_torch` or `from_hf`.
+# Twenty-four clients with images of digits; all images of a client are rotated by 0, 90, 180 or 270 degrees. Load your own
+# data with `coterie.from_arrays`, `from_torch` or `from_hf`.
 
 # %%
 import coterie
@@ -37,8 +37,8 @@ def network():
 # %% [markdown]
 # ## The comparison
 #
-# Methods are names or typed values. A mapping gives each variant a label. Options that are given to `compare` go to every
-# method that takes them.
+# Methods are names or typed values. A mapping gives each variant a label. Options of `compare` go to every
+# method that has them.
 
 # %%
 from coterie.methods import IFCA, FedAvg, Local, Oracle, RandomInit
@@ -64,7 +64,7 @@ columns = ["method", "mean", "low", "high", "t_p_value", "better"]
 print(comparison.differences(against="fedavg").to_frame()[columns].round(3).to_string())
 
 # %% [markdown]
-# ## Take the results with you
+# ## Export the results
 #
 # The folder holds every run and a report. `to_csv` and `to_latex` write the table; `figure` draws it (extra `plots`).
 

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Convex clustering by itself
 #
-# `ConvexClustering` clusters points without being told how many clusters there are, and proves its answer. It is an
-# estimator in the manner of scikit-learn, and needs no federation.
+# `ConvexClustering` clusters points without a given number of clusters, and proves its answer. It is a scikit-learn
+# estimator and needs no federation.
 
 # %% [markdown]
 # ## Points
 #
-# Sixty sensors with five readings each, of four kinds. The estimator is told neither the kinds nor their number.
+# Sixty sensors with five readings each, of four kinds. The estimator knows neither the kinds nor their number.
 
 # %%
 import numpy as np
@@ -21,8 +21,8 @@ readings = kinds[kind] + 0.15 * random.standard_normal((60, 5))
 # ## The path
 #
 # Convex clustering minimises 1/2 sum |u_i - a_i|^2 + lambda sum |u_i - u_j|: every point a_i has a u_i near it, and
-# lambda pulls the u together. Points with the same u are a cluster. With lambda = 0 every point is alone; for a large
-# lambda all are one cluster. `fit` follows the path between the two and chooses one of its clusterings.
+# lambda pulls the u together. Points with the same u are a cluster. With lambda = 0 every point is a cluster; for a large
+# lambda all points are one cluster. `fit` follows the path between the two and chooses one of its clusterings.
 
 # %%
 from coterie.clustering import ConvexClustering
@@ -56,8 +56,8 @@ Drawing(path_picture(path))
 # %% [markdown]
 # ## The proof
 #
-# Solvers stop near the optimum, and then it is a matter of a tolerance whether two nearly equal u are one cluster. Here it
-# is proved: every pair is shown to be fused or to be distinct.
+# Usual solvers stop near the optimum, and a tolerance decides whether two nearly equal u are one cluster. Here every pair
+# is proved to be fused or to be distinct.
 
 # %%
 print("proved:", path.certified_, "at lambda =", round(path.proved_lam_, 4))
@@ -80,7 +80,7 @@ print(f"condition holds for lambda from {lower:.4f} to {upper:.4f}" if lower < u
 # %% [markdown]
 # ## In a federation
 #
-# The method [`odcl`](../methods/odcl.md) clusters the clients' own solutions this way: one round, no number of clusters,
+# The method [`odcl`](../methods/odcl.md) clusters the clients' own solutions in this way: one round, no number of clusters,
 # and a proof of the partition.
 #
 # ```sh

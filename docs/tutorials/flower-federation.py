@@ -1,15 +1,15 @@
 # %% [markdown]
 # # From simulation to a real federation with Flower
 #
-# A method that runs in simulation runs unchanged on clients that live on other machines, through
-# [Flower](https://flower.ai). This tutorial first simulates, then makes a Flower app, and runs it as a whole
+# A method that runs in simulation runs unchanged on clients on other machines, through
+# [Flower](https://flower.ai). This tutorial first simulates, then creates a Flower app, and runs it as a complete
 # federation on this machine: a server, two nodes with their own processes, TLS, and a key for every node.
 # It needs `pip install 'coterie[flower]'`.
 
 # %% [markdown]
 # ## In simulation
 #
-# Sixteen clients with images of digits, turned by 0, 90, 180 or 270 degrees. The method finds the groups in one exchange
+# Sixteen clients with images of digits, rotated by 0, 90, 180 or 270 degrees. The method finds the groups in one exchange
 # and then trains a model for each.
 
 # %%
@@ -23,7 +23,7 @@ print(simulated)
 # ## The app
 #
 # `coterie flower init` writes a small app of three files. Only `client_app.py` needs to be edited: its function `load`
-# returns the data of the clients that live at a node. As it is, it deals out the digits.
+# returns the data of the clients of a node. As written, it distributes the digits.
 
 # %%
 !coterie flower init myfed
@@ -36,8 +36,8 @@ print(Path("myfed/client_app.py").read_text())
 # %% [markdown]
 # ## The federation
 #
-# `coterie flower up` checks every setting first, then starts everything on this machine, shows the rounds, and ends what
-# it has started. The settings of the run are in `pyproject.toml`; they are those of the simulation above, but for the
+# `coterie flower up` checks every setting first, then starts everything on this machine, shows the rounds, and ends
+# all processes that it started. The settings of the run are in `pyproject.toml`; they are those of the simulation above, except for the
 # number of rounds, which `--set` changes here.
 
 # %%
@@ -62,5 +62,5 @@ differences = [
 print(f"largest difference of a parameter: {max(differences):.1e}")
 
 # %% [markdown]
-# Next: [A federation in the field](../flower-deployment.md) has the commands for several machines, with a warning that
-# you should read first; [What can go wrong](../flower-faults.md) with real processes.
+# Next: [Flower across machines](../flower-deployment.md) has the commands for several machines, with a warning that
+# you should read first; [Tested faults](../flower-faults.md) shows what happens when processes fail.

@@ -8,7 +8,7 @@
 # %% [markdown]
 # ## A table
 #
-# The table of this tutorial is made here, so that the truth is known: forty clinics, the length of a stay in days, and
+# The table of this tutorial is generated, so that the truth is known: forty clinics, the length of a stay in days, and
 # four columns to predict it from. In every third clinic, age makes stays longer and the new treatment does not help.
 
 # %%
@@ -49,7 +49,7 @@ print(frame.head())
 # %% [markdown]
 # ## Train, in Python
 #
-# `from_table` reads the file, or a DataFrame. It notes what became of each column: the free text is
+# `from_table` reads the file, or a DataFrame. It reports how each column is used: the free text is
 # dropped, missing ages are replaced and marked, the date becomes a number of days.
 
 # %%
@@ -96,8 +96,7 @@ for cluster, sentence in result.groups().sentences(result.coefficients()).items(
 # %% [markdown]
 # ## A new clinic
 #
-# A clinic that was not in the table is placed by a few of its rows. Raw rows go in; the result encodes them as it encoded
-# the table.
+# A few rows of a new clinic assign it to a group. Pass raw rows; the result encodes them like the table.
 
 # %%
 some = pd.DataFrame(

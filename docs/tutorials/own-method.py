@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Write your own method
 #
-# A method is one class in a file of your own: a frozen dataclass whose fields are its settings. Nothing in Coterie is
-# edited. The fields become keywords of `fit`, flags of the command line and keys of TOML files.
+# A method is one class in your own file: a frozen dataclass whose fields are its settings. You need not edit
+# Coterie. The fields become keywords of `fit`, flags of the command line and keys of TOML files.
 
 # %% [markdown]
 # ## From existing parts
@@ -45,7 +45,7 @@ print("wrote soft_choice.py")
 # %% [markdown]
 # ## Use it
 #
-# `load_plugin` makes the file's methods known. The typed value and the name with keywords are the same method.
+# `load_plugin` registers the methods of a file. The typed value and the name with keywords are the same method.
 
 # %%
 import coterie
@@ -63,9 +63,9 @@ print(result.weights[0].round(3))  # the first client's weight for each cluster
 !coterie run rotated-digits --clients 16 --method soft-choice --plugin soft_choice.py --clusters 4 --temperature 0.1 --learner logistic --rounds 5 --lr 0.5 --out run
 
 # %% [markdown]
-# ## A round of its own
+# ## Your own round
 #
-# A method that does something else in a round overrides `step`. It receives the run (federation, learner, settings) and
+# To change a round, override `step`. It receives the run (federation, learner, settings) and
 # the state, and returns a `Step`. Here fewer clients take part in the first rounds.
 
 # %%
@@ -102,7 +102,7 @@ print([record["answered"] for record in result.records])  # clients that answere
 #
 # Every method must pass one suite: the same seed gives the same result, the order of clients and the engine do not
 # matter, a run that is killed resumes with bit-identical results, and nothing with one entry for each sample leaves a
-# client. `check_method` raises an `AssertionError` that names the check and the option if one fails.
+# client. If a check fails, `check_method` raises an `AssertionError` that names the check and the option.
 
 # %%
 coterie.testing.check_method("soft-choice", learners=["linear"])

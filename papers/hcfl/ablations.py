@@ -83,7 +83,7 @@ def _table2_claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _nearest(found: Found, setting: Setting, ideal: int) -> Claim:
-    """How far the number of clusters is from the number of concepts."""
+    """Return the distance of the number of clusters from the number of concepts."""
     text = f"{setting.title}: no other distance ends nearer to {ideal} clusters than that of HCFL+"
     numbers = means(found, [row.cell(setting) for row in TABLE2_ROWS], "clusters")
     if numbers is None:
@@ -191,9 +191,9 @@ REPRODUCTIONS = (
         "hcfl-table2",
         "Other distances in HCFL+(FedRC)",
         "table 2",
-        "The paper's changes: cosines of updates instead of prototypes, distances that do not count by the clients' "
-        "weights, means over classes instead of the largest. Its figures are not in the text at hand; it says that "
-        "HCFL+ as it is has the best Test and is nearest to the ideal number of clusters (3 there). " + TWO_CONCEPTS,
+        "The paper's changes: cosines of updates instead of prototypes, distances without the clients' weights, means "
+        "over classes instead of the largest. The available text does not have its figures; it says that unchanged "
+        "HCFL+ has the best Test and is nearest to the ideal number of clusters (3 there). " + TWO_CONCEPTS,
         TABLE2_GRID,
         _table2,
         _table2_claims,
@@ -212,7 +212,8 @@ REPRODUCTIONS = (
         "hcfl-table10",
         "HCFL', a shared body with CFL's splits, between the backbones and HCFL+",
         "table 10",
-        "HCFL' cuts by the heads' updates with eps1 0.1 (of the longest), eps2 0.8, from round 12 on. " + TWO_CONCEPTS,
+        "HCFL' splits by the heads' updates with eps1 0.1 (of the longest), eps2 0.8, from round 12 on. "
+        + TWO_CONCEPTS,
         TABLE10_GRID,
         _table10,
         _table10_claims,
@@ -221,7 +222,7 @@ REPRODUCTIONS = (
         "hcfl-figure3",
         "Weights of samples (mu-tilde) and halved weights after a split",
         "figure 3, tables 6 and 7",
-        "Rho 0.3. HCFL+(FedEM) as it is has mu 0, HCFL+(FedRC) 0.4; both halve weights after a split. " + TWO_CONCEPTS,
+        "Rho 0.3. Unchanged HCFL+(FedEM) has mu 0, HCFL+(FedRC) 0.4; both halve weights after a split. " + TWO_CONCEPTS,
         FIGURE3_GRID,
         _figure3,
         _figure3_claims,

@@ -32,18 +32,18 @@ from coterie.training.planning import prepare
 
 ROUNDS, QUICK_ROUNDS = 300, 100
 SHOWN = (25, 50, 100, 200, 300)
-"""After so many rounds the distance is shown."""
+"""Numbers of rounds after which the distance is shown."""
 LINEAR = (0.3, 1e-9)
-"""Distances between which convergence should be linear: past the search for the subspace, before rounding."""
+"""Distances between which convergence should be linear: after the search for the subspace, before rounding."""
 STRAIGHT = 0.99
-"""R^2 of the line through log distance from which convergence counts as linear."""
+"""Lowest R^2 of the line through the log distance for linear convergence."""
 SMALL = 1e-6
-"""A distance that counts as arrived."""
+"""Distance that counts as convergence."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One row."""
+    """A row of the table."""
 
     title: str
     groups: int = 8
@@ -88,7 +88,7 @@ class Trial(AtOnce):
 
 
 def line_through(distance: np.ndarray) -> Figures:
-    """Digits won in 100 rounds and R^2, by least squares of log10 distance over the rounds of the linear part.
+    """Fit log10 distance over the rounds of the linear part: digits gained in 100 rounds, and R^2.
 
     Nothing where that part has fewer than ten rounds.
     """
@@ -115,13 +115,13 @@ def _expected(data: FederatedDataset, lr: float) -> float:
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed; the true heads and directions of a seed are the same in all rows with as many groups."""
+    """Return the cells seed by seed; rows with equally many groups have the same true heads and directions."""
     rounds = QUICK_ROUNDS if quick else ROUNDS
     return [Trial(setting, seed, rounds) for seed in range(seeds) for setting in SETTINGS]
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """The distance over the rounds, and the speed where there is no floor."""
+    """Return the table of the distance over the rounds, and of the speed without noise and drift."""
     shown = [t for t in SHOWN if not quick or t <= QUICK_ROUNDS]
     over_rounds = [[s.title, *(_middle(values_of(found, s.title, f"after {t}")) for t in shown)] for s in SETTINGS]
     speed = [
@@ -145,7 +145,7 @@ def _middle(values: Sequence[float]) -> str:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """What theorem B.12 and remark B.13 say, as far as it can be measured."""
+    """Return the measurable claims of theorem B.12 and remark B.13."""
     return [
         _linear(found),
         _exact(found),
@@ -162,7 +162,7 @@ def claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _linear(found: Found) -> Claim:
-    """Of the balanced groups, every seed by itself."""
+    """Return the claim of linear convergence for balanced groups, in every seed."""
     text = f"without noise and drift convergence is linear: R^2 of log distance is above {STRAIGHT} in every seed"
     straight, last = (values_of(found, BALANCED.title, name) for name in ("straight", "last"))
     if not last:
@@ -173,7 +173,7 @@ def _linear(found: Found) -> Claim:
 
 
 def _exact(found: Found) -> Claim:
-    """The same runs, at the end."""
+    """Return the claims about the distance at the end of the runs."""
     text = f"without noise and drift the distance ends below {SMALL:g} in every seed"
     last = values_of(found, BALANCED.title, "last")
     if not last:
@@ -189,7 +189,7 @@ def _higher_floor(found: Found, what: str, settings: Sequence[Setting]) -> Claim
 def _ordered(
     found: Found, text: str, settings: Sequence[Setting], figure: str, right: Callable[[float, float], bool]
 ) -> Claim:
-    """Means in order from one setting to the next, over the seeds that have the figure in all of them."""
+    """Return the means of each setting, over the seeds that have the figure in all settings."""
     by_setting = [found.get(s.title, {}) for s in settings]
     seeds = [seed for seed in sorted(by_setting[0]) if all(figure in one.get(seed, {}) for one in by_setting)]
     if not seeds:
@@ -207,17 +207,17 @@ def _ordered(
 
 REPRODUCTION = Reproduction(
     "hcfl-appendix-b",
-    "How fast the common subspace of linear regressions is found, by how even the groups are",
+    "Speed of finding the common subspace of linear regressions, for equal and unequal groups",
     "appendix B of Guo, Tang, Lin 2025, theorem B.12 and remark B.13",
     "The appendix has no figures. Scenario `linear-representation`, method `linear-heads`: d = 30 features, c = 4 "
-    "directions, K = 8 groups, 40 clients x 100 samples in the mean, true groups known, step 1/c; from a random start. "
-    "Unequal groups have equally many clients of unequal size, with shares that fall geometrically. Drift is a "
+    "directions, K = 8 groups, 40 clients x 100 samples on average, known groups, step size 1/c, a random start. "
+    "Unequal groups have equally many clients of unequal size, with geometrically decreasing shares. Drift is a "
     "client's own deviation from its group's head. The distance is the sine of the largest principal angle. Expected "
-    "near the solution: a factor of 1 - eta lambda_min a round, lambda_min of the mean of theta* theta*^T over "
-    "samples. Read with small steps, the theorem's bound (238) itself falls only where the smallest group has more "
-    "than 0.535 of the largest's samples, and not below a distance of 0.15 even for equal ones and without noise; "
-    "measured runs do better. With 4 groups every direction hangs on few heads, and assumption 2 (different heads) is "
-    "nearly broken in some seeds.",
+    "near the solution: a factor of 1 - eta lambda_min in each round, with lambda_min of the mean of theta* theta*^T "
+    "over samples. With small steps, the theorem's bound (238) itself decreases only if the smallest group has more "
+    "than 0.535 of the largest's samples, and not below a distance of 0.15 even for equal groups without noise; "
+    "measured runs do better. With 4 groups every direction depends on few heads, and assumption 2 (different heads) "
+    "is nearly violated in some seeds.",
     (),
     cells,
     seeds=5,

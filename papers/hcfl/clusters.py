@@ -1,4 +1,4 @@
-"""What the clusters are: their number over the rounds, their cost, their classes (figure 4, tables 11 and 13).
+"""The clusters: their number over the rounds, their cost, their classes (figure 4, tables 11 and 13).
 
 Guo, Tang, Lin 2025, on a small scale.
 """
@@ -34,7 +34,7 @@ SHOWN_EVERY = EVERY // 2
 
 
 def _figure4(found: Found, quick: bool) -> list[Table]:
-    """The number of clusters held after some rounds, seeds side by side."""
+    """Return a table of the number of clusters after some rounds, with all seeds."""
     runs = {row: values_of(found, row.cell(CIFAR), "clusters by round") for row in FIGURE4_ROWS}
     longest = max((len(one) for many in runs.values() for one in _lists(many)), default=0)
     after = [1, *range(SHOWN_EVERY, longest + 1, SHOWN_EVERY)]
@@ -60,7 +60,7 @@ def _figure4_claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _settles(found: Found, row: Row) -> Claim:
-    """The number of clusters in the last quarter of the rounds."""
+    """Return the number of clusters in the last quarter of the rounds."""
     text = f"{CIFAR.title}: {row.title} has found its number of clusters: it changes by 1 at most in the last quarter"
     runs = _lists(values_of(found, row.cell(CIFAR), "clusters by round"))
     if not runs:
@@ -95,7 +95,7 @@ def _beside(found: Found, row: Row) -> list[str]:
 
 
 def _times_icfl(found: Found, row: Row) -> str:
-    """Seconds a round as a multiple of ICFL's: other work on the machine disturbs the seconds themselves."""
+    """Return the seconds of a round as a multiple of ICFL's, because other work on the machine disturbs the seconds."""
     mine, theirs = (mean_of(found, one.cell(TWO_CLASSES), "seconds") for one in (row, ICFL_085))
     return NOT_RUN if mine is None or not theirs else f"{mine / theirs:.2f} times ICFL's"
 
@@ -113,7 +113,7 @@ TABLE13_GRID: Grid = tuple((setting, (PLUS_FOR_12,)) for setting in TABLE13_SETT
 
 
 def _table13(found: Found, quick: bool) -> list[Table]:
-    """Of each seed: how many training samples of a class are in which cluster."""
+    """Return a table for each seed: number of training samples of each class in each cluster."""
     tables = []
     for setting in TABLE13_SETTINGS:
         for seed, counts in _counts(found, setting).items():
@@ -124,7 +124,7 @@ def _table13(found: Found, quick: bool) -> list[Table]:
 
 
 def _counts(found: Found, setting: Setting) -> dict[int, list[list[int]]]:
-    """(C, K) for each seed."""
+    """Return the counts (C, K) for each seed."""
     return {seed: figures["classes"] for seed, figures in sorted(found.get(PLUS_FOR_12.cell(setting), {}).items())}
 
 
@@ -160,9 +160,9 @@ REPRODUCTIONS = (
         "hcfl-table11",
         "Memory, time and number of clusters",
         "table 11",
-        "Two classes a client, in five disjoint pairs. Memory is what a process of its own held at most beyond the "
-        "data (the paper: of a GPU). Seconds of a round are medians, shown as multiples of ICFL's, as other work "
-        "disturbs them.",
+        "Two classes for each client, in five disjoint pairs. Memory is the largest use of a separate process beyond "
+        "the data (the paper: of a GPU). Seconds of a round are medians, shown as multiples of ICFL's, because other "
+        "work disturbs them.",
         TABLE11_GRID,
         _table11,
         _table11_claims,
@@ -171,8 +171,9 @@ REPRODUCTIONS = (
         "hcfl-table13",
         "Which classes are in which cluster",
         "table 13",
-        "Two classes a client, in five disjoint pairs, 20 clients each; HCFL+(FedEM) with rho 0.1. A client's samples "
-        "count in the cluster that weighs most for it. In the paper, on CIFAR-10, each pair has a cluster of its own.",
+        "Two classes for each client, in five disjoint pairs, 20 clients each; HCFL+(FedEM) with rho 0.1. A client's "
+        "samples count in the cluster with its largest weight. In the paper, on CIFAR-10, each pair has its own "
+        "cluster.",
         TABLE13_GRID,
         _table13,
         _table13_claims,

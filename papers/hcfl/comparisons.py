@@ -67,12 +67,12 @@ TABLE1: Paper = {
 }
 TABLE1_GRID: Grid = ((FASHION, TABLE1_ROWS), (CIFAR, TABLE1_ROWS))
 CFL_NOTE = (
-    "CFL's rows are in the paper's order, but its thresholds are lengths of updates and not comparable: here eps1 is a "
-    "part of the longest update, eps2 a length, and nothing is cut before round 12; chosen on a seed that is not shown "
-    "so that there are neither one nor nearly 100 clusters. "
+    "The rows of CFL are in the paper's order, but its thresholds are lengths of updates and not comparable. Here eps1 "
+    "is a fraction of the longest update, eps2 a length, and no cluster is split before round 12. They were chosen on "
+    "a seed that is not shown, such that there is neither one cluster nor nearly 100. "
 )
 TWO_CONCEPTS = (
-    "With beta 0.2 only two labels are swapped, so the paper's third concept equals its first; here are two. "
+    "With beta 0.2 only two labels are swapped, so the paper's third concept equals its first; here there are two. "
 )
 
 
@@ -85,7 +85,7 @@ def _table1_claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _main_claims(found: Found, setting: Setting, baselines: tuple[Row, ...]) -> list[Claim]:
-    """What the paper reads off its tables of methods (A to E), and the order of those whose K is given."""
+    """Return the claims of the paper from its tables of methods (A to E), and the order of methods with a given K."""
     fesem, fedem, fedrc = PLUS_FESEM[-1], PLUS_FEDEM[-1], PLUS_FEDRC[-1]
     by_rho = "as rho rises from 0.05 to 0.3"
     return [
@@ -204,7 +204,7 @@ def _table9_claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _lost(found: Found, setting: Setting, row: Row, words: str, least: float) -> Claim:
-    """How much of the best Test is missing in the round of the best Val."""
+    """Return the difference between the best Test and the Test in the round of the best Val."""
     text = f"{setting.title}: Test of {row.title} in the round of its best Val {words}"
     best, then = (mean_of(found, row.cell(setting), name) for name in ("test", "test at best val"))
     if best is None or then is None:
@@ -264,7 +264,7 @@ REPRODUCTIONS = (
     ),
     reproduction(
         "hcfl-table5",
-        "The same where four labels are turned round",
+        "The same where four labels are permuted",
         "table 5",
         "With beta 0.4 the three concepts differ. The paper gives K = 3 for FedAvg, which has one model. " + CFL_NOTE,
         TABLE5_GRID,
@@ -276,7 +276,7 @@ REPRODUCTIONS = (
         "Accuracy with wrong training labels",
         "table 4",
         "One concept; the label of a training sample is the next class (pair) or any other (symmetric) with the given "
-        "probability. HCFL+ is that with backbone FedRC and rho 0.3; the paper does not say which it took.",
+        "probability. HCFL+ is that with backbone FedRC and rho 0.3; the paper does not state which it used.",
         TABLE4_GRID,
         _table4,
         _table4_claims,
@@ -294,10 +294,10 @@ REPRODUCTIONS = (
     ),
     reproduction(
         "hcfl-table12",
-        "Other kinds of heterogeneity: nine labels turned round, two or four classes a client",
+        "Other kinds of heterogeneity: nine labels permuted, two or four classes for each client",
         "table 12",
         "The paper's caption says beta 0.8, its header 0.9; 0.9 is run. C = 2: five disjoint pairs of classes, 20 "
-        "clients each; C = 4: classes drawn so that all are used alike. Then there is one "
+        "clients each; C = 4: classes drawn so that all are used equally. Then there is one "
         "concept and no corruption of images.",
         TABLE12_GRID,
         _table12,

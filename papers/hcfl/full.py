@@ -32,7 +32,7 @@ TRAINING: dict[str, object] = {"rounds": 200, "local_epochs": 1, "batch_size": 1
 QUICK_SETTING: dict[str, object] = {**SETTING, "clients": 6, "samples": 40, "train_images": 600, "pool": 4}
 QUICK_TRAINING: dict[str, object] = {**TRAINING, "rounds": 2, "evaluate_every": 2, "batch_size": 20}
 STARTS = {"random": "", "stored": ", stored weights"}
-"""Ends of the cells' names."""
+"""Suffixes of the cells' names."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class Network:
     learner: str
     quick: str
     stored: str
-    """The settings that stored weights need."""
+    """Settings for stored weights."""
     rows: Sequence[Row]
 
     @property
     def file(self) -> str:
-        """Where stored weights are looked for, in the folder of the data sets."""
+        """Path of stored weights in the folder of the data sets."""
         return f"{self.learner}.safetensors"
 
     def cells(self, seeds: int, quick: bool) -> list[Cell]:
-        """Seed by seed; from stored weights if they are there."""
+        """Return the cells seed by seed; with stored weights if they exist."""
         weights = data_folder() / self.file
         spec, end = self.quick if quick else self.learner, STARTS["random"]
         if weights.is_file() and not quick:
@@ -87,7 +87,7 @@ class Network:
         ]
 
     def tables(self, found: Found, quick: bool) -> list[Table]:
-        """The paper beside each figure."""
+        """Return a table with the paper's value next to each figure."""
         header = ["method"]
         for name in ("Val", "Test", "K"):
             header += [f"{name}: paper", *(f"{start} start" for start in STARTS)]
@@ -102,7 +102,7 @@ class Network:
         return texts
 
     def claims(self, found: Found, quick: bool) -> list[Claim]:
-        """What the paper says of HCFL+, for each start."""
+        """Return the paper's claims about HCFL+, for each start."""
         return [_best_with_newcomers(found, self.rows, start) for start in STARTS]
 
 
@@ -188,15 +188,15 @@ RESNET = Network(
     ),
 )
 NOTES = (
-    "The paper's size: 100 clients of 450 images, one local epoch in batches of 128, 200 rounds. It is meant for a "
-    "GPU, which is used if there is one (then with `--jobs 1`); only its quick form has been run. The paper's "
-    "networks start from ImageNet weights. Put a safetensors file with torchvision's names as `{file}` into the "
-    "folder of the data sets ($COTERIE_DATA) to do the same, with the statistics of its normalisations frozen; "
-    "without it networks start at random, with group normalisation. beta = 0.2 moves two of ten labels, so the "
-    "paper's third concept is its first again; here there are two, with as many clients each. The paper takes the "
-    "best step size of 0.03, 0.06 and 0.1 for each method, here it is 0.06; and the best of all rounds, here of every "
-    "tenth. CFL's tolerances are lengths of whole updates here, in the authors' code they are not, so its rows need "
-    "not agree; it splits from round 20 on. mu is 0 (FedEM) and 0.4 (FedRC)."
+    "The paper's size: 100 clients of 450 images, one local epoch in batches of 128, 200 rounds. It needs a GPU, which "
+    "is used if there is one (then with `--jobs 1`); only its quick form has been run. The paper's networks start from "
+    "ImageNet weights. To do the same, put a safetensors file with torchvision's names as `{file}` into the folder of "
+    "the data sets ($COTERIE_DATA); the statistics of its normalisations are then frozen. Without the file, networks "
+    "start at random, with group normalisation. beta = 0.2 moves two of ten labels, so the paper's third concept "
+    "equals its first; here there are two, with equally many clients. The paper uses the best step size of 0.03, 0.06 "
+    "and 0.1 for each method and the best of all rounds; here the step size is 0.06, and the best of every tenth round "
+    "counts. CFL's tolerances are lengths of whole updates here and not in the authors' code, so its rows need not "
+    "agree; it splits from round 20 on. mu is 0 (FedEM) and 0.4 (FedRC)."
 )
 
 

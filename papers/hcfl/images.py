@@ -1,4 +1,4 @@
-"""What the small versions of the tables of Guo, Tang, Lin 2025 share: data, methods, figures, rows and verdicts.
+"""Common parts of the small versions of the tables of Guo, Tang, Lin 2025: data, methods, figures, rows and verdicts.
 
 All tables share one family of cells: a run that several tables show is made once.
 """
@@ -41,7 +41,7 @@ PAPER = "Guo, Tang, Lin 2025"
 CLASSES = 10
 CLIENTS, SAMPLES, HELD_OUT = 100, 60, 20
 ROUNDS, EVERY = 48, 12
-"""The best of rounds 12, 24, 36 and 48 counts, and the last."""
+"""Return the best of rounds 12, 24, 36 and 48, and the last."""
 QUICK_CLIENTS, QUICK_ROUNDS = 12, 4
 WORK: dict[str, object] = {"local_epochs": 1, "batch_size": 20}
 LEARNING: dict[str, dict[str, object]] = {
@@ -52,7 +52,7 @@ LEARNING: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """Data that methods are compared on."""
+    """Data for a comparison of methods."""
 
     title: str
     scenario: str
@@ -64,7 +64,7 @@ class Setting:
 
 
 def shifted(title: str, dataset: str, beta: float) -> Setting:
-    """Diverse shifts with as many of the paper's three concepts as differ: swapping two labels makes two."""
+    """Diverse shifts with the different ones of the paper's three concepts: swapping two labels gives two."""
     concepts = min(3, math.floor(beta * CLASSES + 1e-9))
     return Setting(title, "diverse-shift", {"dataset": dataset, "beta": beta, "concepts": concepts})
 
@@ -126,7 +126,7 @@ PLUS_FESEM, PLUS_FEDEM, PLUS_FEDRC = (
 
 
 class ImageCell(RunCell):
-    """A run on data that is kept for the next cell: those that follow each other mostly have the same."""
+    """A run that keeps its data for the next cell, which mostly has the same."""
 
     def measure(self, folder: Path) -> Figures:
         data = _population(self.scenario, tuple(self.scenario_options.items()), self.seed)
@@ -135,12 +135,12 @@ class ImageCell(RunCell):
 
 @lru_cache(maxsize=1)
 def _population(name: str, options: tuple[tuple[str, object], ...], seed: int) -> FederatedDataset:
-    """The data of a cell, which takes seconds to make."""
+    """Return the data of a cell, which takes seconds to generate."""
     return scenario(name, seed=seed, **dict(options))
 
 
 class MeteredCell(RunCell):
-    """A run and the memory it took beyond the data, where the system tells it.
+    """A run, and its memory beyond the data if the system reports it.
 
     It has a process of its own: memory that earlier cells have used and freed would hide what this one needs.
     """
@@ -153,7 +153,7 @@ class MeteredCell(RunCell):
 
 
 def metered(folder: Path, cell: MeteredCell) -> Figures:
-    """What the process of a metered cell does."""
+    """Run a cell in its own process, with its time and memory."""
     data = scenario(cell.scenario, seed=cell.seed, **cell.scenario_options)
     before = forget_peak()
     figures = cell.take(cell, data, cell._result(data, folder))
@@ -170,7 +170,7 @@ def forget_peak() -> int | None:
 
 
 def peak_memory() -> int:
-    """The largest memory this process held since then, in bytes."""
+    """Return the largest memory of this process since then, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
@@ -192,7 +192,7 @@ Grid = Sequence[tuple[Setting, Sequence[Row]]]
 
 
 def cells_of(grid: Grid) -> Callable[[int, bool], list[Cell]]:
-    """The cells of a table, seed by seed, so that a run that is cut short has whole tables of few seeds."""
+    """Return the cells of a table seed by seed, so that an interrupted run has complete tables of few seeds."""
 
     def cells(seeds: int, quick: bool) -> list[Cell]:
         return [cell(setting, row, seed, quick) for seed in range(seeds) for setting, rows in grid for row in rows]
@@ -201,7 +201,7 @@ def cells_of(grid: Grid) -> Callable[[int, bool], list[Cell]]:
 
 
 def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
-    """All that any of the tables shows."""
+    """Return the figures of all tables."""
     records, metrics = result.records, result.metrics
     numbers = [int(record["K"] if "K" in record else record["clusters"]) for record in records]
     figures: Figures = {
@@ -247,7 +247,7 @@ NO_FIGURES = ("", "", "")
 
 
 def comparison(found: Found, setting: Setting, rows: Sequence[Row], paper: Paper | None = None) -> Table:
-    """Val, Test and K of methods, the paper's beside them if it has them."""
+    """Return Val, Test and K of methods, next to the paper's values if it has them."""
     title = f"{setting.title}, percent"
     if paper is None:
         header = ["method", "Val: best round", "last round", "Test: best round", "last round", "K in use"]
@@ -270,12 +270,12 @@ def _beside(found: Found, setting: Setting, row: Row, paper: Paper) -> list[str]
 
 
 def shown(found: Found, setting: Setting, row: Row, figure: str, digits: int = 1) -> str:
-    """A figure with its spread over seeds."""
+    """Return a figure with its spread over seeds."""
     return spread(values_of(found, row.cell(setting), figure), digits)
 
 
 def means(found: Found, cells: Sequence[str], figure: str) -> list[float] | None:
-    """The mean of each cell over the seeds that all have, so that they are compared on the same data; None: no such."""
+    """Return the mean of each cell over the seeds that all have, so that they have the same data; None without any."""
     known = [
         {seed: figures[figure] for seed, figures in found.get(name, {}).items() if figure in figures} for name in cells
     ]
@@ -284,7 +284,7 @@ def means(found: Found, cells: Sequence[str], figure: str) -> list[float] | None
 
 
 def more(found: Found, setting: Setting, figure: str, better: Row, worse: Row) -> Claim:
-    """One method's figure is above another's, in the mean over seeds."""
+    """Return the claim that one method's figure is above another's, in the mean over seeds."""
     text = f"{setting.title}: {named(figure)} of {better.title} is above that of {worse.title}"
     values = means(found, [better.cell(setting), worse.cell(setting)], figure)
     if values is None:
@@ -293,7 +293,7 @@ def more(found: Found, setting: Setting, figure: str, better: Row, worse: Row) -
 
 
 def best_of_all(found: Found, setting: Setting, figure: str, row: Row, others: Sequence[Row], words: str) -> Claim:
-    """A method's figure is above all of others', which are called `words`."""
+    """Return the claim that a method's figure is above those of all others, which are called `words`."""
     text = f"{setting.title}: {named(figure)} of {row.title} is above that of {words}"
     values = means(found, [one.cell(setting) for one in (row, *others)], figure)
     if values is None:
@@ -304,7 +304,7 @@ def best_of_all(found: Found, setting: Setting, figure: str, row: Row, others: S
 
 
 def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], words: str) -> Claim:
-    """A figure does not rise from each row to the next, and is less in the end; `words` says what changes."""
+    """Claim that a figure never increases over the rows and is lower in the end; `words` names the change."""
     text = f"{setting.title}: {named(figure)} falls {words}"
     values = means(found, [row.cell(setting) for row in rows], figure)
     if values is None:
@@ -314,19 +314,20 @@ def falling(found: Found, setting: Setting, figure: str, rows: Sequence[Row], wo
 
 
 def named(figure: str) -> str:
-    """What a figure is called in a claim."""
+    """Return the name of a figure in a claim."""
     return {**SHOWN, "val at best test": "Val in the round of the best Test"}.get(figure, figure)
 
 
 SCALE_NOTE = (
-    "A small version of the paper's setting: 100 clients as there, but 60 training and 20 held-out samples each, "
-    "images pooled to 14x14 (Fashion-MNIST) or 16x16x3 (CIFAR-10), a network of two convolutions of 2x2 pixels with "
-    "stride 2 (8 and 16 channels) and 32 hidden units that begins at random (the paper: MobileNet-V2 with weights from "
-    "ImageNet), 48 rounds of one epoch in batches of 20 (the paper: 200 rounds). Step sizes, 0.3 and 0.2, were "
-    "chosen with FedAvg and the oracle on a seed that is not shown and are the same for all methods. Val is the "
-    "accuracy on the clients' held-out samples; Test is that of one newcomer for each concept with clean test images "
-    "of all classes, 1000 to choose a model or weights by and 3000 to be judged on. The best of rounds 12, 24, 36 and "
-    "48 counts, for Val and Test apart. One seed where the brackets say no more: small gaps mean little. "
+    "A small version of the paper's setting: 100 clients as in the paper, but with 60 training and 20 held-out samples "
+    "each, images pooled to 14x14 (Fashion-MNIST) or 16x16x3 (CIFAR-10), a randomly initialised network of two "
+    "convolutions of 2x2 pixels with stride 2 (8 and 16 channels) and 32 hidden units (the paper: MobileNet-V2 with "
+    "weights from ImageNet), 48 rounds of one epoch in batches of 20 (the paper: 200 rounds). The step sizes, 0.3 and "
+    "0.2, were chosen with FedAvg and the oracle on a seed that is not shown, and are the same for all methods. Val is "
+    "the accuracy on the clients' held-out samples. Test is that of one new client for each concept with clean test "
+    "images of all classes, 1000 to choose a model or weights and 3000 to evaluate it. The best of rounds 12, 24, 36 "
+    "and 48 counts, separately for Val and Test. There is one seed unless stated in parentheses: small differences "
+    "mean little. "
 )
 SAME_SCALE = "Scale, Val and Test are those of `hcfl-table1`. "
 
@@ -341,7 +342,7 @@ def reproduction(
     claims: Callable[[Found, bool], Sequence[Claim]],
     seeds: int = 1,
 ) -> Reproduction:
-    """One of the paper's tables or figures; `table` is what the paper calls it."""
+    """Return the reproduction of one of the paper's tables or figures; `table` is its name in the paper."""
     scale = SCALE_NOTE if name == "hcfl-table1" else SAME_SCALE
     needs = sorted({setting.dataset for setting, _ in grid})
     where = f"{PAPER}, {table}, on a small scale"

@@ -1,4 +1,4 @@
-"""What the settings of HCFL+ do to its accuracy and to the number of clusters, beside reference figures.
+"""Effect of the settings of HCFL+ on its accuracy and the number of clusters, compared with reference figures.
 
 Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved Methodologies, 2025,
 tables 3, 6 and 7 and figure 3 on a small scale: recipe A of `hcfl-reference`, one setting changed at a time.
@@ -46,7 +46,7 @@ class Knob:
     title: str
     fedrc: Mapping[str, object] | None = None
     fedem: Mapping[str, object] | None = None
-    """Options changed; None: not among the reference's figures."""
+    """Changed options; None: not among the reference's figures."""
     fedrc_reference: Reference = ("", "", "")
     fedem_reference: Reference = ("", "", "")
 
@@ -61,7 +61,7 @@ class Knob:
 
 
 def both(title: str, options: Mapping[str, object], fedrc: Reference, fedem: Reference) -> Knob:
-    """The same change for both backbones."""
+    """Return the same change for both backbones."""
     return Knob(title, options, options, fedrc, fedem)
 
 
@@ -91,7 +91,7 @@ KNOBS = (BASE, FINE, FINEST, NO_MU, MU, LARGE_MU, TOGETHER, BY_SHARE, TOGETHER_B
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed."""
+    """Return the cells seed by seed."""
     return [
         _cell(knob, row, changed, seed, quick)
         for seed in range(seeds)
@@ -108,7 +108,7 @@ def _cell(knob: Knob, row: Row, changed: Mapping[str, object], seed: int, quick:
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """A table for each backbone."""
+    """Return a table for each backbone."""
     header = ["setting", "Val: reference", "ours", "Test: reference", "ours", "K: reference", "in use"]
     return [
         Table(
@@ -131,7 +131,7 @@ def _row(found: Found, knob: Knob, row: Row) -> list[str]:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """How the settings move the figures, in the mean over seeds; only what is well beyond the spread."""
+    """Return the claims about the settings, in the mean over seeds; only effects well beyond the spread."""
 
     def more(gap: float) -> bool:
         return gap > 0
@@ -149,7 +149,7 @@ def claims(found: Found, quick: bool) -> list[Claim]:
 
 
 def _moves(found: Found, row: Row, knob: Knob, figure: str, effect: str, met: Callable[[float], bool]) -> Claim:
-    """A figure with a setting changed against the same without."""
+    """Return the claim that compares a figure with and without a changed setting."""
     text = f"{row.title}: with {knob.title} {effect}"
     before, after = (mean_of(found, each.cell(row), figure) for each in (BASE, knob))
     if before is None or after is None:
@@ -159,7 +159,7 @@ def _moves(found: Found, row: Row, knob: Knob, figure: str, effect: str, met: Ca
 
 REPRODUCTION = Reproduction(
     "hcfl-knobs",
-    "What the settings of HCFL+ do to its accuracy and to the number of clusters",
+    "Effect of the settings of HCFL+ on its accuracy and the number of clusters",
     "the ablations of Guo, Tang, Lin 2025 on a small scale",
     "Recipe A of `hcfl-reference`, with the same Val and Test; one setting of HCFL+ is changed at a time. The "
     "reference is another implementation of the same recipe with other draws and three seeds; it gives deviations for "

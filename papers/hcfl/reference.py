@@ -1,4 +1,4 @@
-"""Diverse shifts at once: personal and general accuracy of soft and hard clusters, beside reference figures.
+"""Diverse shifts at once: personal and general accuracy of soft and hard clusters, compared with reference figures.
 
 Guo, Tang, Lin: Enhancing Clustered Federated Learning: Integration of Strategies and Improved Methodologies, 2025, the
 setting of table 1 on a small scale. The reference figures are those of another implementation of the same recipe.
@@ -49,7 +49,7 @@ SCENARIOS: dict[str, tuple[str, dict[str, object]]] = {
 }
 ROUNDS, ALONE, QUICK_ROUNDS = 60, 30, 15
 EVERY = 15
-"""The best of rounds 15, 30, 45, 60 counts, and the last."""
+"""Return the best of rounds 15, 30, 45, 60, and the last."""
 NO_FIGURES = ("", "", "", "")
 
 
@@ -134,16 +134,16 @@ PLUS_FEDRC = Row(
 FIXED = (ORACLE, LOCAL, FEDAVG, IFCA, IFCA_STARTS, FESEM, FEDEM, FEDRC, FEDRC_BY_SHARE, FEDGMM, FEDSOFT)
 ROWS = (*FIXED, CFL, PLUS_FEDEM, PLUS_FEDRC)
 SWAPPED = (FEDAVG, FEDEM, FEDRC, PLUS_FEDRC)
-"""What the reference has for recipe C."""
+"""Reference figures of recipe C."""
 
 
 def rows_of(recipe: str) -> tuple[Row, ...]:
-    """The rows of a recipe's table."""
+    """Return the rows of a recipe's table."""
     return SWAPPED if recipe == "C" else ROWS
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed, so that a run that is cut short has whole tables of few seeds."""
+    """Return the cells seed by seed, so that an interrupted run has complete tables of few seeds."""
     return [_cell(recipe, row, seed, quick) for seed in range(seeds) for recipe in RECIPES for row in rows_of(recipe)]
 
 
@@ -179,7 +179,7 @@ def best_and_last(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """A table for each recipe, the reference beside each figure."""
+    """Return a table for each recipe, with the reference next to each figure."""
     header = ["method"]
     for name in ("Val", "Test"):
         header += [f"{name}: reference", "best round", "last round"]
@@ -205,7 +205,7 @@ def count_range(counts: Sequence[float]) -> str:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """What an implementation of this recipe should reach, in the mean over seeds."""
+    """Return the claims that an implementation of this recipe should fulfil, in the mean over seeds."""
     return [
         _bar(found, "A", ORACLE, "test", "is at least 74.5", lambda v: v >= 74.5),
         _bar(found, "A", FEDAVG, "test", "is from 57.5 to 60.5", lambda v: 57.5 <= v <= 60.5),
@@ -240,7 +240,7 @@ def _bar(found: Found, recipe: str, row: Row, figure: str, bar: str, met: Callab
 
 
 def _gap(found: Found, recipe: str, row: Row, other: Row, bar: str, met: Callable[[float], bool]) -> Claim:
-    """The difference of two methods' Test; judged by their means."""
+    """Return the claim about the difference of two methods' Test, by their means."""
     mine, theirs = (mean_of(found, each.cell(recipe), "test") for each in (row, other))
     text = f"{recipe}: Test of {row.title} {bar} {other.title}'s"
     if mine is None or theirs is None:
@@ -249,7 +249,7 @@ def _gap(found: Found, recipe: str, row: Row, other: Row, bar: str, met: Callabl
 
 
 def _count(found: Found, recipe: str, row: Row, least: int, most: int) -> Claim:
-    """The number of clusters in use at the end, with every seed."""
+    """Return the claim about the number of clusters in use at the end, in every seed."""
     counts = values_of(found, row.cell(recipe), "clusters")
     text = f"{recipe}: {row.title} ends with {least} to {most} clusters in use with every seed"
     return Claim(text, all(least <= count <= most for count in counts) if counts else None, count_range(counts))
@@ -257,20 +257,20 @@ def _count(found: Found, recipe: str, row: Row, least: int, most: int) -> Claim:
 
 REPRODUCTION = Reproduction(
     "hcfl-reference",
-    "Personal and general accuracy where labels, looks and meanings of labels differ from client to client",
+    "Personal and general accuracy if labels, images and meanings of labels differ between clients",
     "the setting of Guo, Tang, Lin 2025, table 1, on a small scale",
     "Fashion-MNIST at 14x14 on 64 principal axes, 48 clients of 120 samples, a perceptron 64-64-32-10, K = 3 (CFL and "
-    "HCFL+ start at 1), 2 local epochs in batches of 20 with step size 0.3, 60 rounds (`local`: 30), everybody in "
+    "HCFL+ start at 1), 2 local epochs in batches of 20 with step size 0.3, 60 rounds (`local`: 30), all clients in "
     "every round. CFL: eps1 0.2, eps2 1 (lengths of updates), from round 15. HCFL+: rho 0.3, mu 0 (FedEM) or 0.4 "
-    "(FedRC). Val is the accuracy on a client's own 100 held-out samples. Test is that of one newcomer for each "
-    "concept with clean images: 1000 labelled ones to choose a model or weights by, 3000 to be judged on. The best of "
-    "rounds 15, 30, 45 and 60 counts, for Val and Test apart. The reference is another implementation of the same "
-    "recipe, with other draws (in brackets: deviations over its seeds, five for A, three for B, C and averaging by "
-    "responsibility); the paper's own figures are for larger images and networks. How many images the clients' "
-    "samples are drawn from is not in the recipe: 10,560 (all are used) for A and 60,000 for B were chosen by the "
-    "nearness of several methods' figures, the oracle's among them, on these seeds; with 60,000 for A the oracle "
-    "would miss its bar. On B a single random start of IFCA may end with two concepts in one cluster and a few "
-    "clients in another; so the best of five starts by training loss is shown, too.",
+    "(FedRC). Val is the accuracy on a client's own 100 held-out samples. Test is that of one new client for each "
+    "concept with clean images: 1000 labelled ones to choose a model or weights, 3000 to evaluate it. The best of "
+    "rounds 15, 30, 45 and 60 counts, separately for Val and Test. The reference is another implementation of the same "
+    "recipe, with other draws (in parentheses: deviations over its seeds, five for A, three for B, C and averaging by "
+    "responsibility); the paper's own figures are for larger images and networks. The recipe does not state from how "
+    "many images the clients' samples are drawn: 10,560 (all are used) for A and 60,000 for B were chosen such that "
+    "the figures of several methods, including the oracle, are near on these seeds; with 60,000 for A the oracle would "
+    "miss its bar. On B a single random start of IFCA may end with two concepts in one cluster and a few clients in "
+    "another, so the best of five starts by training loss is shown, too.",
     ("fashion-mnist",),
     cells,
     seeds=5,

@@ -27,7 +27,7 @@ from coterie.training.planning import prepare
 
 ROUNDS, STARTS = 300, 10
 STEP_SIZES = {2: (0.1, 1.0, 0.01), 4: (2.0, 1.0, 0.5)}
-"""gamma, by the number of groups."""
+"""Step sizes gamma, by the number of groups."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Trial:
         }
 
     def _distances(self, data: FederatedDataset, lr: float) -> np.ndarray:
-        """dist of each start after the last round, (R,); infinite where it diverged."""
+        """Return dist of each start after the last round, (R,); infinite if it diverged."""
         options = {"restarts": STARTS, "lr": lr, "seed": self.seed, "rounds": self.rounds}
         plan = prepare(data, "ifca", None, {**options, "init": "random"})
         state = initialize(plan).state
@@ -186,12 +186,12 @@ def _settings(scale: Scale, quick: bool) -> list[Setting]:
 
 
 def cells(scale: Scale, seeds: int, quick: bool) -> list[Cell]:
-    """Trial by trial over all settings, so that a run cut short has few trials of every setting."""
+    """Return the cells trial by trial over all settings, so that an interrupted run has few trials of every setting."""
     return [Trial(setting, seed) for seed in range(seeds) for setting in _settings(scale, quick)]
 
 
 def tables(scale: Scale, found: Found, quick: bool) -> list[Table]:
-    """Success of trials and the share of starts that succeed, one table a panel."""
+    """Return a table for each panel: successful trials, and the share of successful starts."""
     made = []
     for panel, what in (("a", "over R"), ("b", "over R"), ("c", "over m and n"), ("d", "over m and n")):
         settings = [s for s in _settings(scale, quick) if s.panel == panel]
@@ -223,7 +223,7 @@ def _row(found: Found, s: Setting) -> list[str]:
 
 
 def claims(scale: Scale, found: Found, quick: bool) -> list[Claim]:
-    """The trends of the paper; at the reduced scale also the reference figures of an independent prototype."""
+    """Return the claims about trends; at the reduced scale also about reference figures of an independent prototype."""
     settings = _settings(scale, quick)
     made = []
     for panel, sigma in sorted({(s.panel, s.sigma) for s in settings if s.panel in "ab"}):
@@ -239,7 +239,7 @@ def claims(scale: Scale, found: Found, quick: bool) -> list[Claim]:
 
 
 def _rises(found: Found, text: str, line: Sequence[Setting]) -> Claim:
-    """The share of starts never falls along the line and ends above where it began."""
+    """Return the claim that the share of starts never decreases along the line and is higher in the end."""
     shares = [mean_of(found, s.name, "share") for s in line]
     known = [share for share in shares if share is not None]
     evidence = "share of starts " + ", ".join("not run" if v is None else f"{v:.2f}" for v in shares)
@@ -289,12 +289,12 @@ def _reproduction(name: str, title: str, scale: Scale, seeds: int, notes: str) -
 
 
 READING = (
-    "True models are R times a vector of zeros and ones and starts are zeros and ones, as in the authors' public "
-    "code (the text's scaling to length R would make a model of zeros a success for small R); gradients are those "
-    "of (y - x.theta)^2, averaged over all clients; ten full starts, never raced, each with three step sizes; "
-    "the matching of models is one to one. The figure in the paper has no numbers to put beside ours: what is "
-    "checked are its trends. With little data (m n / k below 3.8 d) even the least-squares solution with known "
-    "groups misses the threshold, so the left edge of (c) and (d) is a property of the threshold."
+    "True models are R times a vector of zeros and ones, and the starts are zeros and ones, as in the authors' public "
+    "code. (With the scaling to length R of the text, a model of zeros would be a success for small R.) Gradients are "
+    "those of (y - x.theta)^2, averaged over all clients. Ten starts run to the end without a race, each with three "
+    "step sizes. Models are matched one to one. The figure in the paper has no numbers to compare with, so its trends "
+    "are checked. With little data (m n / k below 3.8 d), even the least-squares solution with known groups misses the "
+    "threshold, so the left edge of (c) and (d) is a property of the threshold."
 )
 REDUCED_SIZE = _reproduction(
     "ifca-figure3",

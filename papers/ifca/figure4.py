@@ -11,16 +11,16 @@ from coterie.training.result import Result
 
 KINDS = {"single": "one random start", "raced": "best of five after 5 rounds"}
 SHOWN = (1, 2, 3, 5, 10, 15, 20, 30)
-"""Rounds whose figures the table shows."""
+"""Rounds in the table."""
 ROUNDS = 30
 RIGHT = 0.999
-"""A share from which identities count as found: at most one client in a thousand wrong."""
+"""Share of right clusters that counts as found: at most one client in a thousand is wrong."""
 
 NAME = "rotated-mnist 1200x200"
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Both kinds of start for each seed."""
+    """Return the cells of both kinds of start for each seed."""
     return [_cell(kind, seed, quick) for seed in range(seeds) for kind in KINDS]
 
 
@@ -32,14 +32,14 @@ def _cell(kind: str, seed: int, quick: bool) -> RunCell:
 
 
 def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
-    """The share of right identities after each round; in a race, of the start that leads."""
+    """Return the share of clients in the right cluster after each round; in a race, of the leading start."""
     curve = [round(record["identity"], 4) for record in result.records]
     found = next((r + 1 for r, share in enumerate(curve) if min(curve[r:]) >= RIGHT), None)
     return {"identity": curve, "found_after": found}
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """One row a run: the share of right identities at some rounds."""
+    """Return a row for each run: the share of clients in the right cluster after some rounds."""
     header = ["start", "seed", *(f"round {r}" for r in SHOWN), "found after"]
     rows = []
     for kind, title in KINDS.items():
@@ -53,7 +53,7 @@ def tables(found: Found, quick: bool) -> list[Table]:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """Whether all identities are found, and when."""
+    """Return the claims that all clients are in the right cluster, and after which round."""
     made = []
     for kind, title in KINDS.items():
         runs = found.get(f"{NAME} {kind}", {})
@@ -70,9 +70,9 @@ REPRODUCTION = Reproduction(
     "ifca-figure4",
     "Cluster identities over the rounds, rotated MNIST",
     "Ghosh, Chung, Yin, Ramchandran 2020, figure 4",
-    "The paper's curves reach all identities after about 30 rounds. An identity is right if the client is in the "
-    "cluster that stands for its rotation under the best one-to-one matching. During a race a quarter of the "
-    "clients is asked, and those not asked yet do not count.",
+    "In the paper's curves, all clients are in the right cluster after about 30 rounds. A client is in the right "
+    "cluster if that cluster belongs to its rotation under the best one-to-one matching. During a race a quarter of "
+    "the clients takes part, and clients that have not taken part yet are not counted.",
     ("mnist",),
     cells,
     seeds=5,

@@ -1,4 +1,4 @@
-"""Test clients as the IFCA paper has them: held-out images cut into clients that choose their model by least loss."""
+"""Test clients of the IFCA paper: held-out images, divided among clients that choose the model with the lowest loss."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from coterie.core.keys import Purpose, generator, key_for
 from coterie.training.result import Result
 
 CHUNK = 1000
-"""Images that go through a model at once."""
+"""Number of images in a batch."""
 
 
 def least_loss_accuracy(data: FederatedDataset, result: Result, n: int, seed: int) -> float:
-    """Mean accuracy over test clients of n images each.
+    """Return the mean accuracy over test clients of n images each.
 
     Every held-out set that the clients of a group share is shuffled and cut into test clients; what is left over at the
     end is dropped. A test client tries all models and keeps the one with the least loss on its images.
@@ -32,7 +32,7 @@ def least_loss_accuracy(data: FederatedDataset, result: Result, n: int, seed: in
 
 
 def _through_all_models(result: Result, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and hit (0 or 1) of every model on every sample, both (K, samples)."""
+    """Return loss and hit (0 or 1) of every model on every sample, both (K, samples)."""
     losses = torch.empty(len(result.parameters), len(y), dtype=torch.float64)
     hits = torch.empty_like(losses)
     with torch.no_grad():

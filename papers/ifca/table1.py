@@ -29,7 +29,7 @@ METHODS = {"ifca": "IFCA", "fedavg": "global model", "local": "local model"}
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table: a scenario cut into m clients of n images."""
+    """A column of the table: a scenario with m clients of n images."""
 
     scenario: str
     m: int
@@ -37,7 +37,7 @@ class Column:
     paper: dict[str, tuple[float, float]]
     """Accuracy and standard deviation of each method, in percent."""
     tolerance: dict[str, tuple[float, float]]
-    """By how many points we may be below and above."""
+    """Allowed differences in points, below and above."""
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ rounds are the same as many short ones."""
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed, so that a run that is cut short has whole tables of few seeds."""
+    """Return the cells seed by seed, so that an interrupted run has complete tables of few seeds."""
     return [_cell(column, method, seed, quick) for seed in range(seeds) for column in COLUMNS for method in METHODS]
 
 
@@ -106,19 +106,19 @@ def _cell(column: Column, method: str, seed: int, quick: bool) -> RunCell:
 
 
 def _own(scenario: str, method: str, rounds: int) -> dict[str, object]:
-    """What a method needs beyond the options that the scenario suggests."""
+    """Return the options of a method beyond those that the scenario recommends."""
     if method == "fedavg":
         return {"client_weight": "uniform"}
     if method == "ifca":
         return {"stable_after": 10} if scenario == "rotated-mnist" else {}
     if scenario == "rotated-mnist":
         return dict(ALONE)
-    alone = max(1, rounds // 10)  # everybody works in every round, not a tenth of the clients
+    alone = max(1, rounds // 10)  # all clients work in every round, not a tenth of them
     return {"participation": 1.0, "rounds": alone, "evaluate_every": alone}
 
 
 def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
-    """Accuracy as the paper defines it, in percent; and how well the groups were found."""
+    """Return the accuracy as defined in the paper, in percent, and the agreement with the true groups."""
     figures: Figures = {"rounds": result.metrics["rounds"]}
     if cell.method == "local":  # every model on all test images of its own rotation
         return figures | {"accuracy": round(100 * result.metrics["accuracy"], 3)}
@@ -132,7 +132,7 @@ def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """The paper's table with ours beside it."""
+    """Return the paper's table with our figures next to it."""
     header = ["test accuracy, %", *(x for c in COLUMNS for x in (f"{c.name}: paper", "ours"))]
     rows = []
     for method, title in METHODS.items():
@@ -145,7 +145,7 @@ def tables(found: Found, quick: bool) -> list[Table]:
 
 
 def claims(found: Found, quick: bool) -> Sequence[Claim]:
-    """The order of the methods, the groups, and, at full scale, the accuracies themselves."""
+    """Return the claims about the order of the methods, the groups, and, at full scale, the accuracies."""
     made: list[Claim] = []
     for column in COLUMNS:
         made.append(_order(found, column))
@@ -192,10 +192,10 @@ REPRODUCTION = Reproduction(
     "ifca-table1",
     "Test accuracy on rotated MNIST and rotated CIFAR",
     "Ghosh, Chung, Yin, Ramchandran 2020, table 1",
-    "300 rounds (200 for CIFAR), as in the authors' public configuration; five raced starts instead of one; once a "
-    "client's identity has been stable for 10 rounds it is checked every 10 rounds only (section 4.3). Test clients "
-    "of n images choose the model of least loss. Local models take 1000 full-batch steps and are tested "
-    "on all images of their own rotation. For CIFAR, tau = 5 with batches of 50 is read as 5 epochs.",
+    "300 rounds (200 for CIFAR), as in the authors' public configuration, and a race of five starts instead of one. "
+    "Once the cluster of a client has been stable for 10 rounds, it is checked only every 10 rounds (section 4.3). "
+    "Test clients of n images choose the model with the lowest loss. Local models take 1000 full-batch steps and are "
+    "tested on all images of their own rotation. For CIFAR, tau = 5 with batches of 50 is read as 5 epochs.",
     ("mnist", "cifar10"),
     cells,
     seeds=2,

@@ -29,14 +29,14 @@ PAPER = {
     "local": "75.85 ± 0.72",
 }
 MORE = ("ifca k=4", "ifca k=5")
-"""What happens for k > 3: the paper has no figures, but says that three clusters stay in use."""
+"""Numbers of clusters above 3: the paper has no figures, but says that three clusters stay in use."""
 ROUNDS, QUICK_ROUNDS, QUICK_WRITERS = 40, 3, 12
 EPOCHS_ALONE = 20
 """Passes of a local model over its writer's images; in the federation a writer makes 8 in 40 rounds."""
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """All methods that exist, seed by seed."""
+    """Return the cells of all methods, seed by seed."""
     names = [name for name in (*PAPER, *MORE) if not name.startswith("one-shot")]
     return [_cell(name, seed, quick) for seed in range(seeds) for name in names]
 
@@ -55,7 +55,7 @@ def _cell(name: str, seed: int, quick: bool) -> RunCell:
 
 
 def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
-    """Mean accuracy over the writers, each with its own model, in percent; the clusters in use."""
+    """Return the mean accuracy over the writers, each with its own model, in percent; the clusters in use."""
     sizes = sorted(result.records[-1].get("sizes", []), reverse=True)
     return {
         "accuracy": round(100 * result.metrics["accuracy"], 3),
@@ -66,7 +66,7 @@ def take(cell: RunCell, data: FederatedDataset, result: Result) -> Figures:
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """The paper's table as rows, and larger K below."""
+    """Return the paper's table as rows, with larger K below."""
     rows = []
     for name in (*PAPER, *MORE):
         cell = f"femnist {name}"
@@ -81,7 +81,7 @@ def tables(found: Found, quick: bool) -> list[Table]:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """The order of the methods and what is said of K."""
+    """Return the claims about the order of the methods and about K."""
     best, world, alone = (mean_of(found, f"femnist {name}", "accuracy") for name in ("ifca k=2", "global", "local"))
     order = None if best is None or world is None or alone is None else best > world > alone
     shown = ", ".join(
@@ -120,9 +120,9 @@ REPRODUCTION = Reproduction(
     "ifca-table2",
     "Test accuracy on FEMNIST",
     "Ghosh, Chung, Yin, Ramchandran 2020, table 2",
-    "On the writers at hand (200 of 3,597 in the copy that was used here), so the figures are not the paper's; what "
-    "can be compared is the order of the methods. All layers but the last are shared among clusters. Accuracy is "
-    "the mean over writers, each with the model of its cluster.",
+    "On the available writers (200 of 3,597 in the copy that was used here), so the figures are not those of the "
+    "paper; the order of the methods can be compared. All layers except the last are shared among clusters. Accuracy "
+    "is the mean over writers, each with the model of its cluster.",
     ("femnist",),
     cells,
     seeds=3,

@@ -1,7 +1,7 @@
 """A one-shot result as the start of IFCA, which Armacki et al. leave as future work, against random starts.
 
 Ten random starts run to the end side by side and the one with the least training loss is kept, as `restarts=10` does.
-Its curve over the rounds stands beside that of IFCA from `init=odcl`.
+Its curve over the rounds is compared with that of IFCA from `init=odcl`.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from papers.odcl.measures import Bar, at_least, kept, normalised_mse, vectors, w
 
 STARTS = 10
 NEAR = 0.01
-"""A curve has arrived when it is within this share of the final figure of the best random start."""
+"""Relative distance from the final figure of the best random start that counts as convergence."""
 AS_GOOD = 0.001
-"""And as accurate if it ends worse by at most this share."""
+"""Relative difference up to which a result counts as equally good."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Data, rounds, and how many seeds at most."""
+    """Data, rounds, and the largest number of seeds."""
 
     scenario: str
     options: Mapping[str, Any]
     rounds: int
     seeds: int
     figures: Sequence[str]
-    """What the curves show: the score of a run; mse: normalised MSE of the models."""
+    """Figure of the curves: the score of a run, or mse, the normalised MSE of the models."""
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ CASES = (
 )
 TRAINING = {"lr": 0.1, "local_steps": 10}
 FALLS = ("rmse", "mse")
-"""Figures that are better when smaller."""
+"""Figures for which lower is better."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class FewShot(AtOnce):
             )
 
     def _best_random(self) -> Initialized:
-        """Where the start began that has the least training loss at the end."""
+        """Return the first models of the start with the lowest final training loss."""
         begun = self._begun({"init": "random", "restarts": STARTS, "race": 0})
         last = self._states(begun)[-1]
         return Initialized(begun.plan, begun.state.keep_restart(best_restart(last.loss)))
@@ -116,7 +116,7 @@ class FewShot(AtOnce):
             return [begun.state, *(step.state for step in train(plan.method, plan.run, begun.state))]
 
     def _curve(self, begun: Initialized) -> list[dict[str, float]]:
-        """Before the first round and after every one, each client with the model that fits it best."""
+        """Return the score before the first and after every round, each client with the model that fits it best."""
         return [self._point(begun, state) for state in self._states(begun)]
 
     def _point(self, begun: Initialized, state: ServerState) -> dict[str, float]:
@@ -133,7 +133,7 @@ class FewShot(AtOnce):
 
 
 def arrival(name: str, curve: Sequence[float], final: float) -> int | None:
-    """After how many rounds a curve is within 1 % of `final`; None: never."""
+    """Return the number of rounds after which a curve is within 1 % of `final`; None: never."""
     sign = 1 if name in FALLS else -1
     return next((t for t, value in enumerate(curve) if sign * (value - final) <= NEAR * abs(final)), None)
 
@@ -177,7 +177,7 @@ class Networks(AtOnce):
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed; quick: small data and few rounds."""
+    """Return the cells seed by seed; quick: small data and few rounds."""
     made: list[Cell] = []
     for seed in range(seeds):
         if quick:
@@ -194,7 +194,7 @@ def _cases(quick: bool) -> Sequence[Case]:
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """Figures and rounds, then the networks."""
+    """Return tables of figures and rounds, and of the networks."""
     header = [
         "data, figure",
         "ODCL alone",
@@ -239,7 +239,7 @@ def _median(values: Sequence[float | None]) -> str:
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """Accuracy and rounds of each case, and what networks make of it."""
+    """Return the claims about accuracy and rounds of each case, and about networks."""
     made = [claim for case in _cases(quick) for figure in case.figures for claim in _claims(found, case, figure)]
     if not quick:
         made += [_finds_rotations(found, steps) for steps in SOLVES]
@@ -258,12 +258,12 @@ def _claims(found: Found, case: Case, figure: str) -> list[Claim]:
     return [
         at_least(f"{what} ends as good as from the best of 10 random starts, in 9 of 10 seeds", {"seeds": good}, 0.9),
         at_least(
-            f"{what} gets there in at most a tenth of the rounds, in 9 of 10 seeds",
+            f"{what} reaches that result in at most a tenth of the rounds, in 9 of 10 seeds",
             {"seeds": [_tenth(few, random) for few, random in pairs]},
             0.9,
         ),
         at_least(
-            f"{what} gets there with at most a tenth of the exchanges (ten starts count ten times, ODCL counts one)",
+            f"{what} reaches that result with at most a tenth of the exchanges (ten starts count ten times, ODCL once)",
             {"seeds": [_tenth(None if few is None else 1 + few, STARTS * random) for few, random in pairs]},
             0.9,
         ),
@@ -284,12 +284,12 @@ REPRODUCTION = Reproduction(
     "odcl-few-shot",
     "One-shot clustering as the start of IFCA, against the best of ten random starts",
     "no figure of a paper; named as future work in Armacki, Bajovic, Jakovetic, Kar 2022",
-    "IFCA with 10 local steps of 0.1, 200 rounds. The best random start is the one with the least training loss at the "
-    "end; its rounds are those until it is within 1 % of its own last figure, and the rounds after ODCL those until "
-    "the same level, where 0 means that ODCL alone is there. For linear models the held-out error is mostly noise that "
-    "no model can remove, so that 1 % of it is easily reached; the error of the models is shown as well. As good means "
-    "worse by at most 0.1 %. For networks the clients' solutions are steps from one common model, and the distance of "
-    "their parameters need not mean anything.",
+    "IFCA with 10 local steps of 0.1, 200 rounds. The best random start is the one with the lowest training loss at "
+    "the end; its number of rounds is that until it is within 1 % of its own final figure. The number of rounds after "
+    "ODCL is that until the same level; 0 means that ODCL alone reaches it. For linear models the held-out error is "
+    "mostly noise that no model can remove, so it is easily within 1 %; the error of the models is shown as well. As "
+    "good means worse by at most 0.1 %. For networks, the clients' solutions are steps from one common model, and the "
+    "distance of their parameters need not be meaningful.",
     ("mnist",),
     cells,
     10,

@@ -1,4 +1,4 @@
-"""What the reproductions of ODCL have in common: how models are made and measured, and what a claim looks like.
+"""Common parts of the reproductions of ODCL: models, their measures, and the form of a claim.
 
 Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous
 Environments, 2022.
@@ -31,16 +31,16 @@ PAPER = "Armacki, Bajovic, Jakovetic, Kar 2022"
 
 @dataclass(frozen=True)
 class Shot:
-    """What a one-shot method, or one of its yardsticks, gives every client."""
+    """Models that a one-shot method, or one of its baselines, gives the clients."""
 
     models: Floats
     """(K, P) weights, then the intercept where there is one."""
     groups: Ints
-    """(m,) whose model a client has."""
+    """(m,) cluster of each client's model."""
 
 
 def shot(data: FederatedDataset, method: str, seed: int, options: Mapping[str, Any]) -> Shot:
-    """A method without rounds; all that it does happens before the first one. Solutions are the paper's: no ridge."""
+    """Run a method without rounds: all its work precedes the first one. Solutions are the paper's, without a ridge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that clusters overlap, or clients have few samples, is the experiment
         begun = initialize(prepare(data, method, None, {"ridge": 0.0, **options, "seed": seed}))
@@ -56,7 +56,7 @@ def vectors(params: Params) -> Floats:
 
 
 def truth_of(data: ClientDirectory) -> tuple[Ints, Floats]:
-    """True groups (m,) and true models (K, P)."""
+    """Return the true groups (m,) and true models (K, P)."""
     assert data.truth is not None
     assert data.true_models is not None
     return data.truth, data.true_models
@@ -79,7 +79,7 @@ def is_exact(data: FederatedDataset, groups: Ints) -> bool:
 def errors_by_round(
     data: FederatedDataset, method: str, seed: int, options: Mapping[str, Any], until: float = 0.0
 ) -> list[float]:
-    """Normalised MSE after each round, up to the first that is at most `until` or to the last of `options`.
+    """Return the normalised MSE after each round, up to the first that is at most `until` or to the last of `options`.
 
     A client's model is that of the cluster it chose last.
     """
@@ -95,12 +95,12 @@ def errors_by_round(
 
 
 def kept(figures: Figures) -> Figures:
-    """The figures with six digits, as they are written down."""
+    """Return the figures with six digits, as they are stored."""
     return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in figures.items()}
 
 
 def first_round(errors: Sequence[float], level: float) -> int | None:
-    """The first round, counted from 1, after which the error is at most `level`; None: never."""
+    """Return the first round, counted from 1, after which the error is at most `level`; None: never."""
     return next((t for t, error in enumerate(errors, start=1) if error <= level), None)
 
 
@@ -122,7 +122,7 @@ def counted(outcomes: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """One figure of a claim and the limits it has to keep."""
+    """A figure of a claim, and its limits."""
 
     label: str
     value: float | None

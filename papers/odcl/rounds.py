@@ -1,4 +1,4 @@
-"""ODCL, table 3 and figure 5: how many rounds FedAvg or IFCA needs for what ODCL reaches in one.
+"""ODCL, table 3 and figure 5: number of rounds of FedAvg or IFCA until the error of ODCL after one round.
 
 Armacki, Bajovic, Jakovetic, Kar: A One-shot Framework for Distributed Clustered Learning in Heterogeneous
 Environments, 2022, section 5 and appendix D.3. The error is the normalised MSE; a round matches ODCL when it is at most
@@ -43,7 +43,7 @@ from papers.odcl.measures import (
 FIRST_FOUR = "1:2,4:5,7:8,10:11"
 PLUS_MINUS = "1:2,4:5,-2:-1,-5:-4"
 NO_HALF = {"learner": "linear:half=false"}
-"""The loss r^2 instead of r^2 / 2, which the paper leaves open."""
+"""The loss r^2 instead of r^2 / 2; the paper does not state which."""
 
 
 def _matched(values: Sequence[float | None]) -> list[float]:
@@ -51,7 +51,7 @@ def _matched(values: Sequence[float | None]) -> list[float]:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """Of the runs that got there."""
+    """Return the median over the runs that reached the error; None without any."""
     there = _matched(values)
     return median(there) if there else None
 
@@ -67,7 +67,7 @@ SEVERAL = {"init": CLOSE, "restarts": 1}
 
 @dataclass(frozen=True)
 class Setup:
-    """A row: the true models, and how FedAvg or IFCA is read."""
+    """A row: the true models, and the reading of FedAvg or IFCA."""
 
     name: str
     scenario: str
@@ -108,7 +108,7 @@ SETUPS = (
 
 @dataclass(frozen=True)
 class Chase(AtOnce):
-    """A cell: one drawing; ODCL once, then rounds until its error is matched."""
+    """A cell: one drawing; ODCL once, then rounds until its error is reached."""
 
     setup: Setup
     cap: int
@@ -129,7 +129,7 @@ class Chase(AtOnce):
 
 
 def table3_cells(seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed, so that a run cut short has few seeds of every row."""
+    """Return the cells seed by seed, so that an interrupted run has few seeds of every row."""
     return [Chase(setup, QUICK_CAP if quick else CAP, seed) for seed in range(seeds) for setup in _setups(quick)]
 
 
@@ -139,7 +139,7 @@ def _setups(quick: bool) -> Sequence[Setup]:
 
 
 def table3_tables(found: Found, quick: bool) -> list[Table]:
-    """Rounds of the runs that matched, and those that never did apart."""
+    """Return the rounds of the runs that matched, and the number of those that never did."""
     header = ["set-up", "ODCL-KM++", "rounds, median", "least to largest", "never matched", "mean, these as 1000"]
     return [
         Table(
@@ -166,7 +166,7 @@ def _row(found: Found, setup: Setup) -> list[str]:
 
 
 def _capped(values: Sequence[float | None]) -> float:
-    """The mean with runs that never matched counted as the cap."""
+    """Return the mean, where runs that never matched count as the cap."""
     return mean(CAP if value is None else value for value in values)
 
 
@@ -175,7 +175,7 @@ def _median_of(found: Found, setup: Setup) -> float | None:
 
 
 def table3_claims(found: Found, quick: bool) -> list[Claim]:
-    """The bars, and each reading of the paper's two numbers (± 15 %)."""
+    """Return the claims: the bars, and each reading of the paper's two numbers (± 15 %)."""
     if quick:
         return [within("ODCL's error takes IFCA more than 50 rounds", [_bar(found, SETUPS[3], 50, QUICK_CAP)], 0)]
     alone, several, by_m = (SETUPS[0], SETUPS[2]), SETUPS[3:6], SETUPS[6:]
@@ -204,7 +204,7 @@ def _bar(found: Found, setup: Setup, low: float, high: float) -> Bar:
 
 
 def _ratio(found: Found, slow: Setup, fast: Setup, expected: float, allowed: float) -> Bar:
-    """The medians of two rows, one over the other."""
+    """Return the claim about the ratio of the medians of two rows."""
     a, b = _median_of(found, slow), _median_of(found, fast)
     return Bar(fast.name, None if a is None or b is None else a / b, expected - allowed, expected + allowed)
 
@@ -227,10 +227,10 @@ TABLE3 = Reproduction(
     "odcl-table3",
     "Rounds that FedAvg and IFCA need for the error of one-shot clustering",
     f"{PAPER}, table 3",
-    "m = 100, d = 20, n = 400, 10 local steps of 0.01, at most 1000 rounds. FedAvg starts at zero, IFCA at D/6 to "
-    "D/4 from the true models. The paper names neither the models of this table nor the factor of the loss, nor what "
-    "it counts for runs that never match (averaged data beats averaged solutions by little, and not in every "
-    "drawing); so several readings stand side by side. Loss r^2 / 2 unless said.",
+    "m = 100, d = 20, n = 400, 10 local steps of 0.01, at most 1000 rounds. FedAvg starts at zero, IFCA at D/6 to D/4 "
+    "from the true models. The paper does not state the models of this table, the factor of the loss, or how it counts "
+    "runs that never match (averaging data is slightly better than averaging solutions, but not in every drawing); so "
+    "several readings are shown. The loss is r^2 / 2 unless stated otherwise.",
     (),
     table3_cells,
     10,
@@ -246,7 +246,7 @@ STEPS = (0.1, 0.05, 0.01)
 SIZES = (400, 600)
 FAR = f"near-truth:low={1 / 5},high={1 / 3}"
 PROGRESS = 6.0
-"""Rounds times step size: then less than 1e-6 of the distance at the start is left, so more rounds change nothing."""
+"""Rounds times step size, after which less than 1e-6 of the initial distance remains, so more rounds have no effect."""
 SAID = {400: {0.1: 20, 0.05: 20, 0.01: 70}}
 """The paper's rounds until IFCA matches ODCL, read off its text."""
 
@@ -288,7 +288,7 @@ def figure5_cells(seeds: int, quick: bool) -> list[Cell]:
 
 
 def figure5_tables(found: Found, quick: bool) -> list[Table]:
-    """Errors of the one-shot methods, and how IFCA does beside them."""
+    """Return the errors of the one-shot methods, and those of IFCA."""
     errors = Table(
         "Normalised MSE: mean ± standard deviation (seeds)",
         ["n", "ODCL-CC, lambda by (13)", "Oracle Averaging"],
@@ -329,7 +329,7 @@ def _shown(value: float | None) -> str:
 
 
 def figure5_claims(found: Found, quick: bool) -> list[Claim]:
-    """What the paper says of both panels, and the bars."""
+    """Return the claims of the paper about both panels, and the bars."""
     ends = {400: (0.86, 0.94), 600: (0.90, 0.98)}
     sizes = SIZES[:1] if quick else SIZES
     made = [
@@ -342,7 +342,7 @@ def figure5_claims(found: Found, quick: bool) -> list[Claim]:
             0,
         ),
         within(
-            "the same with loss r^2",
+            "n=400: the same numbers of rounds with loss r^2",
             [
                 Bar(f"{lr:g}", _median(values_of(found, "n=400", f"rounds {lr:g} r^2")), said / 2, said * 1.5)
                 for lr, said in SAID[400].items()
@@ -379,9 +379,10 @@ FIGURE5 = Reproduction(
     "odcl-figure5",
     "IFCA from a start near the truth against one-shot clustering",
     f"{PAPER}, figure 5 (appendix D.3)",
-    "The data of D.2, 10 local steps, start at D/5 to D/3 from the true models. ODCL is convex clustering with lambda "
-    "by (13) of the true clusters, as in the paper. Rounds times step size are 6, after which IFCA stands still: fewer "
-    "rounds than the paper's 1000 where the step is large, and the same end. Loss r^2 / 2 unless said.",
+    "The data of D.2, 10 local steps, starts at D/5 to D/3 from the true models. ODCL is convex clustering with lambda "
+    "by (13) of the true clusters, as in the paper. The number of rounds times the step size is 6, after which IFCA "
+    "does not change any more: fewer rounds than the paper's 1000 if the step is large, with the same result. The loss "
+    "is r^2 / 2 unless stated otherwise.",
     (),
     figure5_cells,
     10,

@@ -71,12 +71,12 @@ WAYS: dict[str, Way] = {
     ),
 }
 GIVEN = frozenset({"local", "naive", "oracle", "pooled"})
-"""Nothing is clustered there."""
+"""Columns without clustering."""
 
 
 @dataclass(frozen=True)
 class Trial(AtOnce):
-    """A cell: one drawing with n samples a client, every way on the same data."""
+    """A cell: one drawing with n samples for each client, all columns on the same data."""
 
     scenario: str
     ways: Sequence[str]
@@ -103,7 +103,7 @@ class Trial(AtOnce):
 
 
 def interval_ratio(data: FederatedDataset, own: np.ndarray) -> float:
-    """Lower over upper end of (13) for the true clusters of the clients' own models (m, P): below 1 it proves CC."""
+    """Return lower over upper end of (13) for the true clusters of clients' models (m, P): below 1 it proves CC."""
     from coterie.server.clustering.convex import recovery_interval  # scikit-learn is slow to import
 
     lower, upper = recovery_interval(own, truth_of(data)[0])
@@ -112,28 +112,28 @@ def interval_ratio(data: FederatedDataset, own: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Figure:
-    """One of the paper's figures: data, numbers of samples, ways, and claims."""
+    """One of the paper's figures: data, numbers of samples, columns, and claims."""
 
     scenario: str
     sizes: Sequence[int]
     quick: Sequence[int]
     ways: Sequence[str]
     claims: Callable[[Found, Sequence[int]], list[Claim]]
-    """What the paper says, for these n."""
+    """The claims of the paper, for these n."""
     bars: Callable[[Found, Sequence[int]], list[Claim]]
-    """What prototypes measured: for all seeds and n."""
+    """Claims from prototypes: for all seeds and n."""
 
     def sizes_of(self, quick: bool) -> Sequence[int]:
         return self.quick if quick else self.sizes
 
 
 def cells(figure: Figure, seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed, so that a run cut short has few seeds of every n."""
+    """Return the cells seed by seed, so that an interrupted run has few seeds of every n."""
     return [Trial(figure.scenario, figure.ways, n, seed) for seed in range(seeds) for n in figure.sizes_of(quick)]
 
 
 def tables(figure: Figure, found: Found, quick: bool) -> list[Table]:
-    """The errors, and what was found by the ways that look for clusters."""
+    """Return the tables of errors, and of the clusters that were found."""
     sizes = figure.sizes_of(quick)
     looking = [way for way in figure.ways if way not in GIVEN]
     errors = Table(
@@ -159,7 +159,7 @@ def _ratio(found: Found, n: int) -> str:
 
 
 def claims(figure: Figure, found: Found, quick: bool) -> list[Claim]:
-    """Those that the chosen n can tell of."""
+    """Return the claims that the chosen n can decide."""
     sizes = figure.sizes_of(quick)
     made = [*figure.claims(found, sizes), *([] if quick else figure.bars(found, sizes))]
     return [claim for claim in made if claim.evidence]
@@ -169,7 +169,7 @@ def claims(figure: Figure, found: Found, quick: bool) -> list[Claim]:
 
 
 def _quotients(text: str, found: Found, limits: Mapping[int, tuple[float, float]], one: str, other: str) -> Claim:
-    """Mean error of one way over that of another, for the n of `limits`: (expected, allowed)."""
+    """Return the claim about the ratio of two columns' mean errors, for the n of `limits`: (expected, allowed)."""
     bars = []
     for n, (expected, allowed) in limits.items():
         a, b = mean_of(found, f"n={n}", one), mean_of(found, f"n={n}", other)
@@ -179,24 +179,24 @@ def _quotients(text: str, found: Found, limits: Mapping[int, tuple[float, float]
 
 
 def _means(text: str, found: Found, figure: str, limits: Mapping[int, tuple[float, float]], digits: int = 2) -> Claim:
-    """The mean of a figure for the n of `limits`: (low, high)."""
+    """Return the claim about the mean of a figure, for the n of `limits`: (low, high)."""
     bars = [Bar(f"n={n}", mean_of(found, f"n={n}", figure), low, high) for n, (low, high) in limits.items()]
     return within(text, bars, digits)
 
 
 def _exact(text: str, found: Found, way: str, sizes: Sequence[int], share: float = 0.9) -> Claim:
-    """The true clusters in at least this share of the seeds, at every n."""
+    """Return the claim of the true clusters in at least this share of the seeds, at every n."""
     return at_least(text, {f"n={n}": values_of(found, f"n={n}", f"{way} exact") for n in sizes}, share)
 
 
 def _equals_oracle(text: str, found: Found, way: str, sizes: Sequence[int]) -> Claim:
-    """Every client's model is that of oracle averaging to 1e-12, in at least 9 of 10 seeds at every n."""
+    """Claim that all clients' models are those of oracle averaging to 1e-12, in at least 9 of 10 seeds at every n."""
     apart = {f"n={n}": values_of(found, f"n={n}", f"{way} apart") for n in sizes}
     return at_least(text, {label: [value <= 1e-12 for value in each] for label, each in apart.items()}, 0.9)
 
 
 def _separate(text: str, found: Found, sizes: Sequence[int]) -> Claim:
-    """Convex clustering with lambda by (13) leaves every client alone, in all seeds."""
+    """Return the claim that convex clustering with lambda by (13) leaves every client separate, in all seeds."""
     K = {f"n={n}": values_of(found, f"n={n}", "convex K") for n in sizes}
     return at_least(text, {label: [value == 100 for value in each] for label, each in K.items()}, 1.0)
 
@@ -212,13 +212,12 @@ LINEAR_RATIO = {50: 6.6, 100: 3.1, 200: 2.1, 300: 1.6, 400: 1.36, 500: 1.17, 600
 
 
 def figure2_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
-    """Which clustering gives Oracle Averaging from which n on."""
-    same = "ODCL-KM++ equals Oracle Averaging (to 1e-12) for any n, in 9 of 10 seeds"
+    """Return the claims of equality with Oracle Averaging, by clustering and n."""
+    same = "equals Oracle Averaging (to 1e-12) for any n, in 9 of 10 seeds"
     return [
-        _equals_oracle(same, found, "kmeans++", sizes),
         *(
-            _equals_oracle(f"{WAYS[way].title}: the same", found, way, sizes)
-            for way in ("spectral", "part I", "gradient")
+            _equals_oracle(f"{WAYS[way].title} {same}", found, way, sizes)
+            for way in ("kmeans++", "spectral", "part I", "gradient")
         ),
         _exact(
             "ODCL-CC with lambda by (13) matches the oracle methods from n = 400 on, in 9 of 10 seeds",
@@ -226,31 +225,36 @@ def figure2_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
             "convex",
             [n for n in sizes if n >= 400],
         ),
-        _exact("ODCL-CC does at n = 600", found, "convex", [n for n in sizes if n == 600]),
-        _separate("with lambda by (13) every client stays alone for n <= 200", found, [n for n in sizes if n <= 200]),
         _exact(
-            "without knowing the clusters: the path finds them from n = 100 on, in 9 of 10 seeds",
+            "ODCL-CC with lambda by (13) matches the oracle methods at n = 600",
+            found,
+            "convex",
+            [n for n in sizes if n == 600],
+        ),
+        _separate("with lambda by (13) every client is a cluster for n <= 200", found, [n for n in sizes if n <= 200]),
+        _exact(
+            "the path finds the true clusters from n = 100 on, in 9 of 10 seeds",
             found,
             "path",
             [n for n in sizes if n >= 100],
         ),
-        _exact("the path finds them at n = 50", found, "path", [n for n in sizes if n == 50]),
+        _exact("the path finds the true clusters at n = 50", found, "path", [n for n in sizes if n == 50]),
     ]
 
 
 def figure2_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
-    """Ratios of mean errors, and the interval (13)."""
+    """Return the claims about ratios of mean errors, and the interval (13)."""
     tenth, pooled = dict.fromkeys(sizes, (0.1, 0.02)), {n: (POOLED_OVER_ORACLE[n], 0.06) for n in sizes}
     return [
-        _quotients("Oracle Averaging over Local ERM: 0.10 ± 0.02", found, tenth, "oracle", "local"),
+        _quotients("error of Oracle Averaging over that of Local ERM: 0.10 ± 0.02", found, tenth, "oracle", "local"),
         _quotients(
-            "Cluster Oracle over Oracle Averaging: 0.52, 0.74, 0.83, 0.94, 0.90, 0.94, 0.97 (each ± 0.06)",
+            "error of Cluster Oracle over Oracle Averaging: 0.52, 0.74, 0.83, 0.94, 0.90, 0.94, 0.97 (each ± 0.06)",
             found,
             pooled,
             "pooled",
             "oracle",
         ),
-        _means("Naive averaging: 1.000 ± 0.005", found, "naive", dict.fromkeys(sizes, (0.995, 1.005)), 3),
+        _means("error of naive averaging: 1.000 ± 0.005", found, "naive", dict.fromkeys(sizes, (0.995, 1.005)), 3),
         _means(
             "lower over upper end of (13): 6.6, 3.1, 2.1, 1.6, 1.36, 1.17, 1.09 (± 6 %; ± 13 % at n = 50), so (13) "
             "is empty where CC is exact",
@@ -268,11 +272,11 @@ LOGISTIC_K = {500: (98.0, 100.0), 1000: (72.0, 96.0), 2000: (6.4, 13.0), 3000: (
 
 
 def figure3_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
-    """From alone to exact with lambda by (13), and what the usable rules do."""
+    """Return the claims about lambda by (13) from separate clients to exact clusters, and about usable rules."""
     large = [n for n in sizes if n >= 4600]
     return [
         _means(
-            "with lambda by (13) clients stay alone up to n = 500",
+            "with lambda by (13) clients are separate clusters up to n = 500",
             found,
             "convex K",
             {n: LOGISTIC_K[n] for n in sizes if n <= 500},
@@ -286,16 +290,26 @@ def figure3_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
             0.8,
         ),
         _exact("ODCL-KM++ finds the groups from n = 500 on, in 9 of 10 seeds", found, "kmeans++", sizes),
-        _exact("the path, log grid and rule b, finds them at n = 4600, in 9 of 10 seeds", found, "path", large),
-        _exact("the paper's grid and rule finds them at n = 4600, in 9 of 10 seeds", found, "paper's path", large),
+        _exact(
+            "the path with log grid and rule b finds the true clusters at n = 4600, in 9 of 10 seeds",
+            found,
+            "path",
+            large,
+        ),
+        _exact(
+            "the path with the paper's grid and rule finds the true clusters at n = 4600, in 9 of 10 seeds",
+            found,
+            "paper's path",
+            large,
+        ),
     ]
 
 
 def figure3_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
-    """From alone to four clusters."""
+    """Return the claims from separate clients to four clusters."""
     return [
         _means(
-            "clusters with lambda by (13): 99.6, 84, 9.7, 5.1, 4.1 (± 2 standard errors)",
+            "number of clusters with lambda by (13): 99.6, 84, 9.7, 5.1, 4.1 (± 2 standard errors)",
             found,
             "convex K",
             {n: LOGISTIC_K[n] for n in sizes},
@@ -308,21 +322,21 @@ def figure3_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
 
 
 def figure4_claims(found: Found, sizes: Sequence[int]) -> list[Claim]:
-    """Which lambda the path takes."""
+    """Return the claims about the lambda of the path."""
     small, large = [n for n in sizes if n < 600], [n for n in sizes if n >= 600]
     fewer = {f"n={n}": [K < 4 for K in values_of(found, f"n={n}", "paper's path K")] for n in small}
     return [
         _exact("the paper's path finds the true clusters at n = 600, in 9 of 10 seeds", found, "paper's path", large),
         at_least("below n = 600 the paper's path gives fewer than 4 clusters, in 9 of 10 seeds", fewer, 0.9),
         _exact("the path with log grid and rule b finds the true clusters at every n", found, "path", sizes),
-        _separate("with lambda by (13) every client stays alone for n <= 200", found, [n for n in sizes if n <= 200]),
+        _separate("with lambda by (13) every client is a cluster for n <= 200", found, [n for n in sizes if n <= 200]),
         _exact("with lambda by (13) the clusters are exact at n = 600, in 9 of 10 seeds", found, "convex", large),
     ]
 
 
 def figure4_bars(found: Found, sizes: Sequence[int]) -> list[Claim]:
-    """The transition."""
-    text = "clusters with lambda by (13) at n = 400: 13.6 on average (4 to 33 is within two standard errors)"
+    """Return the claims about the transition."""
+    text = "number of clusters with lambda by (13) at n = 400: 13.6 on average (4 to 33 is within two standard errors)"
     return [_means(text, found, "convex K", {n: (4.0, 33.0) for n in sizes if n == 400}, 1)]
 
 
@@ -350,11 +364,11 @@ FIGURE2 = _reproduction(
     "Ten groups of linear models: error over samples a client",
     "figure 2",
     "m = 100, K = 10, d = 20. The lambda of section 5 is drawn from (13) with the true clusters, or is its upper end "
-    "where (13) is empty: an oracle's choice, which no server can make; beside it the path, which needs no "
-    "truth. K-means++ is the best of ten greedy seedings. The best possible clustering gives Oracle Averaging, so that "
-    "is what every clustering is compared with. The bars are means of ten drawings, and so are ours: over sixty other "
-    "seeds Cluster Oracle over Oracle Averaging is 0.87 at n = 200 and lower over upper end of (13) is 6.3 at n = 50, "
-    "where one client of seed 0 has features of condition number 75 and moves the mean.",
+    "if (13) is empty: a choice that needs the truth. The path does not need it. K-means++ is the best of ten greedy "
+    "seedings. The best possible clustering gives Oracle Averaging, so every clustering is compared with it. The bars "
+    "are means of ten drawings, and so are our figures: over sixty other seeds, Cluster Oracle over Oracle Averaging "
+    "is 0.87 at n = 200, and lower over upper end of (13) is 6.3 at n = 50, where one client of seed 0 has features of "
+    "condition number 75 and changes the mean.",
     10,
     Figure(
         "odcl-linear",
@@ -369,8 +383,8 @@ FIGURE3 = _reproduction(
     "odcl-figure3",
     "Four groups of logistic models: error and clusters over samples a client",
     "figure 3 (appendix D.1)",
-    "m = 100, K = 4, C = 1e-5. The third covariance of the paper is none (eigenvalues 3 and -1) and is read as "
-    "numpy draws from it. Every client's samples are fresh. 10 seeds instead of 20.",
+    "m = 100, K = 4, C = 1e-5. The third covariance of the paper is not a covariance (eigenvalues 3 and -1) and is "
+    "read as NumPy draws from it. The samples of all clients are drawn anew. 10 seeds instead of 20.",
     10,
     Figure(
         "odcl-logistic",
@@ -385,9 +399,10 @@ FIGURE4 = _reproduction(
     "odcl-figure4",
     "Four groups whose intervals touch: which lambda the path takes",
     "figure 4 (appendix D.2)",
-    "m = 100, K = 4, d = 20. Rules (a) and (b) of appendix C are the same sentence in the paper; here (a) is the "
-    "longest life among the lambdas that satisfy (13) with their own clusters, (b) among all, and neither may take one "
-    "cluster or all separate, which satisfy (13) trivially. The paper's grid is ten equidistant lambdas.",
+    "m = 100, K = 4, d = 20. Rules (a) and (b) of appendix C are the same sentence in the paper. Here (a) is the "
+    "longest interval among the lambdas that satisfy (13) with their own clusters, and (b) the longest among all; "
+    "neither may choose one cluster or all clients separate, which satisfy (13) trivially. The paper's grid is ten "
+    "equidistant lambdas.",
     10,
     Figure(
         "odcl-clusterpath",

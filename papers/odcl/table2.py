@@ -52,7 +52,7 @@ CONVEX: dict[str, tuple[str, dict[str, Any]]] = {
 }
 ONE_SEEDING = "ODCL-KM++, one seeding"
 DRAWS = 10
-"""Single seedings of which the mean is taken."""
+"""Number of single seedings in the mean."""
 STARTS = {
     "IFCA-1": "cluster-oracle:noise=1",
     "IFCA-2": "cluster-oracle:noise=2",
@@ -69,12 +69,12 @@ EXCHANGES: dict[str, dict[str, Any]] = {
 }
 STEP, ROUNDS, QUICK_ROUNDS = 0.1, 200, 50
 SMALL_STEP = 0.005
-"""For CIFAR10, where steps above 0.007 do not settle: the largest curvature of a client is 275."""
+"""Step size for CIFAR10, where steps above 0.007 diverge: the largest curvature of a client is 275."""
 
 
 @dataclass(frozen=True)
 class OneShots(AtOnce):
-    """A cell: everything that takes one round or none."""
+    """A cell: all methods with one round or none."""
 
     dataset: str
     noise: str
@@ -113,7 +113,7 @@ class Ifca(AtOnce):
 
     def measure(self, folder: Path) -> Figures:
         data = images(self.dataset, self.noise, self.seed)
-        # float32 as the images are: a third faster, and nothing here is told to more than three digits
+        # float32, as the images are: a third faster, and no figure here has more than three digits
         common: dict[str, Any] = {"dtype": "float32", "seed": self.seed, "restarts": 1}
         run = {"lr": self.lr, "rounds": self.rounds, "evaluate_every": self.rounds, **EXCHANGES[self.exchange]}
         with warnings.catch_warnings():
@@ -127,7 +127,7 @@ class Ifca(AtOnce):
 
 
 def run_name(dataset: str, noise: str, start: str, exchange: str, lr: float = STEP) -> str:
-    """The name of a cell of IFCA."""
+    """Return the name of a cell of IFCA."""
     return f"{dataset} {noise} {_title(start, exchange, lr)}"
 
 
@@ -136,12 +136,12 @@ def _title(start: str, exchange: str, lr: float) -> str:
 
 
 def images(dataset: str, noise: str, seed: int) -> FederatedDataset:
-    """Two groups, 100 clients."""
+    """Return the data: two groups, 100 clients."""
     return scenario("opposite-labels", dataset=dataset, seed=seed, **NOISE[noise])
 
 
 def mean_accuracy(data: FederatedDataset, models: Floats, groups: Ints) -> float:
-    """Of binary models (K, P) without intercept, each client with that of `groups` (m,) on its own test images."""
+    """Return the accuracy of binary models (K, P) without intercept, each client with that of `groups` (m,)."""
     assert data.test is not None
     spans = np.stack([data.test.starts, data.test.stops], axis=1)
     shared, place = np.unique(spans, axis=0, return_inverse=True)
@@ -186,7 +186,7 @@ class Column:
     dataset: str
     noise: str
     seeds: int
-    """Of the one-shot methods, at most."""
+    """Largest number of seeds of the one-shot methods."""
     runs: Mapping[Run, int]
     """Runs of IFCA, each with its number of seeds at most."""
 
@@ -213,7 +213,7 @@ QUICK_COLUMNS = (Column("digits", "clean", 1, dict.fromkeys(QUICK, 1)), Column("
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Seed by seed; quick: digits alone."""
+    """Return the cells seed by seed; quick: digits only."""
     rounds = QUICK_ROUNDS if quick else ROUNDS
     return [
         cell
@@ -254,7 +254,7 @@ PRINTED: dict[tuple[str, str], dict[str, str]] = {
 
 
 def tables(found: Found, quick: bool) -> list[Table]:
-    """One table for each data set."""
+    """Return a table for each data set."""
     columns = QUICK_COLUMNS if quick else COLUMNS
     made = []
     for dataset in dict.fromkeys(column.dataset for column in columns):
@@ -312,12 +312,12 @@ MNIST_RUNS: Mapping[tuple[str, str, str], tuple[float, float]] = {
     ("iid", "IFCA-2", "models"): (0.578, 0.06),
     ("iid", "IFCA-R, sd 1", "models"): (0.582, 0.05),
 }
-"""Means and standard deviations of ten seeds of a prototype written apart from this code."""
+"""Means and standard deviations of ten seeds of an independent prototype."""
 PROTOTYPE_SEEDS = 10
 
 
 def claims(found: Found, quick: bool) -> list[Claim]:
-    """Orders that the paper claims, with every reading; then the bars."""
+    """Return the claims about the order of methods, with every reading, and the bars."""
     if quick:
         return [_above(found, "digits", "clean", "Oracle Averaging", "Local ERM")]
     return [*_paper_claims(found), *_noise_claims(found), *_bars(found)]
@@ -349,7 +349,7 @@ def _paper_claims(found: Found) -> list[Claim]:
 
 
 def _ifca_row(found: Found, exchange: str, random: str) -> Claim:
-    """The paper's three figures of IFCA on MNIST, with one reading of its exchange and of its random start."""
+    """Return the claim about the paper's three figures of IFCA on MNIST, with one reading of its exchange and start."""
     printed = {"IFCA-1": (0.94, 0.03), "IFCA-2": (0.83, 0.13), random: (0.65, 0.06)}
     bars = [
         Bar(start, mean_of(found, run_name("mnist", "clean", start, exchange), "accuracy"), mean - sd, mean + sd)
@@ -359,7 +359,7 @@ def _ifca_row(found: Found, exchange: str, random: str) -> Claim:
 
 
 def _noise_claims(found: Found) -> list[Claim]:
-    """Wrong labels: who is worse than Local ERM, and where the paper's 0.66 might come from."""
+    """Return the claims with wrong labels: methods worse than Local ERM, and possible sources of the paper's 0.66."""
     made = [
         _worse_than_local(found, dataset, noise, start, exchange)
         for dataset, noise in (("mnist", "exact"), ("mnist", "iid"), ("cifar10", "exact"))
@@ -382,7 +382,7 @@ def _bars(found: Found) -> list[Claim]:
     ]
     noisy = [_like(found, name, "mnist iid one-shot", name, expected) for name, expected in MNIST_IID.items()]
     return [
-        within("mnist: 0.836, 0.917, 0.985, 0.916 (± 0.01)", clean, 3),
+        within("mnist: one-shot methods at 0.836, 0.917, 0.985, 0.916 (± 0.01)", clean, 3),
         within("mnist, i.i.d. wrong labels: 0.694, 0.908, 0.880, 0.734 (± 2 standard errors)", noisy, 3),
         *(
             _like_prototype(found, noise, start, each, expected)
@@ -399,7 +399,7 @@ def _like_prototype(found: Found, noise: str, start: str, exchange: str, expecte
 
 
 def _like(found: Found, label: str, cell: str, figure: str, expected: tuple[float, float]) -> Bar:
-    """Two standard errors of the difference of the two means."""
+    """Return two standard errors of the difference of the two means."""
     values = values_of(found, cell, figure)
     own = stdev(values) ** 2 / len(values) if len(values) > 1 else 0.0
     allowed = 2 * (expected[1] ** 2 / PROTOTYPE_SEEDS + own) ** 0.5
@@ -433,14 +433,14 @@ REPRODUCTION = Reproduction(
     "odcl-table2",
     "Opposite labels on digits, MNIST and CIFAR10: one-shot clustering and IFCA from several starts",
     f"{PAPER}, table 2",
-    "m = 100 clients with 4 images (CIFAR10: 40), logistic regression with penalty 0.01 on pixels in [0, 1], the "
-    "intercept as a last pixel; the paper gives no penalty. IFCA: 200 rounds with step 0.1 that exchange models after "
-    "10 local steps, or gradients (which have no local steps, though the paper gives both), summed over members and "
-    "divided by m; with the penalty in the loss, and on MNIST without. The paper does not tell the scale of IFCA-R's "
-    "start: three are tried. `One seeding` is k-means++ as the paper writes it, one seeding, the mean of ten; "
-    "ODCL-KM++ is the best of ten greedy ones. Digits are no column of the paper, nor is noise on MNIST. On CIFAR10 a "
-    "step of 0.1 is above what gradient descent can take (the largest curvature of a client is 275), so IFCA was run "
-    "with a step of 0.005 as well.",
+    "m = 100 clients with 4 images (CIFAR10: 40), logistic regression with penalty 0.01 on pixels in [0, 1], with the "
+    "intercept as a last pixel; the paper does not give the penalty. IFCA: 200 rounds with step size 0.1. Clients "
+    "exchange models after 10 local steps, or gradients (without local steps, although the paper gives both), summed "
+    "over members and divided by m; with the penalty in the loss, and on MNIST also without. The paper does not give "
+    "the scale of the start of IFCA-R: three are tried. `One seeding` is k-means++ as written in the paper, with one "
+    "seeding, the mean of ten; ODCL-KM++ is the best of ten greedy ones. The paper has no column for digits, nor for "
+    "noise on MNIST. On CIFAR10 a step size of 0.1 is too large for gradient descent (the largest curvature of a "
+    "client is 275), so IFCA was also run with 0.005.",
     ("mnist", "cifar10"),
     cells,
     10,

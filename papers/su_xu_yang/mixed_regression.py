@@ -2,8 +2,8 @@
 
 A trial draws true models and data and runs every method of a figure on them. The error is eq. (6): the largest
 distance of a found model to its true one under the best matching. Left panels: the two-phase method with s = 1, 5, 10
-local steps and with FedProx. Right panels: it beside FedAvg, one-shot clustering, IFCA (phase 2 from a random start)
-and the oracle (phase 2 from the true models), all with s = 5.
+local steps and with FedProx. Right panels: it is compared with FedAvg, one-shot clustering, IFCA (phase 2 from a random
+start) and the oracle (phase 2 from the true models), all with s = 5.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the appendix's three configurations, and what independent prototypes measured for it."""
+    """One of the appendix's three configurations, with figures of independent prototypes."""
 
     name: str
     title: str
     options: Mapping[str, Any]
     oracle: tuple[float, float]
-    """Mean error of the oracle and by how much ours may differ."""
+    """Mean error of the oracle, and the allowed difference."""
     least_squares: tuple[float, float]
     fedavg: tuple[float, float]
     coarse: tuple[float, float]
@@ -57,7 +57,7 @@ class Setting:
     ifca: tuple[float, float]
     """Share of random starts that succeed with n_i/N weights."""
     phase_one: float
-    """Least share of covered seeds whose coarse models are within Delta/2."""
+    """Lowest share of covered seeds whose coarse models are within Delta/2."""
 
 
 SETTINGS = (
@@ -175,12 +175,12 @@ class Trial(AtOnce):
         return own | {"rounds": self.rounds, "seed": self.seed} | dict(more)
 
     def errors(self, data: FederatedDataset, start: InitChoice, **more: Any) -> tuple[list[float], ServerState]:
-        """The error after every round of phase 2 from `start`, the first before any."""
+        """Return the error before the first and after every round of phase 2 from `start`."""
         options = self._options({"clusters": GROUPS, **more})
         return run_errors(data, "two-phase", start, options, known(data)[1])
 
     def _fedavg(self, data: FederatedDataset) -> float:
-        """One model against every true one."""
+        """Return the largest distance of one model to the true ones."""
         options = {k: v for k, v in self._options({}).items() if k != "averaging"}
         _, state = run_errors(data, "fedavg", "random", options, None)
         found = state.clusters.params["weight"].numpy()
@@ -190,7 +190,7 @@ class Trial(AtOnce):
 def run_errors(
     data: FederatedDataset, method: str, init: InitChoice | None, options: Mapping[str, Any], models: np.ndarray | None
 ) -> tuple[list[float], ServerState]:
-    """The error (eq. 6) after every round against `models`, if given, and the last state."""
+    """Return the error (eq. 6) after every round against `models`, if given, and the last state."""
     begun = initialize(prepare(data, method, "linear", {**options, "init": init}))
     plan, state = begun.plan, begun.state
 
@@ -206,7 +206,7 @@ def run_errors(
 
 
 def coarse_models(data: FederatedDataset, settings: MomentDescent, seed: int) -> Coarse:
-    """Phase 1 on its own."""
+    """Run phase 1 alone."""
     federation = prepare(data, "moment-descent", "linear", {}).federation
     width, device = data.train.x.shape[1], torch.device("cpu")
     with torch.no_grad():
@@ -214,7 +214,7 @@ def coarse_models(data: FederatedDataset, settings: MomentDescent, seed: int) ->
 
 
 def coarse_figures(data: FederatedDataset, coarse: Coarse) -> Figures:
-    """Whether anchors hit all groups, the error of their centres over Delta, and their mean distance on the way."""
+    """Return whether all groups have anchors, the error of their centres over Delta, and their distances."""
     truth, models = known(data)
     delta, own = separation(models), truth[coarse.anchors]
     way = np.linalg.norm(coarse.path.numpy() - models[own], axis=2).mean(axis=1) / delta
@@ -226,12 +226,12 @@ def coarse_figures(data: FederatedDataset, coarse: Coarse) -> Figures:
 
 
 def models_of(coarse: Coarse) -> list[dict[str, np.ndarray]]:
-    """The centres as a start."""
+    """Return the centres as first models."""
     return [{"weight": centre.numpy()} for centre in coarse.centres]
 
 
 def known(data: FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
-    """True groups (m,) and true models (k, d)."""
+    """Return the true groups (m,) and true models (k, d)."""
     assert data.truth is not None
     assert data.true_models is not None
     return data.truth, data.true_models
@@ -243,18 +243,18 @@ def separation(models: np.ndarray) -> float:
 
 
 def identities(data: FederatedDataset, state: ServerState) -> Figures:
-    """The share of clients in a wrong cluster, in the last round."""
+    """Return the share of clients in a wrong cluster, in the last round."""
     return {"wrong": 1 - float(agreement(known(data)[0], state.choice[:, 0].numpy())["identity"])}
 
 
 def clients_of(data: FederatedDataset) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(x, y) of each client."""
+    """Return (x, y) of each client."""
     x, y = data.train.x.numpy(), data.train.y.numpy()
     return [(x[a:b], y[a:b]) for a, b in zip(data.train.starts, data.train.stops, strict=True)]
 
 
 def least_squares_error(data: FederatedDataset) -> float:
-    """Pooled least squares in each true group."""
+    """Return the pooled least-squares solution of each true group."""
     truth, models = known(data)
     row_group = np.repeat(truth, data.train.sizes)
     x, y = data.train.x.numpy(), data.train.y.numpy()
@@ -263,14 +263,14 @@ def least_squares_error(data: FederatedDataset) -> float:
 
 
 def common_model_error(data: FederatedDataset) -> float:
-    """The largest distance of a true model to their mean, weighted by samples: where a single model has to end."""
+    """Return the largest distance of a true model to their weighted mean, to which a single model converges."""
     truth, models = known(data)
     shares = np.bincount(np.repeat(truth, data.train.sizes), minlength=len(models)) / data.train.sizes.sum()
     return float(np.linalg.norm(models - shares @ models, axis=1).max())
 
 
 def one_shot_labels(data: FederatedDataset, estimator: str, seed: int) -> np.ndarray:
-    """k-means on the clients' own estimates: least squares of least norm, or X^T y / n."""
+    """Run k-means on the clients' own estimates: least squares of minimum norm, or X^T y / n."""
     from sklearn.cluster import KMeans  # slow to import
 
     if estimator == "moment":
@@ -282,7 +282,7 @@ def one_shot_labels(data: FederatedDataset, estimator: str, seed: int) -> np.nda
 
 
 def first_below(errors: Sequence[float], level: float) -> int | None:
-    """The first round whose error is at most `level`."""
+    """Return the first round whose error is at most `level`."""
     return next((t for t, error in enumerate(errors) if error <= level), None)
 
 
@@ -304,14 +304,14 @@ ROWS = {
 
 
 def cells(setting: Setting, seeds: int, quick: bool) -> list[Cell]:
-    """One trial a seed."""
+    """Return a trial for each seed."""
     if quick:
         return [Trial(setting, seed, rounds=60, early=30) for seed in range(seeds)]
     return [Trial(setting, seed) for seed in range(seeds)]
 
 
 def tables(setting: Setting, found: Found, quick: bool) -> list[Table]:
-    """The error of every method, how fast the variants are, and the anchors' way."""
+    """Return the tables of errors, speed of the variants, and distances of the anchors."""
 
     def figure(name: str) -> list[float]:
         return values_of(found, setting.title, name)
@@ -346,7 +346,7 @@ def _rounds(values: Sequence[float | None]) -> list[str]:
 
 
 def claims(setting: Setting, found: Found, quick: bool) -> list[Claim]:
-    """What the paper says, with the tolerances that prototypes gave; at the full number of rounds only."""
+    """Return the claims of the paper, with tolerances from prototypes; at the full number of rounds only."""
     seeds = found.get(setting.title, {})
     everybody = list(seeds.values())
     covered = [f for f in seeds.values() if f["covered"]]
@@ -419,10 +419,11 @@ def _near(seeds: Sequence[Figures], figure: str, expected: float, allowed: float
 
 
 NOTES = (
-    "N is 10,000 (the paper's 1000 contradicts its client counts), true models N(0, I/d) with d = 100, noise 0.2, 10 "
-    "anchors drawn among the largest clients, all pairs of a client's samples, step size 0.9 over the largest "
-    "curvature. Expected values are those of independent prototypes; the figures of the paper are not in its text. "
-    "Phase 1 levels off: the quarter of Delta of theorem 1 is not reached at this size of data."
+    "N is 10,000 (the paper's 1000 contradicts its numbers of clients). True models are N(0, I/d) with d = 100; the "
+    "noise is 0.2. There are 10 anchors, drawn among the largest clients, and all pairs of a client's samples are "
+    "used. The step size is 0.9 over the largest curvature. Expected values are those of independent prototypes, "
+    "because the text of the paper does not give the values of its figures. Phase 1 stops improving before it reaches "
+    "the quarter of Delta of theorem 1 with this amount of data."
 )
 
 
@@ -446,7 +447,7 @@ def _reproduction(setting: Setting, figure: int) -> Reproduction:
 
 @dataclass(frozen=True)
 class FreshTrial(AtOnce):
-    """A cell: phase 1 to the letter, with two points of new clients in every iteration."""
+    """A cell: phase 1 exactly as in the theorem, with two points of new clients in every iteration."""
 
     seed: int
     clients: int
@@ -485,17 +486,17 @@ class FreshTrial(AtOnce):
 
 
 SIZES = ((10, 25), (40, 25), (160, 10), (160, 25), (160, 100))
-"""m/d and l."""
+"""m/d and l of each size."""
 
 
 def fresh_cells(seeds: int, quick: bool) -> list[Cell]:
-    """Every size with every seed."""
+    """Return a cell for every size and seed."""
     sizes = ((10, 25), (160, 25)) if quick else SIZES
     return [FreshTrial(seed, 20 * m, pairs) for m, pairs in sizes for seed in range(seeds)]
 
 
 def fresh_tables(found: Found, quick: bool) -> list[Table]:
-    """How many seeds succeed, and the anchors' way."""
+    """Return the tables of successful seeds and distances of the anchors."""
     rows = []
     for cell in fresh_cells(1, quick):
         figures = [f for _, f in sorted(found.get(cell.name, {}).items())]
@@ -508,12 +509,16 @@ def fresh_tables(found: Found, quick: bool) -> list[Table]:
 
 
 def fresh_claims(found: Found, quick: bool) -> list[Claim]:
-    """Many clients are needed, and enough."""
+    """Return the claims that many clients are necessary and sufficient."""
     few, many = found.get("d=20 m=10d l=25", {}), found.get("d=20 m=160d l=25", {})
     covered = [f["coarse"] < 0.5 for f in many.values() if f["covered"]]
     return [
         _share_claim("with m = 160 d new clients a round, covered seeds end within Delta/2", covered, 0.8),
-        _share_claim("with m = 10 d they do not", [f["coarse"] >= 0.5 for f in few.values()], 0.8),
+        _share_claim(
+            "with m = 10 d new clients a round, covered seeds do not end within Delta/2",
+            [f["coarse"] >= 0.5 for f in few.values()],
+            0.8,
+        ),
     ]
 
 
@@ -521,8 +526,8 @@ THEORY = Reproduction(
     "su-theory",
     "Moment descent with fresh data, as theorem 1 assumes",
     "Su, Xu, Yang 2022, theorem 1",
-    "Three pairs of exchanges for each subspace; prototypes found six as good as forty. The error levels off at about "
-    "a third of Delta here as well.",
+    "Three pairs of exchanges for each subspace; in prototypes, six were as good as forty. Here too, the error stops "
+    "decreasing at about a third of Delta.",
     (),
     fresh_cells,
     seeds=5,
@@ -539,7 +544,7 @@ PERTURBATIONS = (0.0, 0.03, 0.1, 0.3, 1.0)
 
 @dataclass(frozen=True)
 class PrivateTrial(AtOnce):
-    """A cell: phase 1 of the second setting with noise on what clients see of the anchors."""
+    """A cell: phase 1 of the second setting with noise on the anchors' models that clients receive."""
 
     sigma: float
     seed: int
@@ -558,12 +563,12 @@ class PrivateTrial(AtOnce):
 
 
 def private_cells(seeds: int, quick: bool) -> list[Cell]:
-    """Every strength of the noise with every seed."""
+    """Return a cell for every noise level and seed."""
     return [PrivateTrial(sigma, seed) for sigma in PERTURBATIONS for seed in range(seeds)]
 
 
 def private_tables(found: Found, quick: bool) -> list[Table]:
-    """Error of the coarse models and bytes down, over the noise."""
+    """Return the table of the error of the coarse models and of bytes down, by noise."""
     rows = []
     for sigma in PERTURBATIONS:
         figures = [f for f in found.get(f"sigma={sigma:g}", {}).values() if f["covered"]]
@@ -575,7 +580,7 @@ def private_tables(found: Found, quick: bool) -> list[Table]:
 
 
 def private_claims(found: Found, quick: bool) -> list[Claim]:
-    """The noise is averaged out."""
+    """Return the claim that the noise is averaged out."""
     pairs = [
         (found.get("sigma=0", {}).get(seed), figures)
         for seed, figures in found.get("sigma=0.1", {}).items()
@@ -592,10 +597,10 @@ def private_claims(found: Found, quick: bool) -> list[Claim]:
 
 PRIVATE = Reproduction(
     "su-private",
-    "What the privacy of the anchors costs",
+    "The cost of the anchors' privacy",
     "Su, Xu, Yang 2022, remark 2",
-    "Every client gets two copies of each anchor's estimate with noise of its own, the same all along one iteration. "
-    "They take twice the room of the estimates, for every client anew.",
+    "Every client receives two copies of each anchor's estimate with different noise, which stays the same during one "
+    "iteration. They are twice as large as the estimates and are sent to each client separately.",
     (),
     private_cells,
     seeds=5,

@@ -68,3 +68,4 @@ def test_the_page_is_written(coterie, tmp_path):
     assert code == 0
     assert "page.md" in out
     assert "not run" in (tmp_path / "page.md").read_text()
+    assert "# Reproduction: IFCA" in (tmp_path / "page-ifca.md").read_text()

@@ -35,7 +35,7 @@ class Dataset:
     name: str
     what: str
     size: str
-    """Of the download and of the file that is kept; one number where they are about equal."""
+    """Sizes of the download and of the stored file; one number if they are about equal."""
     origin: str
     licence: str
     """As the source states it."""

@@ -81,14 +81,14 @@ class ImageKind:
     """What must hold for the images of one data set."""
 
     shape: tuple[int, ...]
-    """Of one image: (H, W) or (channels, H, W)."""
+    """Shape of an image: (H, W) or (channels, H, W)."""
     classes: int
     written: bool = False
     """Whether every image has a writer."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of an npz file."""
+        """Names of the arrays in an npz file."""
         return (*KEYS, *WRITER_KEYS) if self.written else KEYS
 
     def read_npz(self, name: str, arrays: dict[str, npt.NDArray[Any]], where: str) -> Images:

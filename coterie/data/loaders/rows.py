@@ -62,7 +62,7 @@ class RowKind:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of an npz file."""
+        """Names of the arrays in an npz file."""
         return ("x", "y", "task")
 
     def read_npz(self, name: str, arrays: dict[str, npt.NDArray[Any]], where: str) -> Rows:

@@ -36,7 +36,7 @@ CIFAR10_SUMS = {
     "data_batch_5.bin": "md5:53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "md5:803d5f7f4d78ea53de84dbe85f74fb6d",
 }
-"""Of the batches in the published binary layout, rebuilt from the package's pictures."""
+"""Checksums of the batches in the published binary layout, rebuilt from the package's pictures."""
 CIFAR10_BATCH = 10_000
 
 

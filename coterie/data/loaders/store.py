@@ -81,7 +81,7 @@ def save(content: Content, origin: str) -> Path:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _facts_path(content.name).unlink(missing_ok=True)  # old facts must never stand beside new arrays
+        _facts_path(content.name).unlink(missing_ok=True)  # old facts must never describe new arrays
         write_atomically(path, data)
         write_json(_facts_path(content.name), facts)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Digits whose clients join, leave and turn: the same federation at two times.
 
 Phase 0 is a federation of rotated digits. In phase 1 some clients have left, some are new, and some see their digits
-turned by another angle. Everybody has fresh samples in every phase.
+turned by another angle. All clients have fresh samples in every phase.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def drift(
 def _history(
     clients: int, change: float, leave: float, join: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of everybody who is ever there: the first group, whether it is there in phase 1, and has turned then."""
+    """Return for the clients of both phases: the first group, whether each is in phase 1, and has turned then."""
     new = round(join * clients)
     group = np.arange(clients + new) % len(QUARTERS)
     order = random.permutation(clients)

@@ -15,7 +15,7 @@ RECOMMENDED = {"clusters": 4, "learner": "mlp:hidden=64", "rounds": 40, "local_s
 def rotated_digits(*, clients: int = 60, seed: int = 0) -> FederatedDataset:
     """1440 images train, the other 357 test. Every rotation gets all 1440, cut into clients/4 clients (60: 96 each).
 
-    Nobody tells the server a client's rotation. All clients of a rotation share its 357 test images.
+    The server does not know the rotation of a client. All clients of a rotation share its 357 test images.
     """
     random = generator(key_for(seed, Purpose.SCENARIO))
     return rotated("rotated-digits", upright_digits(random), QUARTERS, clients, random, options={"clients": clients})

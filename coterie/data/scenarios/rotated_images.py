@@ -23,7 +23,7 @@ HALVES = (0, 180)
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_SD = (0.2470, 0.2435, 0.2616)
-"""Of the red, green and blue training pixels, as parts of 255."""
+"""Means and standard deviations of the red, green and blue training pixels, relative to 255."""
 
 MNIST_RECOMMENDED = {"clusters": 4, "learner": "mlp:hidden=200", "rounds": 300, "local_steps": 10, "lr": 0.1} | {
     "restarts": 5,

@@ -30,7 +30,7 @@ class ClientMap:
 
     svg: Markup
     spread_out: int
-    """Clients drawn beside their true place because others are on it."""
+    """Clients drawn next to their true place because others are on it."""
     shown: int
     elsewhere: int
     """Clients whose held-out samples another cluster's model fits best; they are drawn hollow."""

@@ -1,5 +1,6 @@
 """The experiments of the IFCA paper: metrics by hand, verdicts that can fail, a small run through everything."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -8,11 +9,12 @@ import torch
 
 from coterie.core.dataset import FederatedDataset, Profile
 from coterie.data.arrays import group_tests, stack_shard
-from coterie.experiments.page import page
+from coterie.experiments.page import Judged, pages
 from coterie.experiments.reproduce import find_reproduction, reproduce
+from coterie.experiments.reproduction import Claim, Paper
 from coterie.learners import make_learner
 from coterie.training.result import Result
-from papers import REPRODUCTIONS
+from papers import PAPERS, REPRODUCTIONS
 from papers.ifca.figure3 import FULL, REDUCED, Setting, Trial, mean_distance
 from papers.ifca.newcomers import least_loss_accuracy
 from papers.ifca.table1 import COLUMNS
@@ -227,11 +229,30 @@ def test_missing_data_is_a_line_for_each_cell_and_nothing_is_written(tmp_path, m
 
 
 def test_the_page_shows_every_reproduction_and_what_was_not_run(tmp_path):
-    text = page(REPRODUCTIONS.values(), tmp_path / "none.jsonl")
-    for name in REPRODUCTIONS:
-        assert f"## {name}\n" in text
-    assert "| IFCA | 94.20 ± 0.03 | not run |" in text
+    found = pages(PAPERS, tmp_path / "none.jsonl", "all.md")
+    for paper in PAPERS:
+        for reproduction in paper.reproductions:
+            assert f"## {reproduction.name}\n" in found[f"all-{paper.name}.md"]
+            assert f"[{reproduction.name}](all-{paper.name}.md#{reproduction.name})" in found["all.md"]
+    assert "| IFCA | 94.20 ± 0.03 | not run |" in found["all-ifca.md"]
     claims = len(REPRODUCTIONS["ifca-figure3"].claims({}, False))
-    assert (
-        f"| [ifca-figure3](#ifca-figure3) | Ghosh, Chung, Yin, Ramchandran 2020, figure 3 | 0 | 0 | {claims} |" in text
-    )
+    line = f"| Ghosh, Chung, Yin, Ramchandran 2020, figure 3 | not run | 0 | 0 | {claims} |"
+    assert f"| [ifca-figure3](all-ifca.md#ifca-figure3) {line}" in found["all.md"]
+    assert f"| [ifca-figure3](#ifca-figure3) {line}" in found["all-ifca.md"]
+    assert "Claims that do not hold" not in found["all-ifca.md"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "result"),
+    [((True, None), "holds"), ((True, False), "depends"), ((False, None), "fails"), ((None,), "not run")],
+)
+def test_the_result_of_a_reproduction_follows_from_its_claims(verdicts, result):
+    claims = [Claim("the text", verdict, "evidence") for verdict in verdicts]
+    assert Judged(REPRODUCTIONS["ifca-figure3"], [], claims).result == result
+
+
+def test_claims_that_do_not_hold_are_listed(tmp_path):
+    failing = replace(REPRODUCTIONS["ifca-figure3"], claims=lambda found, quick: [Claim("it is fast", False, "no")])
+    paper = Paper("mine", "Mine", "Me 2020.", (failing,))
+    text = pages([paper], tmp_path / "none.jsonl", "all.md")["all-mine.md"]
+    assert "## Claims that do not hold\n\n- it is fast ([ifca-figure3](#ifca-figure3))\n" in text

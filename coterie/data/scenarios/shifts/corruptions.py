@@ -44,7 +44,7 @@ SEVERITIES = 5
 SMALL = 16
 """Images with a shorter side get half of every length in pixels."""
 LUMINANCE = np.array([0.299, 0.587, 0.114])
-"""Of red, green and blue."""
+"""Weights of red, green and blue."""
 WATER = np.array([175, 238, 238]) / 255
 MUD = np.array([63, 42, 20]) / 255
 
