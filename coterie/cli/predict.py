@@ -63,7 +63,7 @@ def predict_command(
     """Predict for samples of clients that trained, or of new ones.
 
     A client that trained predicts by its cluster's model, or by its own mixture of all models. A new client is placed
-    by a few labelled samples; without any only where one model serves everybody. With --client the file holds rows of
+    by a few labelled samples, or needs none if there is only one model. With --client the file holds rows of
     many clients, and the output has their cluster, its certainty, and the probability of each class.
 
     \b
@@ -76,7 +76,7 @@ def predict_command(
             "--client, --client-id, --cluster and --support exclude each other: give the one that says whose samples"
         )
     if id_column is not None and column is None:
-        raise ConfigError("--id keeps a column beside the clients of rows: give --client COLUMN, too")
+        raise ConfigError("--id keeps a column in addition to the clients of rows: give --client COLUMN, too")
     if to is not None:
         check_output(to)
     result = load(folder)

@@ -47,7 +47,7 @@ COLLINEAR = 1e-10
 UNDETERMINED = 1e-6
 """A coefficient with a larger share than this in a direction that the data do not show is not determined by them."""
 MOST_ENTRIES = 4_000_000
-"""Of the K matrices of all coefficients; with more of them no intervals are computed."""
+"""Largest number of entries of the K matrices of all coefficients for which intervals are computed."""
 NEWTON_EXCHANGES = 30
 """Exchanges after which a maximum of the likelihood counts as not found; three to six are usual."""
 SETTLED = 1e-9
@@ -128,7 +128,7 @@ def ask_curvature(federation: Federation) -> tuple[Positions, Floats]:
 def _ask(
     federation: Federation, task: Task, theta: Tensor, own: Tensor, round_: int, cost: Cost
 ) -> tuple[Positions, Slotted]:
-    """Everybody who has a cluster is sent its coefficients only."""
+    """Every client with a cluster receives only its coefficients."""
     clusters = Clusters({THETA: theta}, len(theta))
     asked = np.flatnonzero((own >= 0).numpy())
     rows = own[torch.from_numpy(asked)]
