@@ -16,7 +16,7 @@ from coterie.core.readings import PLAIN, is_mark, number_text
 from coterie.core.schema import ColumnNote, Floats, Schema, Values, missing_cells
 from coterie.core.validation import Split, split
 from coterie.data.arrays import stack_shard
-from coterie.data.columns import Columns, open_columns, shown
+from coterie.data.columns import LONGEST_WHOLE, Columns, open_columns, shown
 from coterie.data.encode import (
     features_of,
     marks_are_missing,
@@ -482,6 +482,12 @@ def _clients(values: Values, client: str) -> tuple[list[str], Ints]:
     """The ids in the order of first appearance, and the position of each row's client, (n,)."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise InputError(f"client column {client!r} holds an infinite number: give every row the id of its client")
+    if values.dtype.kind == "f" and (np.abs(values) >= LONGEST_WHOLE).any():
+        odd = values[np.abs(values) >= LONGEST_WHOLE][0]
+        raise InputError(
+            f"client column {client!r} holds floating-point numbers such as {odd:.17g}, which have lost their last "
+            "digits, so that several clients may have become one: give the ids as texts"
+        )
     if values.dtype.kind == "M":
         raise InputError(f"client column {client!r} holds dates: name the column with the ids of the clients")
     if values.dtype.kind == "O":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +233,120 @@ def test_python_users_are_warned_of_what_is_left_out():
         warnings.simplefilter("error")
         from_table(table, client="site", target="y", drop="patient_id")
         from_table(table, client="site", target="y", features="x")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def table_file(folder: Path, lines: list[str], header: str = "site,x,y,comment") -> Path:
+    file = folder / "table.csv"
+    file.write_text("\n".join([header, *lines, ""]))
+    return file
+
+
+LINES = [f"{site},{x},{y},ok" for site, x, y in zip(SITES, X, Y, strict=True)]
+
+
+@pytest.mark.parametrize("column", range(4))
+@pytest.mark.parametrize("rows", [1, 2, 30])
+def test_a_quotation_mark_that_swallows_rows_is_refused(tmp_path, column, rows):
+    """A mark at the start of a cell makes everything up to the next mark one cell: rows would vanish."""
+    cells = [line.split(",") for line in LINES]
+    cells[10][column] = '"' + cells[10][column]
+    cells[10 + rows][column] += '"'
+    with pytest.raises(coterie.InputError, match="a cell holds whole rows"):
+        from_table(table_file(tmp_path, [",".join(row) for row in cells]), client="site", target="y")
+
+
+def test_a_quotation_mark_that_is_never_closed_is_refused(tmp_path):
+    lines = [*LINES[:10], LINES[10].replace("ok", '"ok'), *LINES[11:]]
+    with pytest.raises(coterie.InputError, match="a cell holds whole rows"):
+        from_table(table_file(tmp_path, lines), client="site", target="y")
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "a, b,\nand c", "one,\ntwo,\nthree", "a\n\nb"])
+def test_texts_of_several_lines_are_cells(tmp_path, text):
+    lines = [line.replace("ok", f'"{text}"') if i % 2 else line for i, line in enumerate(LINES)]
+    data = from_table(table_file(tmp_path, lines), client="site", target="y")
+    assert data.column_notes[0].detail.startswith("6 clients, 120 rows")
+
+
+def test_names_of_columns_among_the_rows_are_refused(tmp_path):
+    with pytest.raises(coterie.InputError, match="a row repeats the names of the columns"):
+        from_table(table_file(tmp_path, [*LINES[:60], "site,x,y,comment", *LINES[60:]]), client="site", target="y")
+
+
+def test_the_line_that_names_the_separator_is_no_header(tmp_path):
+    file = table_file(tmp_path, ["site;x;y", *(line[:-3].replace(",", ";") for line in LINES)], header="sep=;")
+    assert len(from_table(file, client="site", target="y").clients) == 6
+
+
+# ---- ids, spellings, roles -------------------------------------------------------------------------------------------
+
+LONG = [2**53 + int(site[1:]) for site in SITES]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array(LONG),
+        np.array(LONG, dtype=object),
+        np.array([np.int64(each) for each in LONG] + [None], dtype=object)[:-1],
+        np.array([Decimal(each) for each in LONG], dtype=object),
+        np.array([2**70 + each for each in LONG], dtype=object),
+        np.array(LONG, dtype=np.uint64),
+    ],
+)
+def test_long_ids_of_clients_keep_all_digits(ids):
+    data = from_table({"site": ids, "x": X, "y": Y}, client="site", target="y")
+    assert set(data.clients) == {str(each) for each in ids}
+
+
+def test_long_ids_that_have_become_floats_are_refused():
+    with pytest.raises(coterie.InputError, match="lost their last digits"):
+        from_table({"site": np.array(LONG, dtype=float), "x": X, "y": Y}, client="site", target="y")
+
+
+@pytest.mark.parametrize(
+    ("name", "remark"),
+    [
+        ("Total", "is the name of a line of totals"),
+        ("Gesamt", "is the name of a line of totals"),
+        ("1.23457E+17", "looks like a long number that a spreadsheet has shortened"),
+    ],
+)
+def test_clients_that_are_no_clients(name, remark):
+    assert remark in outcome(
+        {"site": [name if i % 40 == 0 else s for i, s in enumerate(SITES)], "x": X, "y": Y}, "site"
+    )
+
+
+@pytest.mark.parametrize("words", [("true", "1", "0"), ("yes", "no", "Y"), ("ja", "nein", "yes"), ("FALSE", "0", "1")])
+def test_true_and_false_in_several_spellings(words):
+    assert "probably mean the same" in outcome({"site": SITES, "x": X, "z": cycle(*words), "y": Y}, "z")
+    assert "probably mean the same" in outcome({"site": SITES, "x": X, "y": cycle(*words)}, "y")
+
+
+@pytest.mark.parametrize("words", [("true", "false"), ("yes", "no"), ("1", "0", "2"), ("f", "m"), ("no", "maybe", "n")])
+def test_other_levels_have_meanings_of_their_own(words):
+    assert "probably mean the same" not in outcome({"site": SITES, "x": X, "z": cycle(*words), "y": Y}, "z")
+
+
+@pytest.mark.parametrize("value", [lambda site: float(site[1:]) / 3, lambda site: "ab"[int(site[1:]) % 2]])
+def test_a_target_of_clients_is_no_target_of_rows(value):
+    found = outcome({"site": SITES, "x": X, "y": [value(site) for site in SITES]}, "y")
+    assert "has the same value in all rows of each client" in found
+    assert "has the same value" not in outcome({"site": SITES, "x": X, "y": Y}, "y")
+
+
+def test_infinite_numbers_among_texts_are_named():
+    assert "dropped: holds 42 numbers and 78 texts" in outcome(
+        {"site": SITES, "x": X, "z": cycle("a", "inf", "b"), "y": Y}, "z"
+    )
+
+
+def test_a_feature_may_not_be_called_as_the_constant():
+    assert "error: column 'intercept' has the name" in outcome({"site": SITES, "intercept": X, "y": Y}, "intercept")
 
 
 # ---- predictions -----------------------------------------------------------------------------------------------------
