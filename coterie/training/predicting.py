@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from coterie.core.shard import ClientId
 from coterie.data.columns import Columns, open_columns, shown
 from coterie.data.encode import marks_are_missing, refuse_holes, target_of, texts_of
 from coterie.errors import ColumnWarning, InputError, unknown_name
+from coterie.evaluate.misfit import MISFIT
 
 if TYPE_CHECKING:
     from coterie.training.result import Result
@@ -75,8 +77,9 @@ def predict_rows(result: Result, source: object, client: str, id_column: str | N
         rows_of.setdefault(owner, []).append(row)
     found = _Found(result, len(owners))
     known = {row.id: row for row in result.clients}
-    strangers = []
-    _warn_of_spellings([owner for owner in rows_of if owner not in known], list(known))
+    strangers: list[ClientId] = []
+    unfit: list[ClientId] = []
+    warn_of_spellings([owner for owner in rows_of if owner not in known], list(known))
     for owner, positions in rows_of.items():
         rows = np.array(positions, dtype=np.int64)
         labelled = rows[targets.there[rows]]
@@ -86,15 +89,25 @@ def predict_rows(result: Result, source: object, client: str, id_column: str | N
             found.add(rows, samples, {"client": owner}, figures.cluster, figures.get("certainty"), TRAINED)
         elif len(labelled):
             support = (EncodedSamples(encoded[torch.from_numpy(labelled)]), targets.labels(labelled))
-            cluster = int(result.weigh(*support).argmax())
-            certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
-            found.add(rows, samples, {"support": support}, cluster, certainty, PLACED)
+            with _misfits(unfit, owner):
+                cluster = int(result.weigh(*support).argmax())
+                certainty = float(result.certainty(*support)[cluster]) if result.has_certainty else None
+                found.add(rows, samples, {"support": support}, cluster, certainty, PLACED)
         elif result.serves_strangers:
             found.add(rows, samples, {}, 0 if len(result.parameters) == 1 else None, None, SHARED)
         else:
             strangers.append(owner)
     if strangers:
         raise InputError(_refusal(strangers, result.schema.target))
+    if unfit:
+        count = "1 new client fits" if len(unfit) == 1 else f"{len(unfit)} new clients fit"
+        warnings.warn(
+            f"{count} no cluster ({_named(unfit)}): the loss of the best model on the labelled rows is far above that "
+            "of the clients that trained, so that cluster, certainty and predictions mean little; check units and "
+            "labels, or train again with such clients",
+            ColumnWarning,
+            stacklevel=3,
+        )
     ids = {} if id_column is None else {id_column: columns.values(id_column).tolist()}
     every = np.arange(len(owners))
     labels = targets.labels(every) if targets.there.all() else None
@@ -182,7 +195,7 @@ def _owners(columns: Columns, client: str) -> list[ClientId]:
     return [number_text(value) if isinstance(value, float) else str(value) for value in values.tolist()]
 
 
-def _warn_of_spellings(new: Sequence[ClientId], known: Sequence[ClientId]) -> None:
+def warn_of_spellings(new: Sequence[ClientId], known: Iterable[ClientId]) -> None:
     """Warn of new clients whose name is probably that of a client that trained, in another spelling."""
     trained = {same_name(name): name for name in known} if new else {}
     alike = [(name, trained[same_name(name)]) for name in new if same_name(name) in trained]
@@ -196,13 +209,29 @@ def _warn_of_spellings(new: Sequence[ClientId], known: Sequence[ClientId]) -> No
         )
 
 
+@contextmanager
+def _misfits(unfit: list[ClientId], owner: ClientId) -> Iterator[None]:
+    """Collect a client whose labelled rows fit no cluster, instead of a warning for each step of its placement."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    if any(MISFIT in str(each.message) for each in caught):
+        unfit.append(owner)
+    for each in caught:
+        if MISFIT not in str(each.message):
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _named(clients: Sequence[ClientId]) -> str:
+    named = ", ".join(map(shown, clients[:MOST_NAMED]))
+    return named + (f" and {len(clients) - MOST_NAMED} more" if len(clients) > MOST_NAMED else "")
+
+
 def _refusal(strangers: Sequence[ClientId], target: str) -> str:
-    named = ", ".join(map(shown, strangers[:MOST_NAMED]))
-    more = f" and {len(strangers) - MOST_NAMED} more" if len(strangers) > MOST_NAMED else ""
     count = "1 client was" if len(strangers) == 1 else f"{len(strangers)} clients were"
     return (
-        f"{count} not in the training and cannot be placed without labelled rows ({named}{more}): give a few of their "
-        f"rows with a value in column {target!r}, or leave these clients out"
+        f"{count} not in the training and cannot be placed without labelled rows ({_named(strangers)}): give a few of "
+        f"their rows with a value in column {target!r}, or leave these clients out"
     )
 
 

@@ -434,3 +434,41 @@ def test_notes_are_kept_with_the_result(result, tmp_path):
     assert again.column_notes == result.column_notes
     assert again.schema == result.schema
     assert {note.action for note in result.column_notes} == {"client", "used", "target"}
+
+
+# ---- new clients -----------------------------------------------------------------------------------------------------
+
+GROUPED = np.where(np.arange(N) % 6 < 3, 1.0, -1.0) * (np.array(X) - 50) + RANDOM.normal(0, 0.5, N)
+
+
+@pytest.fixture(scope="module", params=["regression", "classification"])
+def grouped(request) -> tuple[coterie.Result, np.ndarray]:
+    y = GROUPED if request.param == "regression" else np.where(GROUPED > 0, "high", "low").astype(object)
+    data = from_table({"site": SITES, "x": X, "y": y}, client="site", target="y")
+    return coterie.fit(data, "ifca", clusters=2, restarts=3, rounds=30), y
+
+
+def rows_of(y: np.ndarray, wanted: np.ndarray) -> dict[str, np.ndarray]:
+    return {"site": np.full(wanted.sum(), "new"), "x": np.array(X)[wanted], "y": y[wanted]}
+
+
+def test_a_new_client_that_fits_a_cluster_is_placed_in_silence(grouped):
+    result, y = grouped
+    for group in (0, 1):
+        wanted = np.arange(N) % 6 // 3 == group
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result.predict_frame(rows_of(y, wanted), client="site")
+
+
+def test_a_new_client_that_fits_no_cluster_is_warned_of(grouped):
+    """Half of its rows are of each group: no model fits, although one is placed with certainty."""
+    result, y = grouped
+    rows = rows_of(y, np.ones(N, dtype=bool))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result.predict_frame(rows, client="site")
+    assert [str(each.message)[:40] for each in caught] == ["1 new client fits no cluster ('new'): th"]
+    for ask in (result.weigh, result.assign, result.certainty, lambda table: result.predict({"x": X}, support=table)):
+        with pytest.warns(ColumnWarning, match="the labelled samples fit no cluster"):
+            ask({name: values for name, values in rows.items() if name != "site"})
