@@ -22,6 +22,11 @@ def plain(value: float | None, digits: int = 3) -> str:
     return signed(f"{value:.{max(0, digits - 1 - size)}f}")
 
 
+def percent(share: float) -> str:
+    """Return a share in percent, such as `48.5 %`."""
+    return f"{100 * share:.1f} %"
+
+
 def signed(text: str) -> str:
     """A typographic minus instead of the hyphen."""
     return MINUS + text[1:] if text.startswith("-") else text

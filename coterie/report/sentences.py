@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.methods.settings import most_of
-from coterie.report import certainty, coefficients, worth
+from coterie.report import certainty, choosing, coefficients, worth
 from coterie.report.commands import compare_command, is_named
 from coterie.report.comparison import (
     Comparison,
@@ -43,13 +43,16 @@ class Note:
 
 
 def headline(found: Comparison) -> str:
-    """One sentence: groups, gain over other models, certainty; or that the training diverged, and what to do."""
+    """Return one sentence: the groups with their gain over other models, with their certainty, or with their score."""
     if found.main.diverged:
         return _diverged(found.main)
-    parts = [_groups(found.main), _against(found) or _alternatives(found), _sure(found.main)]
-    if not parts[1] and not parts[2]:
-        parts[1] = _score_alone(found)
-    return "; ".join(part for part in parts if part) + "."
+    about = _gain(found) or _sure(found.main) or _score_alone(found)
+    return f"{_groups(found.main)}{f'; {about}' if about else ''}."
+
+
+def _gain(found: Comparison) -> str:
+    """Return how the main method does against other models; empty where there are none."""
+    return _against(found) or _alternatives(found)
 
 
 def _diverged(main: MethodRuns) -> str:
@@ -170,9 +173,11 @@ def support(found: Comparison) -> list[str]:
     facts = [_how_measured(found)]
     if main.diverged:
         return facts
+    chosen = [choosing.answer(main.first.metrics["chosen"])] if "chosen" in main.first.metrics else []
+    sure = _sure(main) if _gain(found) else ""
     alternatives = worth.baselines_of(main.first)
-    if alternatives is not None and _several(main):
-        facts = [*alternatives.sentences(), *facts]
+    compared = alternatives.sentences() if alternatives is not None and _several(main) else []
+    facts = [*chosen, *compared, *([f"{_capital(sure)}."] if sure else []), *facts]
     for base in found.baselines:
         edge = advantages(main, base)
         if edge is not None and len(edge.values) > 1:
@@ -385,7 +390,7 @@ def gain_caption(found: Comparison, base: MethodRuns) -> str:
 
 
 def restarts_words(main: MethodRuns) -> str:
-    """What several starts cost."""
+    """Return the cost of several restarts in words."""
     starts = int(main.first.config.get("restarts", 1))
     if starts < 2:
         return ""
@@ -393,12 +398,12 @@ def restarts_words(main: MethodRuns) -> str:
     if 0 < race < most_of(main.first.config.get("rounds", 0)):
         some = float(main.first.config.get("race_share", 1))
         return (
-            f"{main.name} raced {starts} random starts for {race} rounds on {100 * some:.0f} % of the clients, then "
+            f"{main.name} raced {starts} restarts for {race} rounds on {100 * some:.0f} % of the clients, then "
             "trained only the one with the least training loss. Bytes and seconds count the race."
         )
     each = spread(run.metrics.bytes_down / starts / 1e6 for run in main.runs)
     share = "" if each is None else f": about {plain(each.mean)} MB down for each"
     return (
-        f"{main.name} trained {starts} random starts side by side and kept the one with the least training loss. "
+        f"{main.name} trained {starts} restarts side by side and kept the one with the least training loss. "
         f"Bytes and seconds count all of them{share}."
     )

@@ -45,7 +45,7 @@ def is_strip(run: RunData) -> bool:
 
 
 def leaders(run: RunData) -> list[tuple[int, int, int]]:
-    """(first round, last round, start): which random start led when, rounds counted from one."""
+    """(first round, last round, start): which restart led when, rounds counted from one."""
     if not run.records or any("start" not in record for record in run.records):
         return []
     return [
@@ -109,7 +109,7 @@ def _rounds(run: RunData) -> Scale:
 
 
 def _segments(run: RunData) -> list[bool]:
-    """For each round whether another start led than the one that won: its clusters are not the final ones."""
+    """For each round whether another restart led than the one that won: its clusters are not the final ones."""
     won = run.metrics.get("start")
     return [won is not None and record.get("start", won) != won for record in run.records]
 
@@ -125,13 +125,13 @@ def _runs(clusters: Sequence[int], other: Sequence[int]) -> list[tuple[int, int,
 
 
 def story(clusters: Sequence[int], starts: Sequence[int] = (), most: int = 6) -> str:
-    """`rounds 1 to 3: cluster 2` and so on, one line a stretch; `starts` names the leading start of each round."""
+    """`rounds 1 to 3: cluster 2` and so on, one line a stretch; `starts` names the leading restart of each round."""
     words = []
     several = len(set(starts)) > 1
     for a, b, k, start in _runs(clusters, starts if several else [0] * len(clusters)):
         when = f"round {a + 1}" if b == a + 1 else f"rounds {a + 1} to {b}"
         where = f"cluster {k}" if k >= 0 else "not heard yet"
-        words.append(f"{when}: {where}" + (f" of start {start}" if several and k >= 0 else ""))
+        words.append(f"{when}: {where}" + (f" of restart {start}" if several and k >= 0 else ""))
     if len(words) > most:
         words = [f"changed {len(words) - 1} times; at the end:", *words[-most + 1 :]]
     return "\n".join(words)
@@ -152,14 +152,14 @@ def _blocks(rows: Sequence[Row], high: float) -> list[Markup]:
 
 
 def _leads(run: RunData, x: Scale, floor: float) -> list[Markup]:
-    """A rule wherever another random start took the lead, with the starts' names above."""
+    """A rule wherever another restart took the lead, with the numbers of the restarts above."""
     parts = leaders(run)
     if len(parts) < 2:
         return []
     drawn = [line(x(b - 1), TOP - 4, x(b - 1), floor + 4, "switch") for b, _, _ in parts[1:]]
     for first, last, start in parts:
         if x(last) - x(first - 1) >= 46:
-            drawn.append(text((x(first - 1) + x(last)) / 2, TOP - 8, f"start {start}", "tick", "middle"))
+            drawn.append(text((x(first - 1) + x(last)) / 2, TOP - 8, f"restart {start}", "tick", "middle"))
     return drawn
 
 
