@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import Any
 
@@ -12,7 +13,7 @@ from coterie.core.arrays import as_array, tensor_of
 from coterie.core.dataset import FederatedDataset
 from coterie.core.keys import hash_ids
 from coterie.core.shard import ClientId, Shard
-from coterie.errors import InputError
+from coterie.errors import ColumnWarning, InputError
 
 ClientArrays = tuple[npt.ArrayLike, npt.ArrayLike]
 PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
@@ -54,6 +55,7 @@ def from_arrays(
         _same_kind(train, held_out)
     codes, group_names = _groups(truth, list(named))
     labels = _labels(train, held_out)
+    _warn_of_classes(train)
     return FederatedDataset(_text(name, "name"), train, held_out, truth=codes, group_names=group_names, labels=labels)
 
 
@@ -93,6 +95,7 @@ def from_rows(
     codes, group_names = _groups(truth, named)
     train = stack_shard(named, x, targets, counts)
     labels = _labels(train, None)
+    _warn_of_classes(train)
     return FederatedDataset(_text(name, "name"), train, truth=codes, group_names=group_names, labels=labels)
 
 
@@ -201,6 +204,20 @@ def _labels(train: Shard, test: Shard | None) -> tuple[int, ...]:
         return ()
     present = np.unique(train.y.numpy() if test is None else np.concatenate([train.y.numpy(), test.y.numpy()]))
     return () if np.array_equal(present, np.arange(len(present))) else tuple(present.tolist())
+
+
+def _warn_of_classes(train: Shard) -> None:
+    """Warn of targets of a regression that hold two whole numbers only, as classes do that were read as floats."""
+    if not train.y.is_floating_point():
+        return
+    values = np.unique(train.y[:CHECKED_AT_ONCE].numpy())
+    if len(values) == 2 and (values == np.round(values)).all():
+        warnings.warn(
+            f"the targets are {values[0]:g} and {values[1]:g} only, but floats are the targets of a regression: pass "
+            "whole numbers, y.astype(int), if they are classes",
+            ColumnWarning,
+            stacklevel=3,
+        )
 
 
 def _text(value: object, what: str) -> str:

@@ -258,6 +258,8 @@ def _classes(rows: _Rows, target: str) -> tuple[str, ...]:
     if named:
         return named
     values = rows.values(target)
+    if values.dtype.kind == "O" and any(value is None or value != value for value in values.tolist()):
+        raise InputError(f"column {target!r} has missing values: drop those rows")
     return tuple(sorted(set(map(str, values)))) if values.dtype.kind in "OUT" else ()
 
 

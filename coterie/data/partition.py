@@ -199,6 +199,8 @@ def _classes(y: npt.ArrayLike) -> Ints:
         raise InputError("y must hold classes (whole numbers, texts or true/false), got floating-point numbers")
     if not len(values):
         raise InputError("y is empty: give at least one sample")
+    if values.dtype.kind == "O" and any(value is None or value != value for value in values.tolist()):
+        raise InputError("y has missing values: every sample needs a class")
     return np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1]
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import coterie
 from coterie import InputError, from_arrays
+from coterie.errors import ColumnWarning
 
 X = np.arange(6.0).reshape(3, 2)
 Y = np.array([0, 1, 1])
@@ -240,3 +241,15 @@ def test_what_a_node_holds_is_not_renumbered():
 def test_truth_of_another_type_is_refused(truth):
     with pytest.raises(InputError, match="truth must"):
         from_arrays([(X, Y), (X, Y)], truth=truth)
+
+
+@pytest.mark.parametrize("values", [(0, 1), (1, 2), (-1, 1)])
+def test_two_whole_numbers_as_floats_may_be_classes(values):
+    """They are regressed, and a warning says how to classify them."""
+    y = np.where(Y, *values).astype(float)
+    with pytest.warns(ColumnWarning, match="if they are classes"):
+        data = from_arrays({"north": (X, y)})
+    assert data.profile.classes is None
+    with pytest.warns(ColumnWarning, match="if they are classes"):
+        coterie.from_rows(X, y, [3])
+    from_arrays({"north": (X, y + 0.5)})
