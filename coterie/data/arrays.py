@@ -22,7 +22,7 @@ PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
 CHECKED_AT_ONCE = 100_000
 """Rows looked at together for values that are not finite."""
 LARGEST_LABEL = 100_000
-"""Whole numbers from this size on are taken for targets of a regression that were not passed as floats."""
+"""Size of whole numbers from which they are taken for the target of a regression."""
 
 
 def from_arrays(
@@ -87,9 +87,7 @@ def from_rows(
         )
     named = [_text(i, "client id") for i in (range(len(counts)) if ids is None else _listed(ids, "ids"))]
     if len(set(named)) != len(counts) or len(named) != len(counts):
-        raise InputError(
-            f"{len(set(named))} different ids for {len(counts)} clients: give every client an id of its own"
-        )
+        raise InputError(f"{len(set(named))} different ids for {len(counts)} clients: give every client a different id")
     for first in range(0, len(x), CHECKED_AT_ONCE):
         _refuse_holes(x[first : first + CHECKED_AT_ONCE], f"x from row {first} on")
     codes, group_names = _groups(truth, named)
@@ -132,7 +130,7 @@ def _named(clients: PerClient, what: str) -> dict[ClientId, ClientArrays]:
     if isinstance(clients, Mapping):
         named = {_text(key, f"{what} id"): value for key, value in clients.items()}
         if len(named) != len(clients):
-            raise InputError(f"two {what} ids are equal as text: give every client an id of its own")
+            raise InputError(f"two {what} ids are equal as text: give every client a different id")
         return named
     if isinstance(clients, str | bytes) or not isinstance(clients, Sequence):
         raise InputError(f"clients must be {{id: (x, y)}} or a sequence of (x, y), got {type(clients).__name__}")
@@ -171,7 +169,7 @@ def _features(values: npt.ArrayLike, where: str) -> npt.NDArray[np.generic]:
     if 0 in x.shape[1:]:
         raise InputError(f"{where}: x has no features, shape {x.shape}; give at least one")
     wide = x.dtype.kind == "f" and x.itemsize >= 8
-    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+    with np.errstate(over="ignore"):  # infinite values are refused below
         x = x.astype(np.float64 if wide else np.float32, copy=False)
     _refuse_holes(x, f"{where}: x")
     return x

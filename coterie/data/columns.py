@@ -112,7 +112,7 @@ def _arrow(table: Any) -> Columns:
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise InputError(f"the table has two columns named {shown(twice)}: give every column a name of its own")
+        raise InputError(f"the table has two columns named {shown(twice)}: give every column a different name")
     for name in names:
         refuse_unwritable(name, "a column is named")
     return tuple(names)
@@ -169,7 +169,7 @@ def _parquet(path: Path) -> Columns:
 
 
 def _csv(path: Path, texts: Collection[str], wanted: Collection[str] | None) -> Columns:
-    """The names at once; the values, all in one go, when the first is asked for."""
+    """Return the names at once; the values, all in one go, when the first is asked for."""
     with _readable(path):
         delimiter = _delimiter(path)
     names = _header(path, delimiter)
@@ -233,7 +233,7 @@ def _delimiter(path: Path) -> str:
 def _parse(
     path: Path, delimiter: str, texts: set[str], wanted: Collection[str] | None
 ) -> tuple[dict[str, Values], set[str]]:
-    """Every wanted column, and the names of those that turned out to be texts after some rows of numbers."""
+    """Return every wanted column, and the names of those that turned out to be texts after some rows of numbers."""
     names = _header(path, delimiter)
     kept = {name: place for place, name in enumerate(names) if wanted is None or name in wanted}
     parts: dict[str, list[Values]] = {name: [] for name in kept}

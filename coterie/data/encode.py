@@ -72,7 +72,7 @@ def target_of(values: Values, schema: Schema) -> Floats | Ints:
 
 
 def _labels(values: Values, schema: Schema) -> list[object]:
-    """The cells of a target as labels of the kind that the schema has."""
+    """Return the cells of a target as labels of the kind that the schema has."""
     first = schema.classes[0]
     cells: list[Any] = values.tolist()
     if isinstance(first, str):

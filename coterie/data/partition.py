@@ -61,7 +61,7 @@ def dirichlet(y: npt.ArrayLike, clients: int, alpha: float, seed: int = 0, *, le
 
 
 def classes_per_client(y: npt.ArrayLike, clients: int, classes: int, seed: int = 0) -> Partition:
-    """Return a partition in which every client has samples of at most so many classes.
+    """Return a partition in which every client has samples of a limited number of classes.
 
     Classes are given to clients so that all are used about equally often; the samples of a class are divided evenly
     among the clients that have it.

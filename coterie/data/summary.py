@@ -424,7 +424,7 @@ def summarize(name: str, values: Values, training: Mask, owner: Ints) -> ColumnS
 
 
 def _of_numbers(empty: ColumnSummary, values: Floats, training: Mask) -> ColumnSummary:
-    """Numbers that were never texts fit every reading."""
+    """Return the summary of numbers that were never texts, which fit every reading."""
     missing, infinite = np.isnan(values), np.isinf(values)
     kept = ~missing & ~infinite
     found = replace(
@@ -469,7 +469,7 @@ def _of_dates(empty: ColumnSummary, values: Values, training: Mask) -> ColumnSum
 
 
 def _of_texts(empty: ColumnSummary, values: Values, training: Mask) -> ColumnSummary:
-    """Every different text is read once."""
+    """Return the summary of texts, each different one of which is read once."""
     rows = Counter(values.tolist())
     trained = Counter(values[training].tolist())
     kinds: dict[str, list[str]] = {"marks": [], "numbers": [], "dates": [], "texts": []}

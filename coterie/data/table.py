@@ -113,7 +113,7 @@ def from_table(
 
 
 def _notes_of(schema: Schema) -> tuple[ColumnNote, ...]:
-    """Notes of a table that is read by the schema of another one."""
+    """Return notes of a table that is read by the schema of another one."""
     task = f"classification: {len(schema.classes)} classes" if schema.classes else "regression"
     used = [ColumnNote(column.name, "used", f"{column.kind}, read by the given schema") for column in schema.columns]
     return (*used, ColumnNote(schema.target, "target", f"{task}, read by the given schema"))
@@ -126,13 +126,13 @@ def _refuse_odd_clients(opened: OpenTable, holdout: float | None) -> None:
         raise InputError(f"client column {name!r} holds only {shown(ids[0])}: there must be two clients or more")
     if holdout and len(opened.rows) == len(ids):
         raise InputError(
-            f"every row has a client of its own, so none can be held out: is {name!r} the client column? else say "
+            f"every row has another client, so none can be held out: is {name!r} the client column? if it is, pass "
             "holdout=0"
         )
 
 
 def _warnings(data: FederatedDataset, opened: OpenTable) -> list[str]:
-    """Texts about decisions that a user of Python should see; the command line prints all notes instead."""
+    """Return texts about decisions that a user of Python should see; the command line prints all notes instead."""
     notes = data.column_notes
     asked = {*opened.left_out, *(opened.columns.names if opened.asked is not None else ())}
     dropped = [
@@ -207,7 +207,7 @@ class OpenTable:
     owner: Ints
     """Position of the client of each of these rows, (n,)."""
     parts: Split
-    """Which of these rows train and which test, client after client."""
+    """Split of these rows into training and test rows, client after client."""
     targets: Values
     """Target of each of these rows as the table has it, (n,)."""
     without_target: int
@@ -216,7 +216,7 @@ class OpenTable:
     """Number of clients none of whose rows has a target."""
 
     def summary(self) -> TableSummary:
-        """Return names, counts, means and levels of all columns but the client's: what leaves the party."""
+        """Return the summary of all columns but that of the clients; it is all that leaves the party."""
         training = np.zeros(len(self.rows), dtype=bool)
         training[self.parts.kept] = True
         wanted = self.columns.names if self.asked is None else (*self.asked, self.target)
@@ -266,7 +266,7 @@ class OpenTable:
         return len(known) - len(np.unique(known)) if finest > FINE * min(len(known), MOST_COMPARED) else 0
 
     def _with_client(self, notes: Sequence[ColumnNote], copies: int) -> tuple[ColumnNote, ...]:
-        """Notes of all columns in the order of the table."""
+        """Return notes of all columns in the order of the table."""
         known = {note.column: note for note in notes}
         lost = f"; {self.lost_clients} clients have no row with a target" if self.lost_clients else ""
         odd = "".join(f"; {remark}" for remark in client_remarks(self.ids, len(self.rows), copies))
@@ -360,7 +360,7 @@ def step_size(schema: Schema, squares: Floats, sizes: Ints) -> float:
 
 
 def stable_step(squares: Floats, sizes: Ints) -> float:
-    """A step size with which least squares converges for every client, from each row's squared length (N,).
+    """Return a step size with which least squares converges for every client, from each row's squared length (N,).
 
     Steps converge below 2 / L, where L is the largest curvature of a client's loss: the largest eigenvalue of its
     X'X / n_i with the constant 1 as a feature, and at most the mean squared length of its rows. The
@@ -372,7 +372,7 @@ def stable_step(squares: Floats, sizes: Ints) -> float:
 
 
 def logistic_step(length: float) -> float:
-    """A step size for logistic regression, from the mean squared length of the rows.
+    """Return a step size for logistic regression, from the mean squared length of the rows.
 
     The curvature of the pooled logistic loss is at most a quarter of the mean squared length, with the constant 1 as a
     feature. Gradients are bounded, so that a client with a larger curvature overshoots but does not diverge.
@@ -398,7 +398,7 @@ def _columns_of(schema: Schema, target: str, features: Names) -> tuple[str, ...]
 def _opened(
     source: object, client: str, target: str, features: Names, drop: Names, schema: Schema | None
 ) -> tuple[Columns, tuple[str, ...] | None, tuple[str, ...]]:
-    """The table, the names of its feature columns if they were named, and those of the columns to leave out."""
+    """Return the table, the names of its feature columns if they were named, and those of the columns to leave out."""
     for what, column in (("client", client), ("target", target)):
         if not isinstance(column, str):
             raise ConfigError(f"{what} must be the name of a column, got {type(column).__name__}")
@@ -479,7 +479,7 @@ def _mixed(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _clients(values: Values, client: str) -> tuple[list[str], Ints]:
-    """The ids in the order of first appearance, and the position of each row's client, (n,)."""
+    """Return the ids in the order of first appearance, and the position of each row's client, (n,)."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise InputError(f"client column {client!r} holds an infinite number: give every row the id of its client")
     if values.dtype.kind == "f" and (np.abs(values) >= LONGEST_WHOLE).any():
@@ -505,7 +505,7 @@ def _clients(values: Values, client: str) -> tuple[list[str], Ints]:
 
 
 def _parts(ids: list[str], owner: Ints, share: float, seed: int) -> Split:
-    """Which rows of the table train and which test, client after client."""
+    """Return the split of the rows into training and test rows, client after client."""
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=len(ids))
     if share == 0:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 TIMES, TIMES_A_SAMPLE = 4.0, 20.0
-"""Squared errors may be `TIMES + TIMES_A_SAMPLE / n` times the usual ones before n samples are said not to fit."""
+"""Largest ratio of squared errors to the usual ones for n samples: `TIMES + TIMES_A_SAMPLE / n`."""
 LEAST_LOSS, ERRORS = 0.3, 4.0
 """A log loss is too large `ERRORS` standard errors above the usual one; a sample deviates by the usual loss, or by
 `LEAST_LOSS` if that is more."""
@@ -51,7 +51,7 @@ class UsualLoss:
         return cls(sum(loss * n for loss, n in known) / total if total else math.inf, classes)
 
     def limit(self, samples: int) -> float:
-        """Return the mean loss beyond which so many samples do not fit a model."""
+        """Return the mean loss beyond which this number of samples does not fit a model."""
         if self.classes is None:
             return self.mean * (TIMES + TIMES_A_SAMPLE / samples)
         above = self.mean + ERRORS * max(self.mean, LEAST_LOSS) / math.sqrt(samples)

@@ -1,4 +1,4 @@
-"""What was found, in words. Every number is computed from the runs; nothing is claimed that they do not hold."""
+"""The findings in words. Every number is computed from the runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Note:
     text: str
     caution: bool = False
     command: str = ""
-    """What to type to change it, if anything."""
+    """Command that adds the missing part, if there is one."""
 
 
 # ---- the headline --------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def _gain(found: Comparison) -> str:
 
 
 def _diverged(main: MethodRuns) -> str:
-    """`The training diverged (seeds 0 and 2): the training loss is ...; lower lr ...`."""
+    """Return text such as `The training diverged (seeds 0 and 2): the training loss is ...; lower lr ...`."""
     seeds = [str(run.seed) for run in main.diverged]
     which = f" ({'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)})" if len(main.runs) > 1 else ""
     said = main.diverged[0].metrics.why_diverged or "the training diverged"
@@ -79,7 +79,7 @@ def _groups(main: MethodRuns) -> str:
 
 
 def _alternatives(found: Comparison) -> str:
-    """How the main method does against models that were fitted for comparison; empty where there are none."""
+    """Return the comparison with models that were fitted beside the run, in words; empty where there are none."""
     alternatives = worth.baselines_of(found.main.first)
     return worth.headline(alternatives) if alternatives is not None and _several(found.main) else ""
 
@@ -95,7 +95,7 @@ def _clients(main: MethodRuns) -> float:
 
 
 def _used(main: MethodRuns) -> list[int]:
-    """The number of clusters that have clients, for each seed."""
+    """Return the number of clusters that have clients, for each seed."""
     return [len({row.cluster for row in run.clients}) for run in main.runs]
 
 
@@ -104,7 +104,7 @@ def _several(main: MethodRuns) -> bool:
 
 
 def _against(found: Comparison) -> str:
-    """How the main method does against the global and the local models; empty without baselines."""
+    """Return the comparison with global and local models in words; empty without baselines."""
     differences = [
         (PHRASES[base.groups], edge.mean)
         for base in found.baselines
@@ -118,7 +118,7 @@ def _against(found: Comparison) -> str:
 
 
 def _points(differences: list[tuple[str, float]], several: bool) -> str:
-    """`their models beat one global model by 7.3 points and local models by 8.8`."""
+    """Return text such as `their models beat one global model by 7.3 points and local models by 8.8`."""
     words, before = [], ""
     for phrase, edge in differences:
         verb = _verb(edge, several)
@@ -160,7 +160,7 @@ def _score_alone(found: Comparison) -> str:
 
 
 def score_words(found: Comparison) -> str:
-    """`accuracy` or `RMSE`."""
+    """Return `accuracy` or `RMSE`."""
     return "accuracy" if found.higher_is_better else "RMSE"
 
 
@@ -168,7 +168,7 @@ def score_words(found: Comparison) -> str:
 
 
 def support(found: Comparison) -> list[str]:
-    """Plain facts that make the headline's numbers readable."""
+    """Return the facts below the headline."""
     main = found.main
     facts = [_how_measured(found)]
     if main.diverged:
@@ -212,7 +212,7 @@ def _on_training(main: MethodRuns) -> bool:
 
 
 def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
-    """Cautions first, then what could be added."""
+    """Return the notes below the headline, cautions first."""
     every = [run for method in found.methods for run in method.runs]
     candidates = [*_diverged_notes(found), _unfinished_note(unfinished), *_trouble_notes(every)]
     if found.main.diverged:  # nothing else matters now
@@ -237,13 +237,13 @@ def notes(found: Comparison, unfinished: int = 0) -> list[Note]:
 
 
 def _diverged_notes(found: Comparison) -> list[Note | None]:
-    """One for each method besides the main one that diverged."""
+    """Return a note for each method besides the main one that diverged."""
     others = [method for method in found.methods if method.diverged and method is not found.main]
     return [Note(f"{m.name} is not compared with. {_diverged(m)}", caution=True) for m in others]
 
 
 def _hidden_groups_note(main: MethodRuns) -> Note | None:
-    """The warning of the first seed that has one."""
+    """Return the warning of the first seed that has one."""
     warned = [(run, text) for run in main.runs if (text := certainty.hidden_groups(run.metrics))]
     if not warned:
         return None
@@ -313,7 +313,7 @@ def _trouble_notes(runs: list[RunData]) -> list[Note | None]:
 
 
 def _why_left_out(runs: list[RunData]) -> str:
-    """Clients check their own values; what the server refused itself, it says in a note of the record."""
+    """Return the reason why updates were left out: clients check their values, and the server notes what it refuses."""
     noted = any(record.rejected and record.notes for run in runs for record in run.records)
     return (
         "were not finite or refused (the notes of the records say why)" if noted else "had values that are not finite"
@@ -383,7 +383,7 @@ def _baseline_note(found: Comparison) -> Note | None:
 
 
 def gain_caption(found: Comparison, base: MethodRuns) -> str:
-    """`58 of 60 clients gain, 2 lose`."""
+    """Return text such as `58 of 60 clients gain, 2 lose`."""
     up, down, same = tally(gains(found.main, base))
     text = f"{up} of {plural(up + down + same, 'client')} {'gain' if up != 1 else 'gains'}, {down} lose"
     return text + ("s" if down == 1 else "") + (f", {same} the same" if same else "")

@@ -13,7 +13,7 @@ VERDICTS = {"better": "better", "worse": "worse", "same": "within noise"}
 """Words under the title `this run is`."""
 SHORT = {
     "better": "their models predict better than one model for all ({figures})",
-    "same": "one model for all predicts as well, as far as can be told ({figures})",
+    "same": "one model for all predicts as well, as far as the data show ({figures})",
     "worse": "one model for all predicts better ({figures})",
 }
 
@@ -25,7 +25,7 @@ def baselines_of(run: RunData) -> Baselines | None:
 
 
 def section(run: RunData) -> dict[str, Any] | None:
-    """What the page says about the alternatives; None where the run has no such comparison."""
+    """Return the section about the alternatives; None where the run has no such comparison."""
     found = baselines_of(run)
     if found is None:
         return None
@@ -115,7 +115,7 @@ def _how(found: Baselines) -> str:
 
 
 def _alone(found: Baselines) -> str:
-    """Return how many clients have rows enough for a model of their own."""
+    """Return the number of clients with rows enough for a separate model, in words."""
     clients = len(found.clients)
     if found.alone == clients:
         return "every client has them"

@@ -131,7 +131,7 @@ BAD_CLIENTS = {
     "none by id": ({}, "no clients: give at least one (x, y)"),
     "text": ("abc", "clients must be {id: (x, y)} or a sequence of (x, y), got str"),
     "array": (X, "clients must be {id: (x, y)} or a sequence of (x, y), got ndarray"),
-    "equal ids": ({1: (X, Y), "1": (X, Y)}, "two client ids are equal as text: give every client an id of its own"),
+    "equal ids": ({1: (X, Y), "1": (X, Y)}, "two client ids are equal as text: give every client a different id"),
 }
 
 

@@ -1,4 +1,4 @@
-"""A PNG reader for what one package needs: 8-bit RGB, not interlaced. All five row filters."""
+"""A PNG reader for 8-bit RGB images that are not interlaced, with all five row filters."""
 
 from __future__ import annotations
 
