@@ -34,14 +34,28 @@ def from_arrays(
 ) -> FederatedDataset:
     """Return the clients whose samples are given as arrays.
 
-    clients: {id: (x, y)} or a sequence of (x, y); x (n_i, ...) numbers, y (n_i,) integer labels or numbers. Sizes may
-        differ, the shape of a sample may not. Integers and true/false (1 and 0) are class labels; a simulated run has
-        the classes that occur, and `Result.predict` returns the labels. Floats are targets of a regression.
-    test: held-out samples of the same clients, in the same form; for accuracies in records and reports.
-    truth: the true group of each client, if it is known; only for scoring and for the method `oracle`.
+    Arrays may have any memory layout, byte order and size of numbers.
 
-    Arrays may have any memory layout, byte order and size of numbers. Masked arrays, missing and infinite values
-    are refused.
+    Args:
+        clients: {id: (x, y)} or a sequence of (x, y); x (n_i, ...) numbers, y (n_i,) integer labels or numbers. Sizes
+            may differ, the shape of a sample may not. Integers and true/false (1 and 0) are class labels; a simulated
+            run has the classes that occur, and `Result.predict` returns the labels. Floats are targets of a regression.
+        test: Held-out samples of the same clients, in the same form, for the scores in records and reports.
+        truth: True group of each client, if it is known; only for scoring and for the method `oracle`.
+        name: Name of the data.
+
+    Returns:
+        The clients.
+
+    Raises:
+        InputError: if an array is masked, holds missing or infinite values or texts, or does not fit the others.
+
+    Example:
+        >>> import numpy as np
+        >>> import coterie
+        >>> x = np.arange(12.0).reshape(6, 2)
+        >>> coterie.from_arrays({"north": (x, [0, 1, 0, 1, 0, 1]), "south": (x[:4], [1, 1, 0, 0])}).clients
+        ('north', 'south')
     """
     named = _named(clients, "client")
     if not named:
@@ -70,9 +84,27 @@ def from_rows(
 ) -> FederatedDataset:
     """Return clients whose samples lie in flat arrays, for data that hardly fits or is a `numpy.memmap`.
 
-    x: (N, ...) float32 or float64; client i owns the next sizes[i] rows. A run in the same dtype (`dtype=...`) streams
-        through it block by block. Rows in C order and native byte order are used without a copy.
-    y: (N,) integer labels or numbers. ids: one for each client, by default 0, 1, ... truth: as in `from_arrays`.
+    Args:
+        x: Samples (N, ...), float32 or float64; client i owns the next sizes[i] rows. A run in the same dtype
+            (`dtype=...`) streams through it block by block. Rows in C order and native byte order are not copied.
+        y: Integer labels or numbers (N,).
+        sizes: Number of samples of each client.
+        ids: Id of each client; by default 0, 1, ...
+        truth: True group of each client, as in `from_arrays`.
+        name: Name of the data.
+
+    Returns:
+        The clients.
+
+    Raises:
+        InputError: if the arrays do not fit each other, or hold missing or infinite values.
+
+    Example:
+        >>> import numpy as np
+        >>> import coterie
+        >>> data = coterie.from_rows(np.arange(10.0).reshape(5, 2), [0, 1, 0, 1, 1], sizes=[2, 3])
+        >>> data.train.sizes.tolist()
+        [2, 3]
     """
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or x.itemsize not in (4, 8) or x.ndim < 2 or 0 in x.shape:
         kind = f"{x.dtype} of shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__

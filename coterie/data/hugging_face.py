@@ -64,6 +64,12 @@ def from_hf(
     Raises:
         ConfigError: if a column does not exist, or `client` is missing or superfluous.
         InputError: if the source is of another kind, or its values cannot be used.
+
+    Example:
+        >>> import coterie
+        >>> import datasets  # doctest: +SKIP
+        >>> patients = datasets.load_from_disk("patients")  # doctest: +SKIP
+        >>> data = coterie.from_hf(patients, client="hospital", target="label")  # doctest: +SKIP
     """
     train, test = _splits(source, client)
     owner = OWNER if client is None else client

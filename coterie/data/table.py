@@ -62,8 +62,7 @@ def from_table(
 ) -> FederatedDataset:
     """Return the clients whose samples are the rows of a table.
 
-    What became of every column is in `column_notes` of the result; columns that are left out are also named in a
-    warning.
+    `column_notes` of the result has a note about every column. Columns that are left out are also named in a warning.
 
     Args:
         source: A DataFrame of pandas or polars, a pyarrow Table, a dict of columns, or a path to .csv, .tsv or
@@ -93,6 +92,15 @@ def from_table(
     Raises:
         InputError: if the table cannot be read, or could be read in two ways.
         ConfigError: if an argument does not fit.
+
+    Example:
+        >>> import coterie
+        >>> table = {"site": ["a", "b"] * 20, "hours": list(range(40)), "score": [h * (1 + h % 2) for h in range(40)]}
+        >>> data = coterie.from_table(table, client="site", target="score")
+        >>> data.schema.feature_names
+        ('hours',)
+        >>> print(data.column_notes[0].action, data.column_notes[0].detail)
+        client 2 clients, 40 rows
     """
     if schema is not None and (task is not None or drop is not None or missing != "impute"):
         raise ConfigError("the schema says how the table is read: leave out task, drop and missing")
