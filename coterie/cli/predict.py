@@ -157,7 +157,7 @@ def _cautions(found: Predictions, client_id: str | None) -> list[str]:
 
 
 def _score(result: Result, predicted: Array, y: Array) -> str:
-    """`accuracy 0.9310` or `rmse 0.1200`."""
+    """Return the score as text, such as `accuracy 0.9310` or `rmse 0.1200`."""
     if result.learner.classes is None:
         return f"rmse     {np.sqrt(np.mean((predicted - y) ** 2)):.4f}"
     return f"accuracy {np.mean(predicted == y):.4f}"

@@ -21,6 +21,8 @@ PerClient = Mapping[Any, ClientArrays] | Sequence[ClientArrays]
 
 CHECKED_AT_ONCE = 100_000
 """Rows looked at together for values that are not finite."""
+FEW_SAMPLES = 20
+"""Number of samples below which targets may hold two whole numbers by chance."""
 LARGEST_LABEL = 100_000
 """Size of whole numbers from which they are taken for the target of a regression."""
 
@@ -238,7 +240,7 @@ def _labels(train: Shard, test: Shard | None) -> tuple[int, ...]:
 
 def _warn_of_classes(train: Shard) -> None:
     """Warn of targets of a regression that hold two whole numbers only, as classes do that were read as floats."""
-    if not train.y.is_floating_point():
+    if not train.y.is_floating_point() or len(train.y) < FEW_SAMPLES:
         return
     values = np.unique(train.y[:CHECKED_AT_ONCE].numpy())
     if len(values) == 2 and (values == np.round(values)).all():

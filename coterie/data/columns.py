@@ -348,7 +348,7 @@ def _of_one_kind(values: Values, name: str) -> Values:
 
 def _is_long(value: object) -> bool:
     """Return whether a number is exact and would not be as a floating-point number."""
-    return isinstance(value, int | np.integer | Decimal) and abs(value) >= LONGEST_WHOLE and value == value // 1
+    return isinstance(value, int | np.integer | Decimal) and abs(_number(value)) >= LONGEST_WHOLE
 
 
 def _text(value: object) -> str | None:

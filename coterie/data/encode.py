@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.readings import PLAIN
+from coterie.core.readings import PLAIN, same_name
 from coterie.core.schema import OTHER, Category, Date, Floats, Mask, Number, Schema, Values, level_text, missing_cells
 from coterie.data.columns import Columns, open_columns, shown
 from coterie.data.fitting import LARGEST, MISSING_CODES
@@ -138,6 +138,8 @@ def features_of(columns: Columns, schema: Schema, rows: Ints | None = None) -> I
                 ColumnWarning,
                 stacklevel=3,
             )
+        if rows is None and isinstance(column, Category):
+            _warn_of_spelling(column, values[~missing])
         for at, (name, feature) in enumerate(zip(column.features, column.encode(values), strict=True)):
             refuse_large(feature, column.name)
             scale = next(scales)
@@ -170,6 +172,20 @@ def _warn_if_far(name: str, values: Floats, scale: tuple[float, float], training
         warnings.warn(
             f"column {name!r}: {count} far from those of the training rows, such as {odd[0]:.10g}, so that their "
             "predictions mean little: leave the cells empty if they stand for missing values",
+            ColumnWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_spelling(column: Category, values: Values) -> None:
+    """Warn of a level that is pooled although it is probably one of the schema in another spelling."""
+    levels = {same_name(level): level for level in (column.reference, *column.levels)}
+    found = {level_text(value) for value in values.tolist()} - set(levels.values())
+    alike = sorted(text for text in found if same_name(text) in levels)
+    if alike and column.other:
+        warnings.warn(
+            f"column {column.name!r} holds {shown(alike[0])}, which counts as {OTHER!r} but is probably "
+            f"{shown(levels[same_name(alike[0])])} in another spelling: write it as in the training rows",
             ColumnWarning,
             stacklevel=4,
         )

@@ -246,10 +246,10 @@ def test_truth_of_another_type_is_refused(truth):
 @pytest.mark.parametrize("values", [(0, 1), (1, 2), (-1, 1)])
 def test_two_whole_numbers_as_floats_may_be_classes(values):
     """They are regressed, and a warning says how to classify them."""
-    y = np.where(Y, *values).astype(float)
+    x, y = np.tile(X, (10, 1)), np.where(np.tile(Y, 10), *values).astype(float)
     with pytest.warns(ColumnWarning, match="if they are classes"):
-        data = from_arrays({"north": (X, y)})
+        data = from_arrays({"north": (x, y)})
     assert data.profile.classes is None
     with pytest.warns(ColumnWarning, match="if they are classes"):
-        coterie.from_rows(X, y, [3])
-    from_arrays({"north": (X, y + 0.5)})
+        coterie.from_rows(x, y, [30])
+    from_arrays({"north": (x, y + 0.5)})
