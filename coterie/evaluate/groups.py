@@ -74,8 +74,8 @@ class Groups:
             coefficients: The figures that `Result.coefficients` returns.
         """
         spread = dict(zip(self.features, self.deviations, strict=True))
-        told = {each.cluster: distinctions(coefficients, spread, each.cluster) for each in self.profiles}
-        return {cluster: "; ".join(each.words() for each in found) for cluster, found in told.items() if found}
+        clear = {each.cluster: distinctions(coefficients, spread, each.cluster) for each in self.profiles}
+        return {cluster: "; ".join(each.words() for each in found) for cluster, found in clear.items() if found}
 
     def to_frame(self) -> Any:
         """Return one row for each group as a pandas DataFrame: sizes, labels and the mean of each feature.

@@ -22,14 +22,14 @@ Floats = npt.NDArray[np.float64]
 
 
 def pooled_rmse(data: FederatedDataset) -> Floats:
-    """Return a least-squares model of the samples of all clients together; the slopes are those of least length."""
+    """Return the errors of least squares on the samples of all clients together, with slopes of least length."""
     x, y, _ = _samples(data.train)
     intercept, slopes = _least_squares(x, y)
     return _held_out(data, lambda client, rows: intercept + rows @ slopes)
 
 
 def alone_rmse(data: FederatedDataset) -> Floats:
-    """Return a least-squares model for each client alone.
+    """Return the errors of least squares for each client alone.
 
     With as many features as samples or more, the slopes are those of least length that fit; the intercept is free, so
     that a client with one sample predicts its target.
@@ -40,10 +40,12 @@ def alone_rmse(data: FederatedDataset) -> Floats:
 
 
 def mixed_model_rmse(data: FederatedDataset) -> Floats:
-    """A linear mixed model: slopes common to all, and a random intercept for each client (restricted likelihood).
+    """Return the errors of a linear mixed model with common slopes and a random intercept for each client.
+
+    It is fitted by restricted maximum likelihood.
 
     The features enter as coordinates along their principal directions, which gives the same predictions and leaves out
-    what is collinear. A client's prediction holds its predicted intercept.
+    collinear directions. A client's prediction holds its predicted intercept.
     """
     x, y, owner = _samples(data.train)
     centre = x.mean(axis=0)

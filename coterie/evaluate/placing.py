@@ -1,10 +1,10 @@
 """The models that serve a client that did not train, and predictions by several models together.
 
-With hard clusters that is the model of least loss on a few labelled samples, the support, or the one at the end of the
-way down the tree of splits (`Tree`). With mixtures it is all of
-them, by weights that EM finds on the support while the models stay as they are. The objective `ratio` takes the classes
-as equally frequent in every cluster then: where those of the support are not balanced, the weights follow them in part.
-Mixtures that model features as well (`Density`) need no labels, and weigh the models anew for each sample.
+With hard clusters, a client is served by the model of least loss on a few labelled samples (the support), or by a leaf
+of the tree of splits (`Tree`). With mixtures, it is served by all models, with weights that EM finds on the support for
+fixed models. The objective `ratio` then assumes that classes are equally frequent in every cluster; if the classes of
+the support are not balanced, the weights follow them in part. Mixtures that also model features (`Density`) need no
+labels, and weigh the models for each sample.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHUNK = 1000
 
 def sample_losses(learner: Learner, models: Sequence[Params], x: Tensor, y: Tensor) -> Tensor:
     """Return the loss of every model on every sample, (K, n), in float64."""
-    return _through(learner, models, x, lambda said, rows: learner.loss(said, y[rows][None].to(said.device)))
+    return _through(learner, models, x, lambda outputs, rows: learner.loss(outputs, y[rows][None].to(outputs.device)))
 
 
 def weigh(learner: Learner, losses: Tensor, placing: Placing, usual: float) -> Tensor:
@@ -117,13 +117,13 @@ def _by_em(cost: Tensor, weights: Tensor) -> Tensor:
 def mixed(learner: Learner, models: Sequence[Params], weights: Tensor, x: Tensor) -> Tensor:
     """Return the predictions by `weights`, (K,) or (n, K): probabilities (n, C) or numbers (n,), in float64."""
     used = weights.reshape(-1, len(models)).amax(dim=0).nonzero().flatten().tolist()  # of many models mostly one
-    said = _through(learner, [models[k] for k in used], x, lambda said, rows: _probable(learner, said))
-    share = weights.reshape(-1, len(models))[:, used].T.to(said)  # (used, n or 1)
-    return (said * share.reshape(*share.shape, *(1,) * (said.dim() - 2))).sum(dim=0)
+    outputs = _through(learner, [models[k] for k in used], x, lambda outputs, rows: _probable(learner, outputs))
+    share = weights.reshape(-1, len(models))[:, used].T.to(outputs)  # (used, n or 1)
+    return (outputs * share.reshape(*share.shape, *(1,) * (outputs.dim() - 2))).sum(dim=0)
 
 
-def _probable(learner: Learner, said: Tensor) -> Tensor:
-    return said if learner.classes is None else torch.softmax(said.double(), dim=-1)
+def _probable(learner: Learner, outputs: Tensor) -> Tensor:
+    return outputs if learner.classes is None else torch.softmax(outputs.double(), dim=-1)
 
 
 def _through(learner: Learner, models: Sequence[Params], x: Tensor, read: Callable[[Tensor, slice], Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ from coterie.training.records import RoundRecord
 
 COLUMNS = ("after round", "what", "clusters", "why")
 MOST_LINES = 200
-"""Clusters in a drawing of their descent; more could not be told apart."""
+"""Largest number of clusters in a drawing of their descent; more could not be distinguished."""
 
 
 def lives_of(records: Sequence[RoundRecord]) -> list[Life]:
@@ -94,9 +94,9 @@ def answer(records: Sequence[RoundRecord]) -> str:
     kinds: Counter[str] = Counter()
     for _, event in happened:
         kinds.update(_what_happened(event))
-    told = listed([plural(count, kind) for kind, count in kinds.items() if count])
+    found = listed([plural(count, kind) for kind, count in kinds.items() if count])
     first, last = happened[0][1]["before"], records[-1]["K"]
-    changed = f"from {first} to {plural(last, 'cluster')} by {told}, the last after round {happened[-1][0]}"
+    changed = f"from {first} to {plural(last, 'cluster')} by {found}, the last after round {happened[-1][0]}"
     later = closest([record for record in records if record.round + 1 > happened[-1][0]])
     return f"{changed}; since then closest {later}" if later else changed
 

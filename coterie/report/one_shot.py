@@ -117,6 +117,6 @@ def _cuts(found: Mapping[str, Any]) -> str:
         return ""
     others = [test for test in tests if not test["value"] < test["threshold"]]
     cuts = len(tests) - len(others)
-    told = f"cut {plural(cuts, 'time')} by {plural(len(tests), 'test')}" if cuts else "never cut"
+    cut = f"cut {plural(cuts, 'time')} by {plural(len(tests), 'test')}" if cuts else "never cut"
     rest = f"; closest {'of the others' if cuts else 'test'}: {max(others, key=closeness)['text']}" if others else ""
-    return f", {told}{rest}"
+    return f", {cut}{rest}"

@@ -32,7 +32,7 @@ def server_saw(method: Method, config: Mapping[str, Any]) -> dict[str, str]:
     sd = plain(clip * noise)
     hidden = f"cut to length {plain(clip)}, with noise of standard deviation {sd} on every parameter"
     changes = {"change": f"{rows['change']}, {hidden}"} if "change" in rows else {}
-    saw = {**rows, **changes, "update": f"the change of the model it trained, {hidden}; no loss is told"}
+    saw = {**rows, **changes, "update": f"the change of the model it trained, {hidden}; no loss is sent"}
     if "privacy_choice" in config:
         K, epsilon = int(config["clusters"]), config["privacy_choice"]
         share = f"{100 * truthful(epsilon, K):.0f} % of the times"

@@ -334,8 +334,8 @@ def _unused_note(main: MethodRuns) -> Note | None:
 
 
 def _fit_note(main: MethodRuns) -> Note | None:
-    told = coefficients.could_fit_better(main.first.metrics)
-    return Note(f"{told[0].upper()}{told[1:]}.", caution=True) if told else None
+    caution = coefficients.could_fit_better(main.first.metrics)
+    return Note(f"{_capital(caution)}.", caution=True) if caution else None
 
 
 def _stopped_note(main: MethodRuns) -> Note | None:

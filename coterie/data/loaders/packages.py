@@ -84,8 +84,8 @@ def members_of(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
 
 def check_sums(files: Mapping[str, bytes], sums: Mapping[str, str]) -> None:
     """Compare every file with its checksum, such as `md5:6bbc...`."""
-    for name, told in sums.items():
-        kind, _, expected = told.partition(":")
+    for name, checksum in sums.items():
+        kind, _, expected = checksum.partition(":")
         found = hashlib.new(kind, files[name], usedforsecurity=False).hexdigest()
         if found != expected:
             raise InputError(
