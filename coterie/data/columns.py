@@ -52,6 +52,8 @@ class Columns:
     names: tuple[str, ...]
     read: Callable[[str], Values]
     """(N,) of any type that NumPy knows."""
+    categorical: frozenset[str] = frozenset()
+    """Names of the columns that are categorical although their levels are numbers."""
 
     def values(self, name: str) -> Values:
         """Return a column in one of the kinds that `Values` allows."""
@@ -102,11 +104,21 @@ def _frame(frame: Any) -> Columns:
     """pandas and polars: columns by name, each with to_numpy()."""
     names = _distinct([str(name) for name in frame.columns])
     original = dict(zip(names, frame.columns, strict=True))
-    return Columns(names, lambda name: np.asarray(frame[original[name]].to_numpy()))
+    kinds = {name: getattr(frame[original[name]], "dtype", None) for name in names}
+    categorical = frozenset(name for name, kind in kinds.items() if _has_number_levels(kind, "categories"))
+    return Columns(names, lambda name: np.asarray(frame[original[name]].to_numpy()), categorical)
 
 
 def _arrow(table: Any) -> Columns:
-    return Columns(_distinct(table.column_names), lambda name: np.asarray(table.column(name).to_numpy()))
+    names = _distinct(table.column_names)
+    categorical = frozenset(name for name in names if _has_number_levels(table.schema.field(name).type, "value_type"))
+    return Columns(names, lambda name: np.asarray(table.column(name).to_numpy()), categorical)
+
+
+def _has_number_levels(kind: object, levels: str) -> bool:
+    """Return whether the type of a column of pandas or pyarrow is categorical with numbers as levels."""
+    found = str(getattr(getattr(kind, levels, None), "dtype", getattr(kind, levels, "")))
+    return str(kind).startswith(("category", "dictionary")) and found.startswith(("int", "uint", "float", "double"))
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

@@ -40,6 +40,9 @@ RECOMMENDED |= {"patience": 5, "client_weight": "samples"}
 that step 200 rounds of 10 steps shrink the error by e^-10 along every direction whose curvature is a two-hundredth of
 the largest client's or more."""
 HOLDOUT = 0.25
+NUMBER_LEVELS = "is categorical, but its levels are numbers: write them as texts such as 'level 3', or convert the column to "
+    "numbers"
+"""Reason why a column of a data frame is left out: it would be read as numbers."""
 MOST_COMPARED, FINE = 2000, 0.3
 """First rows of a table from which it is judged whether rows are alike by chance: not if a column has different values
 in so many of them."""
@@ -110,6 +113,8 @@ def from_table(
     _refuse_odd_clients(opened, holdout)
     notes: tuple[ColumnNote, ...] = ()
     if schema is None:
+        if task is None and target in opened.columns.categorical and len(set(opened.targets.tolist())) > 2:
+            raise InputError(f"target {target!r} {NUMBER_LEVELS}; or choose task='classification'")
         settings = TableSettings(target, opened.asked, opened.left_out, task, missing, standardize)
         schema, notes = fit_schema(merge([opened.summary()]), settings)
     else:
@@ -231,6 +236,9 @@ class OpenTable:
         parts = []
         for name in self.columns.names:
             if name == self.client or name not in wanted or name in self.left_out:
+                continue
+            if name in self.columns.categorical and name != self.target:
+                parts.append(ColumnSummary(name, len(self.rows), int(training.sum()), unreadable=NUMBER_LEVELS))
                 continue
             try:
                 values = self.targets if name == self.target else self.columns.values(name)[self.rows]

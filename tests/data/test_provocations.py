@@ -8,6 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 import coterie
@@ -343,6 +345,21 @@ def test_infinite_numbers_among_texts_are_named():
     assert "dropped: holds 42 numbers and 78 texts" in outcome(
         {"site": SITES, "x": X, "z": cycle("a", "inf", "b"), "y": Y}, "z"
     )
+
+
+@pytest.mark.parametrize("form", [lambda table: table, pa.Table.from_pandas])
+def test_numbers_that_are_categories_in_a_data_frame_are_no_numbers(form):
+    """The size of such codes means nothing, and the data frame says so."""
+    codes = pd.Categorical([i // 6 % 4 for i in range(N)])
+    frame = pd.DataFrame({"site": pd.Categorical([int(site[1:]) for site in SITES]), "x": X, "code": codes, "y": Y})
+    with pytest.warns(ColumnWarning, match="code .is categorical, but its levels are numbers"):
+        assert from_table(form(frame), client="site", target="y").schema.feature_names == ("x",)
+    with pytest.raises(coterie.InputError, match="target 'code' is categorical, but its levels are numbers"):
+        from_table(form(frame), client="site", target="code", features="x")
+    data = from_table(form(frame), client="site", target="code", features="x", task="classification")
+    assert data.schema.classes == (0, 1, 2, 3)
+    named = frame.assign(code=pd.Categorical([f"level {i // 6 % 4}" for i in range(N)]))
+    assert len(from_table(form(named), client="site", target="y").schema.feature_names) == 4
 
 
 def test_a_feature_may_not_be_called_as_the_constant():
