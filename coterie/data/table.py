@@ -40,8 +40,10 @@ RECOMMENDED |= {"patience": 5, "client_weight": "samples"}
 that step 200 rounds of 10 steps shrink the error by e^-10 along every direction whose curvature is a two-hundredth of
 the largest client's or more."""
 HOLDOUT = 0.25
-NUMBER_LEVELS = "is categorical, but its levels are numbers: write them as texts such as 'level 3', or convert the column to "
+NUMBER_LEVELS = (
+    "is categorical, but its levels are numbers: write them as texts such as 'level 3', or convert the column to "
     "numbers"
+)
 """Reason why a column of a data frame is left out: it would be read as numbers."""
 MOST_COMPARED, FINE = 2000, 0.3
 """First rows of a table from which it is judged whether rows are alike by chance: not if a column has different values
